@@ -6,7 +6,7 @@ PYTHON := $(VENV)/bin/python
 PIP := $(PYTHON) -m pip --disable-pip-version-check install --quiet --quiet
 VERSION_CHECK := import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12), (3, 13), (3, 14)))
 
-.PHONY: help env demo test test-quick test-pythons check-install requirements nightly lint mutants goldens fuzz soak rows test-real test-page
+.PHONY: help env demo test test-quick test-pythons check-install requirements docs nightly lint mutants goldens fuzz soak rows test-real test-page
 .DELETE_ON_ERROR:
 
 help:
@@ -25,6 +25,7 @@ help:
 	@echo 'make test-pythons  what test-quick runs, with every other Python of this machine (3.11 to 3.14)'
 	@echo 'make check-install  resolve what people install on a plain package index, with every Python here: minutes'
 	@echo 'make requirements  write the requirements files from pyproject.toml, which has the versions'
+	@echo 'make docs      the pages as a site in build/docs; a broken link is an error'
 	@echo 'make env       only make $(VENV) and install what development needs'
 
 env: $(VENV)/.requirements-dev
@@ -54,6 +55,9 @@ check-install: $(VENV)/bin/python
 
 requirements: $(VENV)/bin/python
 	$(PYTHON) -m tests.pins
+
+docs: $(VENV)/.requirements-docs
+	$(PYTHON) -m mkdocs build --strict
 
 nightly: $(VENV)/.requirements-dev
 	$(PYTEST) -m nightly
@@ -114,4 +118,9 @@ $(VENV)/.requirements: requirements.txt | $(VENV)/bin/python
 $(VENV)/.requirements-dev: requirements-dev.txt requirements-export.txt requirements-quick.txt $(VENV)/.requirements
 	@echo 'installing requirements-dev.txt'
 	@$(PIP) --requirement requirements-dev.txt
+	@touch $@
+
+$(VENV)/.requirements-docs: requirements-docs.txt $(VENV)/.requirements
+	@echo 'installing requirements-docs.txt'
+	@$(PIP) --requirement requirements-docs.txt
 	@touch $@

@@ -1,1 +1,1 @@
-"""Experiments: one file per recipe; `base.py` holds every field there is."""
+"""Recipes, one per file; `base.py` has every field with its default."""

@@ -1,4 +1,4 @@
-"""All-Token MLM base: every token of the corrupted text is predicted, by copying or by the LM head.
+"""All-Token MLM base: predicts every original token of the corrupted text, by copying or by the LM head.
 
 Command: python -m pretrain.main --config=configs/all_token_base.py
 Source: ELECTRA (Clark et al., ICLR 2020), section 3.4, for the loss; COCO-LM (Meng et al., NeurIPS
@@ -17,8 +17,8 @@ def get_config() -> ConfigDict:
   """Returns the recipe."""
   config = coco_lm_base.get_config()
   config.recipe = "all_token_base"
-  config.objectives.all_token.weight = 1.0  # no source gives another; mean over all tokens
-  config.objectives.rtd.weight = 0.0  # the copy head learns through the likelihood alone
+  config.objectives.all_token.weight = 1.0  # no source has another value; the loss is a mean over all tokens
+  config.objectives.rtd.weight = 0.0  # the copy head learns only through the likelihood
   config.objectives.clm.weight = 0.0
   config.objectives.scl.weight = 0.0
   return config

@@ -1,8 +1,8 @@
-"""AMOS base: an adversarial mixture of three generator heads makes the tokens that are to be detected.
+"""AMOS base: detects replaced tokens that an adversarial mixture of three generator heads samples.
 
 Command: python -m pretrain.main --config=configs/amos_base.py
-Source: AMOS (Meng et al., ICLR 2022), sections 3 and 4, appendix B, table 3; where it is silent, the
-  official code (microsoft/AMOS), then COCO-LM, whose setting it uses.
+Source: AMOS (Meng et al., ICLR 2022), sections 3 and 4, appendix B, table 3; values it does not state are
+  from the official code (microsoft/AMOS), then from COCO-LM, whose setting it uses.
 Expected: GLUE dev MNLI 88.9/88.7, average 88.6; SQuAD 2.0 dev 84.2/87.2 (table 1).
 Cost: 131.1 B tokens; 96 GPU-hours on H200s at 395 TFLOP/s (1,036 training MFLOP per token; derived, not
   measured).
@@ -45,7 +45,7 @@ def get_config() -> ConfigDict:
   )
   config.optimizer.update(
     {
-      "learning_rate": 5e-4,  # table 3, as all but the decay
+      "learning_rate": 5e-4,  # table 3, like all below except the decay
       "warmup_steps": 10_000,
       "adam_b1": 0.9,
       "adam_b2": 0.98,

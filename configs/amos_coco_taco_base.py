@@ -1,9 +1,9 @@
-"""The union no paper has tried: AMOS's mixture makes the text, COCO-LM's and TACO's objectives read it.
+"""AMOS, COCO-LM and TACO combined, which no paper has tried: AMOS's corruption, all three's objectives.
 
 Command: python -m pretrain.main --config=configs/amos_coco_taco_base.py
 Source: amos_base for corruption, model, optimizer and data; COCO-LM (NeurIPS 2021) appendix B for the
   objectives clm and scl; TACO (ACL 2022) table 5 for the objective taco.
-Expected: unknown; amos_base reaches GLUE dev average 88.6 and is what to compare with.
+Expected: unknown; compare with amos_base, whose GLUE dev average is 88.6.
 Cost: 131.1 B tokens; 144 GPU-hours on H200s at 395 TFLOP/s (1,563 training MFLOP per token; derived,
   not measured).
 """

@@ -1,4 +1,4 @@
-"""Every field there is, with its unit and source. Recipes start from it and change only what differs.
+"""All fields of a pretraining config, with units, sources and defaults; recipes change some of them.
 
 Usage: not run directly. A recipe does `config = base.get_config()`, sets fields and returns it.
 Sources are named as in the papers: COCO-LM (NeurIPS 2021), AMOS (ICLR 2022), TACO (ACL 2022),
@@ -10,9 +10,9 @@ from ml_collections.config_dict import FieldReference
 
 
 def get_config() -> ConfigDict:
-  """Returns the default config, locked: the fields of a base-sized encoder, no objective switched on.
+  """Returns the default config, locked: a base-sized encoder with all objectives off.
 
-  Every field has a value of its final type, so every field can be overridden from the command line.
+  Every field has a value of its final type, so that the command line can override every field.
   """
   config = ConfigDict()
   config.recipe = "base"  # name of the recipe; the default workdir is runs/<config file name>
@@ -26,9 +26,9 @@ def get_config() -> ConfigDict:
   config.train = _train()
   config.mesh = ConfigDict(
     {
-      "data": -1,  # devices along this axis; -1: the rest
-      "fsdp": 1,
-      "tensor": 1,
+      "data": -1,  # devices that each take a share of the batch; -1: the rest
+      "fsdp": 1,  # devices that share weights, gradients and moments; each holds a part
+      "tensor": 1,  # devices that share the heads and the MLP of a layer
       "fsdp_across_slices": False,  # several TPU slices or GPU nodes: cut fsdp, not data, between them
     }
   )
@@ -40,32 +40,32 @@ def _model() -> ConfigDict:
   return ConfigDict(
     {
       "vocab_size": 32_768,  # rows of the token table; COCO-LM section 4: uncased BPE
-      "hidden_size": 768,  # COCO-LM table 6 (base)
-      "num_layers": 12,
-      "num_heads": 12,
-      "mlp_size": 3_072,
+      "hidden_size": 768,  # width of a token's vector; COCO-LM table 6 (base)
+      "num_layers": 12,  # of the encoder; COCO-LM table 6 (base)
+      "num_heads": 12,  # of attention; each is hidden_size / num_heads wide
+      "mlp_size": 3_072,  # inner width of a layer's MLP
       "max_length": 512,  # tokens: rows of the position table
       "num_segments": 0,  # 0: no segment embeddings (COCO-LM, AMOS); 2: BERT, TACO, all ids 0
-      "relative_position": "t5",  # 't5' (the papers), 'official' (the released models), 'none'
-      "relative_buckets": 32,  # COCO-LM table 6
-      "relative_max_distance": 128,  # tokens
-      "layer_norm_eps": 1e-5,  # fairseq; 1e-12 in BERT and TACO
-      "dropout": 0.1,  # hidden states; COCO-LM table 6
-      "attention_dropout": 0.1,  # attention probabilities
-      "init_stddev": 0.02,  # official init_bert_params
+      "relative_position": "t5",  # of attention: 't5' (the papers), 'official' (the released models), 'none'
+      "relative_buckets": 32,  # groups of distances that share a bias; COCO-LM table 6
+      "relative_max_distance": 128,  # tokens; all larger distances share a bucket
+      "layer_norm_eps": 1e-5,  # added to LayerNorm's variance; fairseq; 1e-12 in BERT and TACO
+      "dropout": 0.1,  # of hidden states; COCO-LM table 6
+      "attention_dropout": 0.1,  # of attention probabilities
+      "init_stddev": 0.02,  # of initial weights; official init_bert_params
       "dtype": "auto",  # of the computation: 'float32', 'bfloat16', 'auto' (float32 on CPU, else bfloat16)
       # How attention is computed: 'plain', 'by_rows' (CPUs), 'pallas_tpu' (kernels for TPUs), in bfloat16 on
       # NVIDIA GPUs 'cudnn' (no attention dropout) and 'triton', 'auto' (the fastest there is, else plain).
       "attention": "auto",
-      # What the backward pass computes again: 'none'; 'cheap': all but products and attended values, for half
-      # of the memory in the same time; 'full': whole layers, for the least memory and 1/3 more time. Of any
-      # type, because config files of earlier versions say True ('full') or False ('none').
+      # What the backward pass recomputes: 'none'; 'cheap': everything except matrix products and attention
+      # outputs, which halves memory in the same time; 'full': whole layers, for the least memory and 1/3 more
+      # time. Of any type, because config files of older versions have True ('full') or False ('none').
       "remat": FieldReference("cheap", field_type=object),
-      # Layers written out in each turn of the loop over layers. 0: one; on TPUs and GPUs, where a loop copies
-      # what the backward pass keeps (a tenth of the step), all, unless fsdp cuts weights: it compiles longer.
+      # Layers unrolled in each iteration of the loop over layers. 0: one; on TPUs and GPUs all, unless fsdp
+      # cuts weights: a loop there copies the stored activations (a tenth of a step), but compiles faster.
       "scan_unroll": 0,
       "vocab_chunk_rows": 4_096,  # most rows of vocabulary logits that exist at once on one device
-      "freeze_embeddings": "none",  # 'none', 'random', 'checkpoint' (TACO figure 4): token table not trained
+      "freeze_embeddings": "none",  # token table not trained: 'none', 'random', 'checkpoint' (TACO figure 4)
       "freeze_embeddings_from": "",  # checkpoint directory for 'checkpoint'
     }
   )
@@ -74,13 +74,13 @@ def _model() -> ConfigDict:
 def _corruption() -> ConfigDict:
   return ConfigDict(
     {
-      "kind": "mask",  # 'mask' (only [MASK] and the mix below), 'random' (uniform tokens), 'generator'
-      "mask_rule": "count",  # 'count' (probabilistic rounding), 'bernoulli', 'electra_google'
-      "mask_rate": 0.15,  # fraction of tokens
+      "kind": "mask",  # of damage: 'mask' ([MASK] and the mix below), 'random' (uniform tokens), 'generator'
+      "mask_rule": "count",  # how many: 'count' (probabilistic rounding), 'bernoulli', 'electra_google'
+      "mask_rate": 0.15,  # fraction of tokens that are chosen
       "mask_special": "all",  # which special tokens may be chosen: 'all', 'sep_only', 'none'
       "mask_token_rate": 1.0,  # fraction of the chosen that become [MASK] ...
       "random_token_rate": 0.0,  # ... a random token (not 'electra_google'); the rest keep their token
-      "random_token_from": "non_special",  # 'non_special' (fairseq), 'all' (Hugging Face)
+      "random_token_from": "non_special",  # random tokens: 'non_special' (fairseq), 'all' (Hugging Face)
     }
   )
 
@@ -88,10 +88,10 @@ def _corruption() -> ConfigDict:
 def _generator() -> ConfigDict:
   return ConfigDict(
     {
-      "num_layers": 4,  # COCO-LM section 4; 6 for large++
-      "hidden_size": 0,  # 0: as the encoder
-      "mlp_size": 0,  # 0: as the encoder
-      "num_heads": 0,  # 0: as the encoder
+      "num_layers": 4,  # of the generator; COCO-LM section 4; 6 for large++
+      "hidden_size": 0,  # width of a token's vector; 0: as the encoder
+      "mlp_size": 0,  # inner width of a layer's MLP; 0: as the encoder
+      "num_heads": 0,  # of attention; 0: as the encoder
       "mlm_layers": (),  # layers with a masked-LM loss, from 1; (): the last
       "separate_layers": (),  # depths of separate generators, one trunk each; (): one trunk
       "share_embeddings": "all",  # with the encoder: 'tokens' (paper), 'all' (+ positions, norm), 'none'
@@ -100,9 +100,9 @@ def _generator() -> ConfigDict:
       "temperature": 1.0,  # of the softmax that tokens are sampled from, of a mixture of heads too
       "disallow_correct": False,  # never sample the original token (Google ELECTRA's option)
       "detach_blocks": True,  # AMOS section 3: no gradient from a block of layers to the one below
-      "mixture": "none",  # 'none', 'adversarial', 'uniform', 'random_layer', 'schedule', 'fixed'
+      "mixture": "none",  # of heads: 'none', 'adversarial', 'uniform', 'random_layer', 'schedule', 'fixed'
       "mixture_weights": (),  # of the heads, for 'fixed'
-      "gumbel_temperature": 0.3,  # AMOS table 3
+      "gumbel_temperature": 0.3,  # of the Gumbel softmax over heads; AMOS table 3
       "reversal_multiplier": -1.0,  # of the encoder's gradient to the mixture; official disc_grad_mul
       "adv_mlm_multiplier": 0.0,  # of the same gradient into the heads' logits; AMOS table 4 uses 0.1
       "loss_weight": 1.0,  # of the sum of the heads' masked-LM losses
@@ -117,33 +117,35 @@ def _objectives() -> ConfigDict:
     {
       # Weight 0 switches an objective off: no head, no pass, no metric.
       "mlm": {
-        "weight": 0.0,
-        "positions": "masked",  # 'masked', 'all' (TACO's MLM+TP)
-        "all_reduction": "one_mean",  # for 'all': 'one_mean', 'separate_means' (masked + unmasked)
+        "weight": 0.0,  # of masked LM; BERT, RoBERTa
+        "positions": "masked",  # that have a loss: 'masked', 'all' (TACO's MLM+TP)
       },
-      "rtd": {"weight": 0.0, "head": "linear"},  # head: 'linear' (COCO-LM, AMOS), 'dense' (Google ELECTRA)
+      "rtd": {
+        "weight": 0.0,  # of replaced token detection; 50 in ELECTRA, COCO-LM and AMOS
+        "head": "linear",  # its layers: 'linear' (COCO-LM, AMOS), 'dense' (Google ELECTRA)
+      },
       "clm": {
-        "weight": 0.0,
-        "form": "mixture",  # 'mixture' (paper), 'weighted' (the posted code)
+        "weight": 0.0,  # of corrective LM; COCO-LM section 3
+        "form": "mixture",  # of the likelihood: 'mixture' (paper), 'weighted' (the posted code)
         "stop_gradient": True,  # on the copy probability inside this loss
-        "copy": True,  # False: plain cross-entropy of the LM head
+        "copy": True,  # with the copy mechanism; False: plain cross-entropy of the LM head
       },
-      "all_token": {"weight": 0.0},  # ELECTRA section 3.4, mixture likelihood at every position
+      "all_token": {"weight": 0.0},  # of the mixture's likelihood at every position; ELECTRA section 3.4
       "scl": {
-        "weight": 0.0,
+        "weight": 0.0,  # of sequence contrast; COCO-LM section 3
         "crop_fraction": 0.9,  # of the tokens; above 1: a number of tokens; COCO-LM section 4
         "crop_add_cls": True,  # put [CLS] before the crop (official --add-span-cls)
-        "temperature": 1.0,  # COCO-LM section 3
-        "head": "cls",  # 'cls' (paper: h of [CLS]), 'projection' (official: dense, gelu, norm)
-        "projection_size": 0,  # 0: hidden_size
-        "group_size": 32,  # rows of the global batch contrasted with each other; 0: all
+        "temperature": 1.0,  # of the contrast's softmax; COCO-LM section 3
+        "head": "cls",  # vector: 'cls' (paper: h of [CLS]), 'projection' (official: dense, gelu, norm)
+        "projection_size": 0,  # width of head 'projection'; 0: hidden_size
+        "group_size": 32,  # rows of the global batch that are contrasted with each other; 0: all
       },
       "taco": {
-        "weight": 0.0,
-        "anchors": "all",  # 'all', 'masked', 'unmasked'
+        "weight": 0.0,  # of token alignment contrast; TACO
+        "anchors": "all",  # tokens that are contrasted: 'all', 'masked', 'unmasked'
         "window": 5,  # W, full odd window in tokens: positives at distance <= W // 2
-        "num_negatives": 50,  # K, per anchor
-        "temperature": 0.07,
+        "num_negatives": 50,  # K, for each anchor
+        "temperature": 0.07,  # of the contrast's softmax
         "group_size": 80,  # rows that negatives are drawn from; 0: all
       },
     }
@@ -154,19 +156,18 @@ def _optimizer() -> ConfigDict:
   return ConfigDict(
     {
       "learning_rate": 5e-4,  # peak; COCO-LM table 6 (base)
-      "schedule": "linear",  # 'linear' (warm-up, then to end_fraction), 'electra_google', 'constant'
-      "warmup_steps": 10_000,
-      "power": 1.0,  # of the polynomial decay
-      "end_learning_rate": 0.0,
-      "adam_b1": 0.9,
-      "adam_b2": 0.98,
-      "adam_eps": 1e-6,
-      "adam_eps_placement": "uncorrected",  # 'uncorrected' (fairseq, HF 4.6), 'corrected' (optax)
-      "adam_bias_correction": True,
-      "weight_decay": 0.01,
-      "decay": "all",  # 'all' (fairseq), 'no_bias_norm' (HF, Google: not biases, not LayerNorm)
+      "schedule": "linear",  # of the rate: 'linear' (warm-up, then decay), 'electra_google', 'constant'
+      "warmup_steps": 10_000,  # in which the rate rises from 0 to its peak
+      "end_learning_rate": 0.0,  # of the last step
+      "adam_b1": 0.9,  # decay of the first moment
+      "adam_b2": 0.98,  # decay of the second moment
+      "adam_eps": 1e-6,  # added to the root of the second moment
+      "adam_eps_placement": "uncorrected",  # moments: 'uncorrected' (fairseq, HF 4.6) or 'corrected' (optax)
+      "adam_bias_correction": True,  # of both moments
+      "weight_decay": 0.01,  # decoupled, times the learning rate
+      "decay": "all",  # what decays: 'all' (fairseq), 'no_bias_norm' (HF, Google: not biases, not LayerNorm)
       "clip_norm": 2.0,  # of the global gradient norm; 0: off
-      "shard_update": False,  # ZeRO-1: a device along mesh.data holds and updates its share of the state
+      "shard_update": False,  # ZeRO-1: devices along mesh.data share the state and its update
     }
   )
 
@@ -174,27 +175,27 @@ def _optimizer() -> ConfigDict:
 def _data() -> ConfigDict:
   return ConfigDict(
     {
-      "source": "installed_docs",  # see `python -m data.prepare --help`
-      # 'records': text is prepared first, and any step is found at once; 'seqio': a Task or Mixture, source
-      # 'seqio:NAME', is read while the run trains, and read again from its beginning when the run resumes.
+      "source": "installed_docs",  # of the text; see `python -m data.prepare --help`
+      # 'records': text is prepared first, and a run resumes at once; 'seqio': a Task or Mixture, source
+      # 'seqio:NAME', is read during training, and again from its beginning when the run resumes.
       "feed": "records",
-      "skip_hours": 0.25,  # longest reading again of feed 'seqio' at a resume; longer ones are refused
+      "skip_hours": 0.25,  # feed 'seqio': a resume that must read again for longer is an error
       "directory": "",  # prepared records; '': prepared/<source, vocabulary, packing, length>
-      # Several prepared directories instead: 'DIR:RATE,DIR:RATE', rates of blocks in any scale; 'DIR,DIR': by
-      # their numbers of records; 'seqio:NAME': the Tasks and rates of a Mixture. docs/guides/data.md.
+      # Several prepared directories instead: 'DIR:RATE,DIR:RATE', rates of blocks in any scale; 'DIR,DIR': in
+      # proportion to their records; 'seqio:NAME': the Tasks and rates of a Mixture. docs/guides/data.md.
       "mixture": "",
-      "temperature": 0.0,  # T: rates become rate**(1/T), so above 1 they are more alike; 0: as they are
+      "temperature": 0.0,  # T: rates become rate**(1/T), more equal if T is above 1; 0: unchanged
       "stages": "",  # mixtures by training step instead: '0: DIR:RATE,DIR:RATE; 100000: DIR:RATE'
-      "text_field": "",  # of a JSON line, Parquet row or example that holds the text; '': 'text'
-      "module": "",  # file or module that registers seqio tasks, imported by a child process only
+      "text_field": "",  # field or column with the text in JSON, Parquet or examples; '': 'text'
+      "module": "",  # file or module that registers seqio Tasks; only a child process imports it
       "tfds_directory": "",  # TFDS data_dir; '': its default
-      "clean": "",  # steps of cleaning, 'exact,near:0.8,language:en'; see `python -m data.prepare --help`
-      "vocabulary": "",  # directory of a vocabulary; '': trained from the source with the fields below
-      "vocabulary_kind": "sentencepiece",  # 'sentencepiece' (BPE), 'wordpiece'
-      "vocabulary_cased": False,
+      "clean": "",  # cleaning steps, 'exact,near:0.8,language:en'; see `python -m data.prepare --help`
+      "vocabulary": "",  # directory of a vocabulary; '': trained on the source with the fields below
+      "vocabulary_kind": "sentencepiece",  # if one is trained: 'sentencepiece' (BPE), 'wordpiece'
+      "vocabulary_cased": False,  # keep case
       "length": 512,  # tokens per example, [CLS] included
-      "packing": "complete",  # 'complete', 'complete_doc', 'none', 'eos', 'concat'
-      "fraction": 1.0,  # of the prepared training records, the first ones (TACO table 2: 0.25)
+      "packing": "complete",  # of text into examples: 'complete', 'complete_doc', 'none', 'eos', 'concat'
+      "fraction": 1.0,  # of the prepared training records that are used, from the first (TACO table 2: 0.25)
       "workers": 0,  # processes of data.prepare; 0: one per core
     }
   )
@@ -204,24 +205,24 @@ def _train() -> ConfigDict:
   return ConfigDict(
     {
       "batch_size": 2_048,  # examples per update, over all devices and microbatches
-      "microbatches": 1,  # gradient accumulation: parts of the batch taken one after another
-      "total_steps": 125_000,
-      "init_from": "",  # checkpoint directory: start with its encoder, and heads and generator that fit
-      "log_every": 100,  # steps
+      "microbatches": 1,  # gradient accumulation: parts of the batch that are computed one after another
+      "total_steps": 125_000,  # updates; the schedule ends there
+      "init_from": "",  # checkpoint directory: start with its encoder, heads and generator, if they fit
+      "log_every": 100,  # steps between lines of the log
       "eval_every": 5_000,  # steps; also at the start and the end
-      "eval_batches": 16,  # x batch_size held-out examples, the same each time; 0: no evaluation
+      "eval_batches": 16,  # batches of the same held-out examples each time; 0: no evaluation
       "checkpoint_every": 5_000,  # steps; also at the end
       "checkpoints_to_keep": 2,  # newest ones
       "checkpoint_steps": (),  # steps whose checkpoints are never removed
-      "max_nonfinite_steps": 10,  # in a row, before the run stops as diverged
-      "spike_zscore": 0.0,  # standard deviations above the losses before that make a spike; 0: off
-      "spike_window": 0,  # steps before, with which a loss is compared; 0: 100
-      "spike_roll_back": False,  # at a spike: back to the last checkpoint, leaving out the batches since
-      "trackers": "",  # that get the metrics too, by commas: 'wandb', 'mlflow', 'trackio'
-      "probe_every": 0,  # steps; probes of the frozen encoder, also at the start and the end; 0: never
-      "probe_data": "",  # their folder of annotated data, as of `python -m pretrain.probe --help`
-      "replica_check_every": 0,  # steps; stops if devices hold other bits of the same parameter; 0: never
-      "platform": "auto",  # 'auto': what JAX finds; 'cpu', 'gpu', 'tpu': refuse to start on another
+      "max_nonfinite_steps": 10,  # updates in a row that are not finite, before the run stops as diverged
+      "spike_zscore": 0.0,  # standard deviations above earlier losses that make a spike; 0: off
+      "spike_window": 0,  # number of earlier steps with which a loss is compared; 0: 100
+      "spike_roll_back": False,  # at a spike: return to the last checkpoint and skip the batches since then
+      "trackers": "",  # trackers for the metrics, separated by commas: 'wandb', 'mlflow', 'trackio'
+      "probe_every": 0,  # steps between probes of the frozen encoder, also at the start and end; 0: never
+      "probe_data": "",  # folder of annotated data for the probes; see `python -m pretrain.probe --help`
+      "replica_check_every": 0,  # steps between bitwise comparisons of all devices' parameters; 0: never
+      "platform": "auto",  # 'auto': what JAX finds; 'cpu', 'gpu', 'tpu': an error on any other
       "multihost": False,  # call jax.distributed.initialize() first
       "peak_flops": 0.0,  # per device per second, for MFU; 0: from the table of known devices
     }

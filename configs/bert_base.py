@@ -1,8 +1,8 @@
-"""BERT base: masked tokens are predicted; no sentence pairs. TACO's baseline.
+"""BERT base: predicts masked tokens, without sentence pairs; TACO's baseline.
 
 Command: python -m pretrain.main --config=configs/bert_base.py
-Source: TACO (Fu et al., ACL 2022), section 4.1 and table 5 (base); where it is silent, the official
-  code (FUZHIYI/TACO, on transformers 4.6).
+Source: TACO (Fu et al., ACL 2022), section 4.1 and table 5 (base); values it does not state are from the
+  official code (FUZHIYI/TACO, on transformers 4.6).
 Expected: GLUE dev average of 8 tasks 80.9 (TACO table 3, MLM-500k).
 Cost: 163.8 B tokens; 65 GPU-hours on H200s at 395 TFLOP/s (560 training MFLOP per token; derived, not
   measured).
@@ -22,7 +22,7 @@ def get_config() -> ConfigDict:
     {
       "kind": "mask",
       "mask_rate": 0.15,  # table 5
-      "mask_rule": "bernoulli",  # transformers data_collator.py, as the four below
+      "mask_rule": "bernoulli",  # transformers data_collator.py, like the four below
       "mask_special": "none",
       "mask_token_rate": 0.8,
       "random_token_rate": 0.1,

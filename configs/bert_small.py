@@ -1,4 +1,4 @@
-"""BERT small: 4 layers x 512; masked tokens are predicted. TACO's baseline.
+"""BERT small: 4 layers x 512; TACO's baseline of masked-token prediction.
 
 Command: python -m pretrain.main --config=configs/bert_small.py
 Source: TACO (Fu et al., ACL 2022), table 5 (small); the rest as bert_base.

@@ -1,8 +1,8 @@
-"""COCO-LM base: tokens of a one-head generator are detected and corrected, crops are distinguished.
+"""COCO-LM base: detects and corrects tokens of a generator, and contrasts crops of sentences.
 
 Command: python -m pretrain.main --config=configs/coco_lm_base.py
-Source: COCO-LM (Meng et al., NeurIPS 2021), sections 3 and 4, appendices B and D, table 6; where it is
-  silent, the official code (microsoft/COCO-LM) and what its author posted in issue 2.
+Source: COCO-LM (Meng et al., NeurIPS 2021), sections 3 and 4, appendices B and D, table 6; values it does
+  not state are from the official code (microsoft/COCO-LM) and its author's posts in issue 2.
 Expected: GLUE dev MNLI 88.5/88.3, average 87.2; SQuAD 2.0 dev 82.4/85.2 (tables 1 and 3).
 Cost: 131.1 B tokens; 127 GPU-hours on H200s at 395 TFLOP/s (1,375 training MFLOP per token; derived,
   not measured).
@@ -23,11 +23,11 @@ def get_config() -> ConfigDict:
   config.corruption.mask_special = "all"  # appendix D: special tokens are masked as in RoBERTa
   config.generator.num_layers = 4  # section 4, "a shallow 4-layer Transformer"; width as the encoder
   config.generator.sampling_dropout = "eval"  # sections 3 and 4; official default generator_sample_mode
-  # Appendix B names the token embeddings only; the official generator shares positions and norm too.
+  # Appendix B shares only token embeddings; the official generator also shares positions and norm.
   config.generator.share_embeddings = "all"
 
   config.objectives.rtd.weight = 50.0  # appendix B, lambda_copy
-  config.objectives.clm.weight = 1.0  # appendix B: equal weights but lambda_copy
+  config.objectives.clm.weight = 1.0  # appendix B: equal weights except lambda_copy
   config.objectives.scl.weight = 1.0
   config.objectives.scl.crop_fraction = 0.9  # appendix B
   config.objectives.scl.temperature = 1.0  # appendix B
@@ -44,7 +44,7 @@ def get_config() -> ConfigDict:
   )
   config.optimizer.update(
     {
-      "learning_rate": 5e-4,  # table 6, as all below
+      "learning_rate": 5e-4,  # table 6, like all below
       "warmup_steps": 10_000,
       "adam_b1": 0.9,
       "adam_b2": 0.98,
@@ -56,7 +56,7 @@ def get_config() -> ConfigDict:
   )
   config.data.source = "seqio:wikipedia_books"  # section 4: Wikipedia and BookCorpus, here PG-19
   config.data.length = 512  # table 6
-  config.data.packing = "complete"  # MC-BERT, which the official task nearly is: --sample-break-mode complete
+  config.data.packing = "complete"  # MC-BERT, the base of the official task: --sample-break-mode complete
   config.train.batch_size = 2_048  # table 6
   config.train.total_steps = 125_000  # table 6
   return config

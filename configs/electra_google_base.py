@@ -1,4 +1,4 @@
-"""ELECTRA base as Google released it: BERT's encoder, its own masks, optimizer and detection head.
+"""ELECTRA base as released by Google: BERT's encoder with ELECTRA's masks, optimizer and head.
 
 Command: python -m pretrain.main --config=configs/electra_google_base.py
 Source: ELECTRA (Clark et al., ICLR 2020), table 6 (base), and the official code
@@ -58,7 +58,7 @@ def get_config() -> ConfigDict:
       "adam_b1": 0.9,  # table 6
       "adam_b2": 0.999,  # table 6
       "adam_eps": 1e-6,  # table 6
-      "adam_eps_placement": "corrected",  # without bias correction both placements are one
+      "adam_eps_placement": "corrected",  # without bias correction both placements are equal
       "adam_bias_correction": False,  # AdamWeightDecayOptimizer has none
       "weight_decay": 0.01,  # table 6
       "decay": "no_bias_norm",
@@ -68,7 +68,7 @@ def get_config() -> ConfigDict:
   config.data.source = "seqio:wikipedia_books"  # section 3.1; PG-19 for BookCorpus
   config.data.vocabulary_kind = "wordpiece"
   config.data.length = 512
-  # build_pretraining_dataset.py ends an example with its document; its second segment is left out.
+  # build_pretraining_dataset.py ends an example with its document; its second segment is not used here.
   config.data.packing = "complete_doc"
   config.train.batch_size = 256  # table 6
   config.train.total_steps = 766_000  # table 6

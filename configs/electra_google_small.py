@@ -1,4 +1,4 @@
-"""ELECTRA small as Google released it: 12 layers x 256 with a generator of a quarter of the width.
+"""ELECTRA small as released by Google: 12 layers x 256 with a generator of a quarter of the width.
 
 Command: python -m pretrain.main --config=configs/electra_google_small.py
 Source: ELECTRA (Clark et al., ICLR 2020), table 6 (small), and configure_pretraining.py (its defaults);

@@ -1,4 +1,4 @@
-"""GLUE: a search over the protocol's space for each task, and the table of the papers.
+"""GLUE: searches the protocol's space for each task, and prints the results as in the papers' tables.
 
 Command: python -m finetune.main --config=configs/finetune_glue.py --config.checkpoint=DIR
   --config.data.directory=GLUE_DIR --config.tasks=all --workdir=OUT
@@ -14,7 +14,7 @@ from configs import finetune_base
 
 
 def get_config() -> ConfigDict:
-  """Returns the config."""
+  """Returns the GLUE config."""
   config = finetune_base.get_config()
   config.recipe = "finetune_glue"
   return config

@@ -1,8 +1,8 @@
-"""RoBERTa base in COCO-LM's setting: masked tokens are predicted.
+"""RoBERTa base in COCO-LM's setting: predicts masked tokens.
 
 Command: python -m pretrain.main --config=configs/roberta_base.py
 Source: "RoBERTa (Ours)" of COCO-LM (Meng et al., NeurIPS 2021), section 4: backbone, data and optimizer
-  as coco_lm_base. The mix of masks is not stated there; fairseq's RoBERTa decides
+  as coco_lm_base. The mix of masks is not stated there; it is that of fairseq's RoBERTa
   (mask_tokens_dataset.py).
 Expected: GLUE dev MNLI 85.8/85.5, average 83.3; SQuAD 2.0 dev 77.7/80.5 (COCO-LM table 1).
 Cost: 131.1 B tokens; 54 GPU-hours on H200s at 395 TFLOP/s (589 training MFLOP per token; derived, not

@@ -1,12 +1,12 @@
-"""Sizes that recipes share: `small` for one GPU, `taco_small` of that paper, `tiny` for two CPU cores."""
+"""Sizes that several recipes share: `small` for one GPU, TACO's `taco_small`, `tiny` for two CPU cores."""
 
 from ml_collections import ConfigDict
 
 
 def small(config: ConfigDict) -> ConfigDict:
-  """Makes a base recipe of the COCO-LM family small, in place.
+  """Changes a base recipe of the COCO-LM family to size small, in place; returns it.
 
-  Sizes are those of the official `cocolm_small`; batch, length, steps and learning rate those of
+  Sizes are those of the official `cocolm_small`; batch size, length, steps and learning rate are those of
   ELECTRA-small, the best-known run of that size.
   """
   config.model.update(
@@ -27,7 +27,7 @@ def small(config: ConfigDict) -> ConfigDict:
 
 
 def taco_small(config: ConfigDict) -> ConfigDict:
-  """Makes taco_base or bert_base small, in place, as TACO's table 5 has it."""
+  """Changes taco_base or bert_base to the size small of TACO's table 5, in place; returns it."""
   config.model.update({"hidden_size": 512, "num_layers": 4, "num_heads": 8, "mlp_size": 2_048})
   config.optimizer.warmup_steps = 2_500
   config.train.total_steps = 250_000
@@ -35,11 +35,11 @@ def taco_small(config: ConfigDict) -> ConfigDict:
 
 
 def tiny(config: ConfigDict) -> ConfigDict:
-  """Makes a recipe trainable in minutes on two CPU cores and without any download, in place.
+  """Changes a recipe so that it trains in minutes on two CPU cores without a download, in place; returns it.
 
-  None of these numbers is a paper's: sizes were chosen so that a step takes a fraction of a second. Initial
-  values, dropout, learning rate and Adam's epsilon were changed together, because a narrow model with the
-  papers' own stays on the plateau of token frequencies two to three times as long (docs/results/learning.md).
+  No number is from a paper: a step takes a fraction of a second. Initial values, dropout, learning rate and
+  Adam's epsilon were changed together, because with the papers' values a narrow model stays on the plateau of
+  token frequencies two to three times as long (docs/results/learning.md).
   """
   config.model.update(
     {
@@ -49,8 +49,8 @@ def tiny(config: ConfigDict) -> ConfigDict:
       "num_heads": 2,
       "mlp_size": 512,
       "max_length": 64,
-      "init_stddev": 0.05,  # 0.02 suits 768: at a width of 128 hardly anything passes the attention
-      "dropout": 0.0,  # at this size it fits too little, not too much
+      "init_stddev": 0.05,  # 0.02 suits width 768; at 128 attention would pass almost no signal
+      "dropout": 0.0,  # this size underfits
       "attention_dropout": 0.0,
     }
   )
@@ -61,7 +61,7 @@ def tiny(config: ConfigDict) -> ConfigDict:
   config.data.length = 64
   config.optimizer.learning_rate = 2e-3
   config.optimizer.warmup_steps = 200
-  # Clipping leaves the generator's attention gradients of 2e-7 where RTD has weight 50: below 1e-6.
+  # At RTD weight 50, clipping scales the generator's attention gradients to 2e-7, below an epsilon of 1e-6.
   config.optimizer.adam_eps = 1e-8
   config.train.update(
     {
@@ -77,7 +77,7 @@ def tiny(config: ConfigDict) -> ConfigDict:
 
 
 def narrow_generator(config: ConfigDict, *, num_layers: int) -> ConfigDict:
-  """Makes the generator 64 wide, a quarter of ELECTRA-small's encoder (ELECTRA table 6), in place."""
+  """Sets the generator's width to 64, a quarter of ELECTRA-small's (ELECTRA table 6), in place."""
   config.generator.update({"num_layers": num_layers, "hidden_size": 64, "mlp_size": 256, "num_heads": 1})
   return config
 

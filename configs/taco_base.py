@@ -1,4 +1,4 @@
-"""TACO base: BERT whose tokens also agree with their neighbours in context.
+"""TACO base: BERT with an additional contrast of each token's vector with those of its neighbours.
 
 Command: python -m pretrain.main --config=configs/taco_base.py
 Source: TACO (Fu et al., ACL 2022), sections 3 and 4.1, table 5 (base); the rest as bert_base.

@@ -1,6 +1,6 @@
-"""Annotated text as plain values: Universal Dependencies, marked relations, minimal pairs.
+"""Reads annotated text: Universal Dependencies, SemEval relations, and minimal pairs such as BLiMP's.
 
-Everything is words: what a probe asks is asked of words, and each is cut into pieces by itself.
+All annotations are about words, because probes ask about words; each word is tokenised by itself.
 """
 
 import dataclasses
@@ -17,24 +17,24 @@ from data.rows import Row
 
 _MARK = re.compile(r"(</?e[12]>)")
 _NUMBERED = re.compile(r'\d+\t"?(.*?)"?\s*')
-# Forms of a verb that go with one and with several; only the subject says which is right.
+# Singular and plural forms of verbs; only the subject decides which is right.
 _FORMS = (("is", "are"), ("was", "were"), ("has", "have"), ("does", "do"))
 _OTHER_FORM = {one: other for pair in _FORMS for one, other in (pair, pair[::-1])}
 
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-  """A sentence of Universal Dependencies; all fields have an entry for each word."""
+  """A sentence of Universal Dependencies; each field has one entry per word."""
 
   words: tuple[str, ...]
   tags: tuple[str, ...]  # UPOS
-  heads: tuple[int, ...]  # number of the word, from 0, on which this one depends; -1: the root
-  relations: tuple[str, ...]  # to that word, without subtypes
+  heads: tuple[int, ...]  # index, from 0, of the word on which this one depends; -1: the root
+  relations: tuple[str, ...]  # dependency relation to the head, without subtypes
 
 
 @dataclasses.dataclass(frozen=True)
 class Relation:
-  """A sentence with two marked spans of words, [first, behind the last), and what one is to the other."""
+  """A sentence with two marked spans of words, [start, end), and the relation between them."""
 
   words: tuple[str, ...]
   spans: tuple[tuple[int, int], tuple[int, int]]
@@ -43,16 +43,16 @@ class Relation:
 
 @dataclasses.dataclass(frozen=True)
 class MinimalPair:
-  """Two sentences, one of them grammatical, that differ in little else."""
+  """A grammatical sentence and an ungrammatical one that differ in few words."""
 
   good: tuple[str, ...]  # words
   bad: tuple[str, ...]
 
 
 def treebank(directory: pathlib.Path, split: str) -> pathlib.Path | None:
-  """The CoNLL-U file of a split ('train', 'dev', 'test') in a folder of UD's English EWT, or None.
+  """Returns the CoNLL-U file of a split ('train', 'dev', 'test') of UD's English EWT, or None.
 
-  The folder is that of the release, or one that holds it.
+  `directory` is the folder of the release, or its parent.
   """
   for folder in (directory, directory / "UD_English-EWT"):
     found = sorted(folder.glob(f"*-ud-{split}*.conllu*")) if folder.is_dir() else []
@@ -62,13 +62,13 @@ def treebank(directory: pathlib.Path, split: str) -> pathlib.Path | None:
 
 
 def glue_folder(directory: pathlib.Path, task: str, splits: Sequence[str]) -> pathlib.Path | None:
-  """The folder that holds these splits of a GLUE task: `directory`/glue or `directory` itself, or None."""
+  """Returns the folder with these splits of a GLUE task, `directory`/glue or `directory`, or None."""
   folders = (directory / "glue", directory)
   return next((at for at in folders if all(tsv.find(at, known_task(task), split) for split in splits)), None)
 
 
 def sentences(path: pathlib.Path) -> list[Sentence]:
-  """The sentences of a CoNLL-U file; DataError: it has none, or names the line of what is none."""
+  """Returns the sentences of a CoNLL-U file; DataError if there are none or a line is malformed."""
   read = [_sentence(row) for row in rows.read_conll(str(path))]
   if not read:
     raise DataError(f"{path}: no sentence; expected the 10 columns of CoNLL-U; copy the file again")
@@ -84,15 +84,15 @@ def _sentence(row: Row) -> Sentence:
   try:
     heads = tuple(int(head) - 1 for head in columns[6])
   except ValueError:
-    row.refuse("a head that is no number; mend the 7th column")
+    row.refuse("a head that is no number; correct the 7th column")
   if not all(-1 <= head < len(heads) for head in heads):
-    row.refuse("a head that is no word of its sentence; mend the 7th column")
+    row.refuse("a head that is no word of its sentence; correct the 7th column")
   relations = tuple(relation.partition(":")[0] for relation in columns[7])
   return Sentence(columns[1], columns[3], heads, relations)
 
 
 def relation_files(directory: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path] | None:
-  """The training and test file of SemEval-2010 task 8 in a folder, or in one below it; None without both."""
+  """Returns the training and test file of SemEval-2010 task 8 in a folder or its subfolder, or None."""
   for folder in (directory, directory / "SemEval2010_task8"):
     train, test = (existing(folder / f"{name}.TXT") for name in ("TRAIN_FILE", "TEST_FILE_FULL"))
     if train and test:
@@ -101,7 +101,7 @@ def relation_files(directory: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]
 
 
 def relations(path: pathlib.Path) -> list[Relation]:
-  """The sentences of a file of SemEval-2010 task 8: number and text, label, comment, blank line."""
+  """Reads a file of SemEval-2010 task 8, four lines each: number and text, label, comment, blank line."""
   examples, text = [], None
   for row in rows.read(str(path)):
     line = row.fields["text"]
@@ -125,12 +125,12 @@ def _relation(row: Row, text: str, label: str) -> Relation:
       words += piece.split()
   spans = [(borders.get(f"<e{n}>", 0), borders.get(f"</e{n}>", 0)) for n in (1, 2)]
   if any(first >= behind for first, behind in spans):
-    row.refuse("the sentence before this line lacks <e1>...</e1> or <e2>...</e2>; mend or remove it")
+    row.refuse("the sentence before this line lacks <e1>...</e1> or <e2>...</e2>; correct or remove it")
   return Relation(tuple(words), (spans[0], spans[1]), label)
 
 
 def minimal_pairs(directory: pathlib.Path) -> dict[str, list[MinimalPair]]:
-  """{name of the file: its pairs} of BLiMP's layout: *.jsonl with sentence_good and sentence_bad."""
+  """Returns {file name: its pairs} of files in BLiMP's layout: *.jsonl, sentence_good and sentence_bad."""
   by_file = {}
   for folder in (directory, directory / "blimp"):
     for path in sorted(folder.glob("*.jsonl")) if folder.is_dir() else []:
@@ -143,7 +143,7 @@ def minimal_pairs(directory: pathlib.Path) -> dict[str, list[MinimalPair]]:
 
 
 def agreement_pairs(parsed: Iterable[Sentence]) -> Iterator[MinimalPair]:
-  """Pairs that differ in the number of a verb whose subject is a noun: 'the keys are' and 'the keys is'."""
+  """Yields pairs for subject-verb agreement with a noun as subject: 'the keys are' and 'the keys is'."""
   for sentence in parsed:
     for at, word in enumerate(sentence.words):
       other = _OTHER_FORM.get(word)
@@ -154,16 +154,16 @@ def agreement_pairs(parsed: Iterable[Sentence]) -> Iterator[MinimalPair]:
 
 
 def _has_noun_subject(sentence: Sentence, verb: int) -> bool:
-  """Whether the subject of a verb, or of the predicate that it belongs to, is a single noun before it."""
+  """Returns whether the subject of a verb, or of its predicate, is a single noun before the verb."""
   is_auxiliary = sentence.relations[verb] in ("aux", "cop")
   predicate = sentence.heads[verb] if is_auxiliary else verb
   of_predicate = [at for at, head in enumerate(sentence.heads) if head == predicate]
   subjects = [at for at in of_predicate if sentence.relations[at] == "nsubj"]
   if len(subjects) != 1 or subjects[0] > verb or sentence.tags[subjects[0]] not in ("NOUN", "PROPN"):
     return False
-  # 'did not have', 'will be is': only the first of several verbs agrees.
+  # Only the first of several verbs agrees with the subject: 'did' in 'did not have'.
   if any(sentence.relations[at] in ("aux", "cop") and at < verb for at in of_predicate):
     return False
-  # 'a number of people are', 'Tom and Ann are': there the noun alone does not decide.
+  # In 'a number of people are' and 'Tom and Ann are' the noun alone does not decide.
   below = {sentence.relations[at] for at, head in enumerate(sentence.heads) if head == subjects[0]}
   return not below & {"conj", "nmod"}

@@ -1,6 +1,6 @@
-"""Columns of Parquet and Arrow files, opened the same way: `*.parquet`, and `*.arrow` or `*.feather`.
+"""Reads columns of Parquet and Arrow files (`*.parquet`, `*.arrow`, `*.feather`) with one interface.
 
-Of Arrow both forms are read: streams, as `datasets.save_to_disk` writes them, and files.
+Both formats of Arrow are supported: files, and streams such as `datasets.save_to_disk` writes.
 """
 
 import contextlib
@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 from data import errors
 
 ENDINGS = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
-_ROWS = 256  # of a batch
-_FILE = b"ARROW1"  # begins an Arrow file, and no stream
+_ROWS = 256  # in a batch
+_FILE = b"ARROW1"  # the first bytes of an Arrow file; a stream has none
 
 
 class Opened(NamedTuple):
-  """An open file."""
+  """An open Parquet or Arrow file: its schema and a function that yields its batches."""
 
   schema: Any  # pyarrow.Schema
   batches: Callable[..., Iterator[Any]]  # (columns, row groups of Parquet; None: all) -> pyarrow.RecordBatch
@@ -24,7 +24,7 @@ class Opened(NamedTuple):
 
 @contextlib.contextmanager
 def opened(path: str, kind: str) -> Iterator[Opened]:
-  """Opens a file of `kind` 'parquet' or 'arrow'; DataError: it is none, or the block finds it damaged."""
+  """Opens a file of `kind` 'parquet' or 'arrow'; DataError, also in the block, if it is damaged."""
   import pyarrow  # here: slow to import
 
   try:
@@ -65,7 +65,7 @@ def _arrow(path: str, stack: contextlib.ExitStack) -> Opened:
 
 
 def row_groups(path: str, unit_bytes: int) -> list[tuple[int, int]]:
-  """Cuts a Parquet file, DataError if it is none, into ranges of row groups of about `unit_bytes` bytes."""
+  """Returns ranges of row groups of about `unit_bytes` bytes in a Parquet file; DataError if damaged."""
   from pyarrow import parquet
 
   with opened(path, "parquet"), parquet.ParquetFile(path) as file:
@@ -76,13 +76,13 @@ def row_groups(path: str, unit_bytes: int) -> list[tuple[int, int]]:
     if filled >= unit_bytes or number == len(sizes):
       borders.append(number)
       filled = 0
-  return list(itertools.pairwise(borders)) or [(0, 0)]  # a file without rows is named as such
+  return list(itertools.pairwise(borders)) or [(0, 0)]  # a unit without rows: the manifest names the file
 
 
 def texts(path: str, kind: str, groups: Sequence[int] | None, text_field: str) -> Iterator[str]:
-  """Yields the texts of a column, '' for null; bytes are decoded as UTF-8, with U+FFFD where they are not.
+  """Yields the texts of a column; null is '', bytes are decoded as UTF-8, invalid ones become U+FFFD.
 
-  DataError: there is no such column, or none of text.
+  DataError: the column is missing or does not hold text.
   """
   import pyarrow
 

@@ -1,4 +1,4 @@
-"""Files that are named as text and are not: known by their first bytes, or by characters no text has."""
+"""Detects binary files that are named like text, by their first bytes or by control characters."""
 
 import re
 
@@ -20,17 +20,17 @@ _MAGIC = {
   b"7z\xbc\xaf": "a 7z archive; unpack it first",
   b"%PDF-1.": "a PDF; extract its text first",
 }
-# As the command `file` has it: tab, line ends, form feed, bell, backspace and escape are text.
+# As in the command `file`, tab, line ends, form feed, bell, backspace and escape count as text.
 _CONTROLS = bytes({*range(0x20), 0x7F} - {*b"\a\b\t\n\v\f\r\x1b"})
-_MOST = 100  # of so many bytes one may be such a character
-_FEW = 3  # which any file may have
-_NUL_RUN = re.compile(rb"\0{4}")  # numbers, and the filling of archives; never single marks between texts
+_MOST = 100  # at most one byte in so many may be a control character
+_FEW = 3  # this many are always accepted
+_NUL_RUN = re.compile(rb"\0{4}")  # binary numbers or padding of archives; separators are single NULs
 
 
 def refuse(path: str, start: bytes) -> None:
-  """Raises DataError where `start`, the first `LOOKED_AT` bytes of a file, is not the start of UTF-8 text.
+  """Raises DataError if `start`, the first `LOOKED_AT` bytes of a file, is not the start of UTF-8 text.
 
-  Single NUL bytes and control characters pass if they are at most one byte in 100; they are counted later.
+  Single NUL bytes and control characters are accepted up to one byte in 100; a preparation counts them.
   """
   for magic, meaning in _MAGIC.items():
     if start.startswith(magic):
@@ -43,10 +43,10 @@ def refuse(path: str, start: bytes) -> None:
   if nul > len(start) // 20 and max(even, nul - even) > 0.9 * nul:  # in one half of each pair of bytes
     encoding = "UTF-16BE" if 2 * even > nul else "UTF-16LE"
     raise errors.DataError(
-      f"{problem} in the first {len(start):,}: UTF-16 without a byte-order mark, or no text; convert it: "
-      f"iconv -f {encoding} -t UTF-8 {path} > utf8.txt"
+      f"{problem} in the first {len(start):,}: UTF-16 without a byte-order mark, or no text; to convert it:\n"
+      f"  iconv -f {encoding} -t UTF-8 {path} > utf8.txt"
     )
   raise errors.DataError(
     f"{problem} and {controls - nul:,} other control characters in the first {len(start):,} bytes; leave it "
-    f"out, or clean it: tr -d '\\000-\\006\\016-\\032\\034-\\037\\177' < {path} > clean.txt"
+    f"out, or clean it:\n  tr -d '\\000-\\006\\016-\\032\\034-\\037\\177' < {path} > clean.txt"
   )

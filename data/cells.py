@@ -1,7 +1,7 @@
-"""Cells of CSV and TSV files, read and written by one rule each.
+"""Reads and writes the cells of CSV and TSV files.
 
-In CSV a cell in double quotes may hold commas, line breaks and doubled quotes. In TSV quotes mean nothing, as
-in the official files of GLUE, and a line is a row.
+In CSV a cell in double quotes may have commas, line breaks and doubled quotes. In TSV a line is a row and
+quotes are ordinary characters, as in the official files of GLUE.
 """
 
 import csv
@@ -10,9 +10,9 @@ from typing import Any
 
 
 def read(kind: str, lines: Iterable[str], *, most: int) -> Iterator[list[str]]:
-  """Yields the cells of each row of a file of `kind` 'csv' or 'tsv'; blank lines are no rows.
+  """Yields the cells of each row of a file of `kind` 'csv' or 'tsv'; blank lines are skipped.
 
-  csv.Error: quotes of CSV are damaged, or a cell has more than `most` characters.
+  csv.Error: a quote of CSV is wrong, or a cell has more than `most` characters.
   """
   if kind == "tsv":
     return (line.rstrip("\r\n").split("\t") for line in lines if line.strip("\r\n"))
@@ -21,7 +21,7 @@ def read(kind: str, lines: Iterable[str], *, most: int) -> Iterator[list[str]]:
 
 
 def other_separator(path: str, kind: str, names: Sequence[str]) -> str:
-  """Returns advice for a header of one cell whose names another separator divides; '' without one."""
+  """Returns advice if a one-cell header shows that the file has another separator; else ''."""
   sign = next((sign for sign in ";\t|," if len(names) == 1 and sign in names[0]), "")
   if not sign:
     return ""
@@ -29,25 +29,25 @@ def other_separator(path: str, kind: str, names: Sequence[str]) -> str:
   ways = {",": f"cp {path} rows.csv", "\t": f"cp {path} rows.tsv"}
   way = ways.get(sign, f"tr '{sign}' '\\t' < {path} > rows.tsv")
   where = f"{sign!r} is between the cells of its first line ({names[0][:80]}), not {own}"
-  return f"{where}; give it another name, or other signs: {way}"
+  return f"{where}; rename or convert it:\n  {way}"
 
 
 def is_header_again(names: Sequence[str], row: Sequence[str]) -> bool:
-  """Whether a row is the header once more, as where files were joined; it may have a byte-order mark."""
+  """Returns whether a row repeats the header, as in concatenated files; byte-order marks are ignored."""
   return len(names) > 1 and [cell.removeprefix("\ufeff") for cell in row] == list(names)
 
 
 class _Lines(list[str]):
-  """A list of lines that `csv.writer` can write to."""
+  """A list of lines with the method that `csv.writer` needs."""
 
   def write(self, line: str) -> None:
-    """Appends a row, with a line feed alone at its end."""
+    """Appends a row; its line ends in a single line feed."""
     self.append(line.removesuffix("\r\n") + "\n")
 
 
 def csv_text(rows: Iterable[Sequence[Any]]) -> str:
-  """Returns rows as CSV whose lines end in a line feed; a cell with a line break of any kind is quoted."""
+  """Returns rows as CSV with lines that end in a line feed; cells with any line break are quoted."""
   lines = _Lines()
-  # Before Python 3.11.9 and 3.12.3 a lone carriage return is quoted only if the writer's line ends have one.
+  # Before Python 3.11.9 and 3.12.3 a lone carriage return is quoted only if lineterminator contains one.
   csv.writer(lines, lineterminator="\r\n").writerows(rows)
   return "".join(lines)

@@ -1,4 +1,4 @@
-"""What differs between the fields something was made with and those it is asked for now."""
+"""Compares stored settings with those of the current command, for messages."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ _ABSENT = "absent"
 def changes(
   saved: Mapping[str, Any], asked: Mapping[str, Any], *, show: Callable[[Any], str] = str
 ) -> dict[str, str]:
-  """{name: 'name: saved -> asked'} of unequal fields, sorted by name; None is as good as absent."""
+  """Returns {name: 'name: saved -> asked'} of fields that differ, sorted; None equals absent."""
   return {
     name: f"{name}: {show(saved.get(name, _ABSENT))} -> {show(asked.get(name, _ABSENT))}"
     for name in sorted({*saved, *asked})

@@ -1,8 +1,8 @@
-"""Calls of functions that load TensorFlow, each in a process of its own.
+"""Calls a function that loads TensorFlow in a child process and returns its values.
 
   python -m data.child MODULE FUNCTION OUTPUT ARGUMENTS
 
-The arguments and the values that the function yields are JSON.
+Arguments and yielded values travel as JSON.
 """
 
 import importlib
@@ -19,9 +19,9 @@ from data import command, errors
 
 
 def call(function: Callable[..., Iterable[Any]], *, relay: bool, **arguments: Any) -> list[Any]:
-  """Returns the values that a function of a module yields for the arguments; its UserErrors are raised again.
+  """Calls a module's function in a child process; returns the values it yields, raises its UserErrors.
 
-  `relay`: whether what it writes to stderr is shown as it comes.
+  With `relay` the child's stderr is shown as it is written.
   """
   with tempfile.TemporaryDirectory(prefix="values-") as folder:
     output = pathlib.Path(folder) / "values.jsonl"
@@ -36,7 +36,7 @@ def call(function: Callable[..., Iterable[Any]], *, relay: bool, **arguments: An
 
 
 def main(arguments: list[str]) -> int:
-  """Runs the child's side; returns its exit code."""
+  """Runs the child process; returns its exit code."""
   module, name, output, options = arguments
 
   def write() -> None:

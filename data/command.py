@@ -1,4 +1,4 @@
-"""Entry points of this package: flags, and errors of one line with an exit code."""
+"""What all commands share: flags, error messages, exit codes, child processes."""
 
 import argparse
 import contextlib
@@ -14,39 +14,43 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
-from data import errors, files
+from data import errors, files, log_lines
 from data.buckets import copies, outputs
 
-# What becomes of an address of a bucket that a flag is given instead of a path.
-FETCHED = "fetched"  # the file or folder is brought here, and the flag is its path
-OPENED = "opened"  # who reads it fetches what it needs
-SENT = "sent"  # an output: see data.buckets.outputs
+# How a flag treats the address of a bucket (s3://..., gs://...) instead of a path.
+FETCHED = "fetched"  # the file or folder is downloaded, and the flag becomes the path of the copy
+OPENED = "opened"  # the flag keeps the address; the reader downloads the files that it needs
+SENT = "sent"  # an output, uploaded when it is complete: see data.buckets.outputs
 
-STOPPED = 75  # exit code after a requested stop with everything saved: start the same command again
+STOPPED = 75  # exit code after a requested stop: everything is saved, and the same command resumes
 
 _ROOT = pathlib.Path(__file__).parent
-# Written by `os.write`: a signal may come between two halves of a print.
+# Bytes for `os.write`: a signal handler must not use print, which it may have interrupted.
 TOO_LATE = b"the request to stop came too late: this command was ending by itself\n"
-_ERROR = "error:"  # begins the line that a command ends with when it fails
-_PARENT = "TEXT_ENCODER_PARENT"  # process id of the command that started this one and waits for it
+_ERROR = "error:"  # begins the message with which a command fails
+_PARENT = "TEXT_ENCODER_PARENT"  # environment variable: process id of the command that started this one
 
 
 class Parser(argparse.ArgumentParser):
-  """Refuses wrong flags with one line that names the nearest known ones, and exit code 2.
+  """A flag parser whose errors suggest the closest known flags and exit with code 2.
 
-  Its help shows description and epilog as they are written.
+  Its help keeps the line breaks of description and epilog.
   """
 
   def __init__(self, **kwargs):
-    self._buckets: dict[str, tuple[str, Callable]] = {}  # what becomes of addresses, and the type
+    self._buckets: dict[str, tuple[str, Callable]] = {}  # flag -> (FETCHED, OPENED or SENT; type)
     super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
+    # Left out unless given, so that a subcommand's default does not replace what stands before its name.
+    switch = {"action": "store_true", "default": argparse.SUPPRESS}
+    self.add_argument("--quiet", help="show warnings and errors only", **switch)
+    self.add_argument("--verbose", help="show more, and what libraries log", **switch)
 
   def add_argument(self, *names, bucket: str = "", **options) -> argparse.Action:
-    """As argparse's; the help also says what a flag is when it is left out, unless that is nothing.
+    """Adds a flag as argparse does; the help also shows its default, unless that is empty.
 
-    `bucket` says what becomes of an address: FETCHED, OPENED or SENT; without it an address is refused.
+    `bucket` says how an address is treated: FETCHED, OPENED or SENT; without it an address is an error.
     """
     default, text = options.get("default"), options.get("help", "")
     is_nothing = default is None or default is False or default in ("", [], argparse.SUPPRESS)
@@ -61,9 +65,17 @@ class Parser(argparse.ArgumentParser):
     return action
 
   def parse_args(self, args=None, namespace=None):
-    """As argparse's, and refuses addresses where they cannot be; those that are FETCHED become paths."""
+    """Parses as argparse does; raises ConfigError for unsupported addresses, downloads FETCHED ones.
+
+    --quiet and --verbose set the levels of the log and are not in the result.
+    """
     refuse_other_locale(sys.argv[1:] if args is None else args)
     parsed = super().parse_args(args, namespace)
+    quiet, verbose = (vars(parsed).pop(name, False) for name in ("quiet", "verbose"))
+    if quiet and verbose:
+      raise errors.ConfigError(log_lines.TOGETHER)
+    if quiet or verbose:  # a command within a command leaves the levels
+      log_lines.choose(quiet=quiet, verbose=verbose)
     chosen = [action.choices[getattr(parsed, action.dest)] for action in self._commands()]
     allowed = {name: entry for parser in (self, *chosen) for name, entry in parser._buckets.items()}
     for name, value in vars(parsed).items():
@@ -87,30 +99,30 @@ class Parser(argparse.ArgumentParser):
 
 
 def refuse_other_locale(arguments: Sequence[str]) -> None:
-  """Raises ConfigError where the locale is not UTF-8 and an argument, or this folder's name, is not ASCII.
+  """Raises ConfigError if the locale is not UTF-8 and an argument, or this folder's name, is not ASCII.
 
-  Libraries take paths for UTF-8: there they would look for files of other names, or fail.
+  Libraries encode paths as UTF-8: they would look for files with other names, or fail.
   """
   encoding = sys.getfilesystemencoding()
   other = next((text for text in [*arguments, os.getcwd()] if not text.isascii()), None)
   if encoding != "utf-8" and other is not None:
     shown = os.fsencode(other).decode("utf-8", "backslashreplace")
     raise errors.ConfigError(
-      f"{shown!a}: not ASCII, and this shell's locale is not UTF-8 ({encoding}); put LC_ALL=C.UTF-8 (or "
-      "PYTHONUTF8=1) before the command"
+      f"{shown!a}: not ASCII, and this shell's locale is not UTF-8 ({encoding}); run this first:\n"
+      "  export LC_ALL=C.UTF-8"
     )
 
 
 class End:
-  """How a command ends."""
+  """The exit code of a command, and how it reacts to signals."""
 
   code = 0  # exit code of the process
   _is_settled = _is_asked = False
 
   def settle(self, is_asked: bool) -> None:
-    """From now on a signal changes nothing: the first is answered by a line, one after another request kills.
+    """Makes later signals harmless: the first one only prints a line, a second one kills the process.
 
-    `is_asked`: whether such a request has come already.
+    `is_asked`: whether a signal has already asked the command to stop; then the next one kills.
     """
     self._is_asked, self._is_settled = is_asked, True
 
@@ -127,16 +139,16 @@ class End:
 
 
 class _Terminated(KeyboardInterrupt):
-  """SIGTERM: unwinds as Ctrl-C does, so that files are cleaned up and children end."""
+  """SIGTERM as an exception: like Ctrl-C it unwinds the stack, so that files are removed and children end."""
 
 
 @contextlib.contextmanager
 def _terminable(end: End, *, is_last: bool) -> Iterator[None]:
-  """Within the block signals go to `end`, and the process asks itself to end if its parent does."""
-  if threading.current_thread() is not threading.main_thread():  # only that one may set handlers
+  """Sends signals to `end` within the block, and SIGTERM to this process when its parent has ended."""
+  if threading.current_thread() is not threading.main_thread():  # Python allows signal handlers only there
     yield
     return
-  # Who started it in the background of a shell may have it ignore Ctrl-C.
+  # A shell starts background commands with Ctrl-C ignored, and that must stay so.
   heard = [signal.SIGTERM, signal.SIGINT][: 1 + (signal.getsignal(signal.SIGINT) != signal.SIG_IGN)]
   before = {number: signal.signal(number, end.hear) for number in heard}
   parent = int(os.environ.get(_PARENT, 0))
@@ -156,7 +168,7 @@ def _end_with(parent: int) -> None:
 
 
 def commit() -> str:
-  """The short name of this program's commit, with '+' if files were changed since; '' outside git."""
+  """Returns the short hash of this program's commit, with '+' if files changed since; '' outside git."""
   if not (_ROOT.parent / ".git").exists():  # installed: git would describe a repository around site-packages
     return ""
   described = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
@@ -166,21 +178,23 @@ def commit() -> str:
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
-  """{name: version} of installed packages."""
+  """Returns {name: version} of installed packages."""
   return {name: importlib.metadata.version(name) for name in packages}
 
 
 @contextlib.contextmanager
-def one_line_errors(*, stopped: str, debug: bool = False, is_last: bool = False) -> Iterator[End]:
-  """Ends the work of a command, which is in the block, with an exit code instead of a traceback.
+def one_line_errors(
+  *, stopped: str, debug: bool = False, is_last: bool = False, quiet: bool = False, verbose: bool = False
+) -> Iterator[End]:
+  """Runs the work of a command in the block; errors become a message and an exit code.
 
-  Yields what holds the exit code after the block; the block may set it. Ctrl-C and SIGTERM print `stopped`;
-  so does the end of a command that started this one by `run_child`. With `debug` a user's error keeps its
-  traceback instead of becoming a line on stderr. `is_last`: the process ends with the block, and no signal is
-  to change its exit code any more.
+  Yields an `End`, which has the exit code after the block; the block may set it. Log lines are shown within
+  the block; `quiet` and `verbose` choose their level. Ctrl-C and SIGTERM print `stopped`; so does the end of
+  a parent that used `run_child`. With `debug` a user's error keeps its traceback. `is_last`: the process ends
+  with the block, and no later signal may change its exit code.
   """
   end = End()
-  with _failed_saves_are_silent(is_last=is_last):
+  with log_lines.shown(quiet=quiet, verbose=verbose), _failed_saves_are_silent(is_last=is_last):
     try:
       with _terminable(end, is_last=is_last):
         yield end
@@ -197,14 +211,15 @@ def one_line_errors(*, stopped: str, debug: bool = False, is_last: bool = False)
 
 @contextlib.contextmanager
 def _failed_saves_are_silent(*, is_last: bool) -> Iterator[None]:
-  """Keeps back what libraries print of a failed save, which the command's own line reports.
+  """Suppresses what libraries print about a failed save, because the command reports it itself.
 
   Orbax and asyncio log it. Tensorstore and Python print tracebacks of writes that never begin, or that end
-  after orbax's event loop; so nothing is restored where the process ends with the block.
+  after orbax's event loop. So if the process ends with the block, the messages stay suppressed.
   """
 
   def is_news(record: logging.LogRecord) -> bool:
-    return "orbax" not in record.pathname and "never retrieved" not in record.getMessage()
+    is_of_save = "orbax" in record.pathname or "never retrieved" in record.getMessage()
+    return record.levelno < logging.WARNING or not is_of_save  # less is shown with --verbose alone
 
   def print_news(unraisable: "sys.UnraisableHookArgs") -> None:
     if "Event loop is closed" not in str(unraisable.exc_value):
@@ -225,9 +240,9 @@ def _failed_saves_are_silent(*, is_last: bool) -> Iterator[None]:
 
 
 def _full_output(error: OSError) -> errors.StorageError | None:
-  """Returns the message for a full disk, also where printing fills it; None for any other error.
+  """Returns the error for a full disk, also if printing filled it; None for any other error.
 
-  It discards buffered output, because Python would fail to print it once more at exit.
+  Buffered output is discarded, because Python would try to print it again at exit, and fail.
   """
   if not errors.is_full_disk(error):
     return None
@@ -243,34 +258,34 @@ def _full_output(error: OSError) -> errors.StorageError | None:
 
 
 def names(listed: str) -> list[str]:
-  """The names in a flag's list with commas; '' lists none."""
+  """Returns the names in a comma-separated flag; none for ''."""
   return [name for name in listed.split(",") if name]
 
 
 def refuse_below_one(asked: argparse.Namespace, *flags: str) -> None:
-  """Raises ConfigError where one of these flags, whole numbers, is 0 or less."""
+  """Raises ConfigError if one of these integer flags is below 1."""
   for flag in flags:
     if getattr(asked, flag) < 1:
       raise errors.ConfigError(f"--{flag}={getattr(asked, flag)}: expected at least 1")
 
 
 def exit_code(function: Callable[[], int | None], *, stopped: str, debug: bool = False) -> int:
-  """Calls the work of a command, see `one_line_errors`, and returns the exit code of the process."""
+  """Calls the work of a command within `one_line_errors`; returns the exit code of the process."""
   with one_line_errors(stopped=stopped, debug=debug) as end:
     end.code = function() or 0
   return end.code
 
 
 def run(function: Callable[[], None]) -> int:
-  """As `exit_code`, for commands that write files: every error is one line, those about writing too."""
+  """Calls the work of a command that writes files, whose errors become messages; returns the exit code."""
 
   def with_one_line_errors() -> None:
     try:
       function()
     except errors.UserError as error:
-      raise type(error)(errors.on_one_line(error)) from error
+      raise type(error)(_tidied(str(error))) from error
     except Exception as error:
-      # Reading errors were turned into DataErrors where the file is known; what is left is about writing.
+      # Errors of reading became DataErrors where the file is known, so any other OSError is about writing.
       is_full = errors.is_full_disk(error)
       if not (is_full or isinstance(error, OSError)):
         raise
@@ -284,6 +299,11 @@ def run(function: Callable[[], None]) -> int:
   return exit_code(with_one_line_errors, stopped="stopped; run the same command again to go on")
 
 
+def _tidied(message: str) -> str:
+  """Removes line breaks of libraries from a message; ways out, indented by two spaces, stay lines."""
+  return "\n  ".join(" ".join(part.split()) for part in re.split(r"\n  (?=\S)", message))
+
+
 def run_with_output(
   parse: Callable[[Sequence[str] | None], argparse.Namespace],
   function: Callable[[argparse.Namespace], None],
@@ -291,7 +311,7 @@ def run_with_output(
   *,
   is_file: bool = False,
 ) -> int:
-  """Runs `function` with the flags, of which --output may be an address; returns the command's exit code."""
+  """Runs `function` with the parsed flags, where --output may be an address; returns the exit code."""
 
   def work() -> None:
     asked = parse(argv)
@@ -301,23 +321,34 @@ def run_with_output(
   return run(work)
 
 
-def run_child(arguments: Sequence[str], *, relay: bool, **options) -> tuple[int, str]:
-  """Runs a command of this project in a process of its own; `options` go to `subprocess.Popen`.
+def run_child(
+  arguments: Sequence[str], *, relay: bool, log: TextIO | None = None, **options
+) -> tuple[int, str]:
+  """Runs a command of this project as a child process; `options` go to `subprocess.Popen`.
 
-  It ends when this process does, however that ends. With `relay` what it writes to stderr is shown as it
-  comes, but for its error. Returns its exit code, and the error it reported: its last line on stderr, or the
-  code if it wrote none.
+  The child ends when this process ends, even if it is killed. With `relay` the child's stderr is logged as it
+  is written, except its error message. All output is also written to the file `log`. Returns the exit code,
+  and on one line the error message: the last line of stderr with the indented lines after it, or how the
+  child ended if it was killed or wrote nothing.
   """
   last = ""
+  if log:
+    options["stdout"] = log
   options["env"] = options.get("env", os.environ) | {_PARENT: str(os.getpid())}
   with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, errors="replace", **options) as child:
     assert child.stderr is not None
     try:
       for line in child.stderr:
-        last = line.strip() or last
-        if relay and line.strip() and not line.startswith(_ERROR):  # the caller's own message holds that one
-          print(line, end="", file=sys.stderr, flush=True)
+        is_way = last.startswith(_ERROR) and line.startswith("  ")  # a way out, see `UserError`
+        last = f"{last} {line.strip()}" if is_way else line.strip() or last
+        if log:
+          print(line, end="", file=log, flush=True)
+        # The caller's own message repeats the error.
+        if relay and line.strip() and not (is_way or line.startswith(_ERROR)):
+          log_lines.relay(line.rstrip())
     except KeyboardInterrupt:
-      child.terminate()  # Ctrl-C reaches it too, SIGTERM does not
+      child.terminate()  # a terminal sends Ctrl-C to children too, but nobody sends them SIGTERM
       raise
+  if child.returncode < 0:
+    return child.returncode, f"killed by signal {-child.returncode}"
   return child.returncode, last.removeprefix(_ERROR).strip() or f"exit code {child.returncode}"

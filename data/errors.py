@@ -1,7 +1,7 @@
-"""Errors a user can cause. Each has one line for the user and the exit code of the process.
+"""Errors that a user can cause: each has a message for the user and an exit code.
 
-The lowest layer: `data`, `pretrain` and `finetune` raise these; the entry points print the line and
-leave with the code. Anything else that escapes is a bug of ours and keeps its traceback.
+`data`, `pretrain` and `finetune` raise these errors; a command prints the message and exits with the code.
+Any other exception is a bug of this project and keeps its traceback.
 """
 
 import contextlib
@@ -13,14 +13,18 @@ import zlib
 from collections.abc import Iterable, Iterator
 
 _FULL_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# The words of array_record, safetensors and tokenizers; of torch; of numpy.
+# Messages of a full disk: the system's (array_record, safetensors, tokenizers), torch's, numpy's.
 _FULL = re.compile(
   f"{'|'.join(map(os.strerror, _FULL_CODES))}|unexpected pos \\d+ vs \\d+|\\d+ requested and \\d+ written"
 )
 
 
 class UserError(Exception):
-  """Something the user can mend. The message says what, what was found, what was expected, what to do."""
+  """A mistake that the user can correct.
+
+  The message says what is wrong, what was found and what was expected. Commands and flags that help are its
+  last lines, each indented by two spaces.
+  """
 
   exit_code = 1
 
@@ -50,41 +54,41 @@ class StorageError(UserError):
 
 
 class PeerError(UserError):
-  """Another process of the run is missing, has gone, or did not do its part."""
+  """Another process of the run is missing, has ended, or has failed."""
 
   exit_code = 6
 
 
 def of_code(code: int, line: str, *, otherwise: type[UserError] = PeerError) -> UserError:
-  """The error of an exit code with another process's line; `otherwise` where no error has that code."""
+  """Returns the error for another process's exit code and message; `otherwise` for an unknown code."""
   kinds = {kind.exit_code: kind for kind in (ConfigError, DataError, DivergedError, StorageError)}
   return kinds.get(code, otherwise)(line)
 
 
 def reason(error: BaseException) -> str:
-  """Why something failed: the system's words, else the first line of the message, else the type."""
+  """Returns why something failed: the system's error text, the first line of the message, or the type."""
   words = getattr(error, "strerror", None) or str(error)
   return (str(words).strip().splitlines() or [type(error).__name__])[0].strip()
 
 
 def named_reason(error: BaseException, *, most: int | None = None, words: str | None = None) -> str:
-  """The type and why it failed, 'KeyError: name', where a type says more.
+  """Returns the type and the reason of an error, such as 'KeyError: name'.
 
-  That is `most` letters of its reason, or `words`, the part of its message that says why.
+  The reason is cut to `most` characters; `words` replaces it.
   """
   return f"{type(error).__name__}: {reason(error)[:most] if words is None else words}"
 
 
 def on_one_line(error: BaseException) -> str:
-  """The whole message without its line breaks."""
+  """Returns the whole message on one line."""
   return " ".join(str(error).split())
 
 
 def did_you_mean(name: str, known: Iterable[str], *, most: int = 2, also: Iterable[str] = ()) -> str:
-  """'; did you mean 'a' or 'b'?' with the known names that `name` may stand for, '' without any.
+  """Returns "; did you mean 'a' or 'b'?" with the known names closest to `name`; '' if none is close.
 
-  Case, hyphens and underscores do not count: 'SST-2' is like 'sst2'. At most `most` names like it are shown,
-  and those of `also` whatever they are like, as far as three names in all allow.
+  Case, hyphens and underscores are ignored: 'SST-2' matches 'sst2'. At most `most` close names are shown,
+  then the names of `also`, three names in all.
   """
   by_letters = {plain_name(known_name): known_name for known_name in known}
   close = [by_letters[match] for match in difflib.get_close_matches(plain_name(name), by_letters, n=most)]
@@ -93,24 +97,24 @@ def did_you_mean(name: str, known: Iterable[str], *, most: int = 2, also: Iterab
 
 
 def nearest(name: str, among: Iterable[str]) -> str:
-  """The one that a long, dotted name is misspelt of by a letter or two; '' if none is so like it."""
+  """Returns the name in `among` from which a long name differs by a letter or two; '' if there is none."""
   return next(iter(difflib.get_close_matches(name, list(among), n=1, cutoff=0.8)), "")
 
 
 def plain_name(name: str) -> str:
-  """A name without what does not count in it: 'sst2' of 'SST-2'."""
+  """Returns a name in lower case without hyphens and underscores: 'sst2' for 'SST-2'."""
   return name.lower().replace("-", "").replace("_", "")
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
-  """The line that refuses a name: "unknown task 'colla'; did you mean 'cola'? Known: cola, rte"."""
+  """Returns a message such as "unknown task 'colla'; did you mean 'cola'? Known: cola, rte"."""
   names = list(known)
   hint = did_you_mean(name, names, most=1)
   return f"unknown {kind} {name!r}{hint + ' Known' if hint else '; known'}: {listed(names, most=100)}"
 
 
 def listed(names: Iterable[str], *, most: int = 10) -> str:
-  """Names for a message, 'a, b and 9,998 more': no more than `most`, none longer than 80 letters."""
+  """Returns names for a message, 'a, b and 9,998 more': at most `most`, each cut to 80 characters."""
   known = list(names)
   shown = ", ".join(name if len(name) <= 80 else f"{name[:77]}..." for name in known[:most])
   return shown + (f" and {len(known) - most:,} more" if len(known) > most else "")
@@ -118,7 +122,7 @@ def listed(names: Iterable[str], *, most: int = 10) -> str:
 
 @contextlib.contextmanager
 def reading(path: str | os.PathLike, *, advice: str) -> Iterator[None]:
-  """Turns an error of reading or unpacking a file into a DataError of one line that ends in `advice`."""
+  """Turns an error of the block, which reads or unpacks `path`, into a DataError that ends in `advice`."""
   try:
     yield
   except (OSError, EOFError, zlib.error) as error:
@@ -126,7 +130,7 @@ def reading(path: str | os.PathLike, *, advice: str) -> Iterator[None]:
 
 
 def is_full_disk(error: BaseException) -> bool:
-  """Whether the error is that of a full disk, also where a library raises it as another than OSError."""
+  """Returns whether an error means a full disk; libraries raise other types than OSError for it."""
   if getattr(error, "errno", None) in _FULL_CODES:
     return True
   return not isinstance(error, UserError) and bool(_FULL.search(str(error)))
@@ -134,9 +138,9 @@ def is_full_disk(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def writing(place: str | os.PathLike) -> Iterator[None]:
-  """Turns an OSError of the block, and what libraries raise on a full disk, into a StorageError of one line.
+  """Turns an OSError of the block, or any error of a full disk, into a StorageError.
 
-  `place` is what is written, as the user knows it ('--output=DIR' or a path).
+  `place` names the output as the user knows it: '--output=DIR' or a path.
   """
   try:
     yield
@@ -150,11 +154,11 @@ def writing(place: str | os.PathLike) -> Iterator[None]:
 
 @contextlib.contextmanager
 def translated(kind: type[UserError], start: str, advice: str) -> Iterator[None]:
-  """Turns any error of the block, whose libraries raise what they like, into 'START (REASON); ADVICE'."""
+  """Turns any error of the block into an error of `kind` with the message 'START (REASON); ADVICE'."""
   try:
     yield
   except Exception as error:
     line = named_reason(error)
     if len(line) > 200:
-      line = f"{line[:90]} ... {line[-100:]}"  # what was tried comes first, why it failed last
+      line = f"{line[:90]} ... {line[-100:]}"  # libraries say first what they tried, last why it failed
     raise kind(f"{start} ({line}); {advice}") from error

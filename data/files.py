@@ -1,7 +1,7 @@
-"""Files and directories that are there in full or not at all, and digests of what they hold.
+"""Files and directories that are written completely or not at all; digests; small JSON and text files.
 
-Everything is written under another name beside the final one and renamed, so that a kill leaves what was
-there before. A leftover of a killed process ends in `.part` or `.old`.
+Everything is written under a temporary name next to the final one and then renamed, so a killed process
+leaves the old content intact. Names that a killed process leaves behind end in `.part` or `.old`.
 """
 
 import contextlib
@@ -26,20 +26,20 @@ from data import errors
 
 Path = str | os.PathLike
 
-# Matches the names of a folder's files that are hidden, or that a killed process left.
+# Matches paths inside a folder that are hidden, or that a killed process left behind.
 UNFINISHED = r"(.*/)?\.|.*\.part(/|$)"
 
 
 def is_address(value: object) -> bool:
-  """Whether it is an address such as s3://bucket/run; as a path it would be a local folder called 's3:'."""
-  is_path = isinstance(value, os.PathLike)  # which makes one slash of two
+  """Returns whether a value is an address such as s3://bucket/run, not a local path."""
+  is_path = isinstance(value, os.PathLike)  # pathlib turns '//' into '/'
   return isinstance(value, str | os.PathLike) and bool(
     re.search(r"^\w+:/" if is_path else "://", os.fspath(value))
   )
 
 
 def address_problem(name: str, value: object) -> str | None:
-  """The line that refuses an address where only a path can be; None: it is none. `name` is the flag's."""
+  """Returns the error message for an address where flag `name` needs a path; None if it is a path."""
   if not is_address(value):
     return None
   return (
@@ -49,16 +49,16 @@ def address_problem(name: str, value: object) -> str | None:
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
-  """Writes a file that is there in full or not at all; text is encoded as UTF-8."""
+  """Writes a file completely or not at all; text is encoded as UTF-8."""
   with whole_file(path) as aside:
     aside.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 @contextlib.contextmanager
 def whole_file(path: Path, *, aside: pathlib.Path | None = None) -> Iterator[pathlib.Path]:
-  """Where the block writes a file that takes its name when the block ends well, and goes when it does not.
+  """Yields a temporary path, which is renamed to `path` if the block succeeds and removed if it fails.
 
-  That is beside it, or `aside`, on the same file system.
+  The temporary path is next to `path`, or `aside`, which must be on the same file system.
   """
   aside = aside or aside_of(path)
   try:
@@ -71,7 +71,7 @@ def whole_file(path: Path, *, aside: pathlib.Path | None = None) -> Iterator[pat
 
 @contextlib.contextmanager
 def full_disk_at(path: Path) -> Iterator[None]:
-  """Makes an OSError with `path` of what writers raise on a full disk without saying where."""
+  """Turns an error of a full disk that names no file into an OSError that names `path`."""
   try:
     yield
   except Exception as error:
@@ -82,23 +82,23 @@ def full_disk_at(path: Path) -> Iterator[None]:
 
 
 def aside_of(path: Path) -> pathlib.Path:
-  """Returns a new name beside `path`: processes of several machines may write the same file at one time."""
+  """Returns a new temporary path next to `path`, unique because several machines may write the same file."""
   path = pathlib.Path(path)
   return path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
 
 
 def this_process() -> str:
-  """Who holds something, for others to read: 'process 7 on host since 2026-11-22 17:00:00'."""
+  """Returns a description of this process for lock files: 'process 7 on host since 2026-11-22 17:00:00'."""
   return f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}"
 
 
 @contextlib.contextmanager
 def whole_directory(target: Path, *, replace: bool = False) -> Iterator[pathlib.Path]:
-  """A new directory beside `target` that takes its name when the block ends well, and goes when it does not.
+  """Yields a temporary directory, renamed to `target` if the block succeeds and removed if it fails.
 
-  Directories above `target` are made. A file, or a directory with something in it, must not be there unless
-  `replace`; then the old one stays until the new one is whole. What killed processes left beside `target` is
-  removed first. OSError: it cannot be made or renamed; `errors.writing` makes one line of that.
+  Parent directories are created. Without `replace`, `target` must not exist or must be an empty directory;
+  with it, the old content stays until the new one is complete. What killed processes left next to `target`
+  is removed first. OSError: the directory cannot be created or renamed (see `errors.writing`).
   """
   target = pathlib.Path(target).absolute()
   target.parent.mkdir(parents=True, exist_ok=True)
@@ -126,7 +126,7 @@ def whole_directory(target: Path, *, replace: bool = False) -> Iterator[pathlib.
 
 
 def _exchange(one: pathlib.Path, other: pathlib.Path) -> bool:
-  """Exchanges two names in one step, which no kill divides; False if this (file) system cannot do that."""
+  """Swaps two names atomically; returns False if the operating or file system does not support it."""
   rename = getattr(ctypes.CDLL(None), "renameat2", None)
   here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
   return rename is not None and rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
@@ -134,12 +134,12 @@ def _exchange(one: pathlib.Path, other: pathlib.Path) -> bool:
 
 @contextlib.contextmanager
 def _claimed(directory: pathlib.Path) -> Iterator[bool]:
-  """Holds a lock on a directory, which a killed process loses; yields False if another process holds it."""
+  """Locks a directory until the block or the process ends; yields False if another process has the lock."""
   descriptor = os.open(directory, os.O_RDONLY)
   try:
     try:
       fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # also on a file system without locks: whose directory it is, nobody can say
+    except OSError:  # also on a file system without locks, where the owner is unknown
       yield False
     else:
       yield True
@@ -148,11 +148,11 @@ def _claimed(directory: pathlib.Path) -> Iterator[bool]:
 
 
 def _clear_leftovers(target: pathlib.Path) -> None:
-  """Removes what killed processes left of `whole_directory`; restores a directory without a successor."""
+  """Removes what killed calls of `whole_directory` left; restores an old directory that was not replaced."""
   name = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{8}}\.(part|old)")
   left = [path for path in target.parent.iterdir() if name.fullmatch(path.name)]
   for path in sorted(left):  # .old before .part
-    unfinished = path.with_suffix(".part")  # if a process is at work, it has the lock on this one
+    unfinished = path.with_suffix(".part")  # a process that still writes has the lock on this one
     claim = _claimed(unfinished) if unfinished.exists() else contextlib.nullcontext(True)
     with contextlib.suppress(FileNotFoundError), claim as is_left:
       if is_left and path.suffix == ".old" and not os.path.lexists(target):
@@ -162,7 +162,7 @@ def _clear_leftovers(target: pathlib.Path) -> None:
 
 
 def _remove(path: pathlib.Path) -> None:
-  """Removes a directory with its contents, a file or a link, if it is there."""
+  """Removes a directory with its contents, a file or a link; a missing path is no error."""
   if path.is_dir() and not path.is_symlink():
     shutil.rmtree(path, ignore_errors=True)
   else:
@@ -170,9 +170,9 @@ def _remove(path: pathlib.Path) -> None:
 
 
 def refuse_others(output: Path, *, maker: str = "", mark: str = "") -> None:
-  """Raises ConfigError, before any work, if --output is a file, or holds what we did not make.
+  """Raises ConfigError if --output is a file, or a directory with files that `maker` did not write.
 
-  `mark` is a file or directory by which the work of a `maker` is known; without one nothing may be there.
+  `mark` is a file or directory that every output of `maker` has; without it the directory must be empty.
   """
   output = pathlib.Path(output)
   if output.is_symlink() and not output.exists():
@@ -186,10 +186,10 @@ def refuse_others(output: Path, *, maker: str = "", mark: str = "") -> None:
 
 @contextlib.contextmanager
 def locked(path: Path, *, busy: str, advice: str) -> Iterator[None]:
-  """Holds the lock file `path` within the block; a killed owner's lock is gone with it.
+  """Locks the file `path` within the block; the system releases the lock of a killed process.
 
-  The file says who holds it, and goes when the block ends. DataError, `busy` with the owner and then
-  `advice`, where another process holds it. On a file system that knows no locks nobody is refused.
+  The file names the owner and is removed when the block ends. DataError, made of `busy`, the owner and
+  `advice`: another process has the lock. On a file system without locks every process proceeds.
   """
   path = pathlib.Path(path)
   while True:
@@ -222,14 +222,14 @@ def _is_at(descriptor: int, path: pathlib.Path) -> bool:
 
 
 def make_writable(directory: Path, *, flag: str) -> None:
-  """Makes the directory that `flag` names and tries to write in it; StorageError if that is not possible."""
+  """Creates the directory that `flag` names and tests writing to it; StorageError if that fails."""
   directory = pathlib.Path(directory)
   try:
     directory.mkdir(parents=True, exist_ok=True)
-    # A name of its own for every process: containers that share a file system often share their process ids.
+    # A random name: containers on one file system often have the same process ids.
     handle, probe = tempfile.mkstemp(prefix=".writable.", dir=directory)
     os.close(handle)
-    pathlib.Path(probe).unlink(missing_ok=True)  # a run that has begun here clears such names away
+    pathlib.Path(probe).unlink(missing_ok=True)  # a run that begins here at the same time removes such names
   except OSError as error:
     raise errors.StorageError(
       f"cannot write to {directory} ({errors.reason(error)}); give another {flag} or make it writable"
@@ -237,9 +237,9 @@ def make_writable(directory: Path, *, flag: str) -> None:
 
 
 def read_text(path: Path) -> str:
-  """Returns the text of a UTF-8 file, unpacked if its name ends in '.gz', without a byte-order mark.
+  """Returns the text of a UTF-8 file without a byte-order mark; '.gz' files are unpacked.
 
-  DataError: it cannot be read or unpacked, or holds other bytes than UTF-8 text; the line is named.
+  DataError: the file cannot be read or unpacked, or is not UTF-8 text; the message names the line.
   """
   with errors.reading(path, advice="copy it again"):
     content = pathlib.Path(path).read_bytes()
@@ -256,7 +256,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-  """Returns the object in a JSON file; {} where there is none, it cannot be read or holds something else."""
+  """Returns the object in a JSON file; {} if the file is missing, unreadable, or holds no object."""
   try:
     content = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
   except (OSError, ValueError):
@@ -265,23 +265,23 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Any, *, sort_keys: bool = False) -> None:
-  """Writes a JSON file, indented, that is there in full or not at all."""
+  """Writes an indented JSON file, completely or not at all."""
   write_atomically(path, json.dumps(value, indent=1, sort_keys=sort_keys) + "\n")
 
 
 def sha256(path: Path) -> str:
-  """The sha256 of a file's bytes, in hexadecimal."""
+  """Returns the sha256 of a file's bytes, in hexadecimal."""
   with open(path, "rb") as file:
     return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def digest_json(value: Any) -> str:
-  """The sha256 of a JSON value, the same on every machine."""
+  """Returns the sha256 of a JSON value, the same on every machine."""
   return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def short_names(paths: Sequence[pathlib.Path]) -> list[str]:
-  """The shortest ends of the paths by which no two are the same; a number where paths are equal."""
+  """Returns the shortest endings of the paths that differ from each other; equal paths get a number."""
   parts = [path.absolute().parts for path in paths]
   for length in range(1, max(map(len, parts)) + 1):
     names = ["/".join(part[-length:]) for part in parts]

@@ -1,4 +1,4 @@
-"""Globs of a source: which files they match, on this machine or at an address."""
+"""Expands the globs of a source to files, on this machine or at an address of a bucket."""
 
 import glob
 import os
@@ -9,9 +9,9 @@ from data.buckets import copies
 
 
 def patterns(source: str) -> Iterator[tuple[str, list[str]]]:
-  """Yields the globs between the commas of a source, each with its matches; a name may hold commas.
+  """Yields (glob, its matches) for the comma-separated globs of a source; file names may have commas.
 
-  DataError: there is nothing at an address.
+  DataError: an address matches nothing.
   """
   parts = command.names(source)
   while parts:
@@ -22,11 +22,10 @@ def patterns(source: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _matches(pattern: str) -> list[str]:
-  """Returns the files that a glob matches; those at an address are fetched."""
   if files.is_address(pattern):
     return [str(path) for path in copies.matching(pattern, flag="--source")]
   head, tail = os.path.expanduser(pattern), ""
-  # What there is under its very name is no glob: '[2024] notes.txt', 'corpus [old]/*.txt'.
+  # A path that exists is not a glob, even with brackets: '[2024] notes.txt', 'corpus [old]/*.txt'.
   while head and not os.path.lexists(head):
     head, sign, name = head.rpartition("/")
     tail = f"{sign}{name}{tail}"
@@ -34,7 +33,7 @@ def _matches(pattern: str) -> list[str]:
 
 
 def _glob(pattern: str) -> list[str]:
-  """Returns the files that a glob matches; below '**' a link to a visited folder is not followed."""
+  """Returns the files that a glob matches; '**' follows links, but visits no linked folder twice."""
   start, sign, rest = (f"{pattern}/*" if pattern.endswith("**") else pattern).partition("**/")
   if not sign or (start and not start.endswith("/")):
     return glob.glob(pattern)

@@ -1,8 +1,8 @@
-"""`installed_docs`: English text that needs no download, the docstrings of the installed packages.
+"""The source `installed_docs`: English text without a download, from docstrings of installed packages.
 
 One document per module, one paragraph per line, sorted by the path of the module, without repeated
-paragraphs: a function of the installed packages (and of Python's grammar) alone. The cleaning keeps mostly
-English sentences: no code, no doctests, no directives, no titles, no tables of types.
+paragraphs: the same packages and Python give the same text. The cleaning keeps English sentences and drops
+code, doctests, directives, titles and tables of types.
 """
 
 import ast
@@ -15,11 +15,11 @@ import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator
 
-MIN_DOCSTRING_CHARACTERS = 200  # shorter ones are mostly names said again
+MIN_DOCSTRING_CHARACTERS = 200  # shorter ones mostly repeat names
 MIN_WORDS = 5
 MIN_PLAIN_WORDS = 0.7  # fraction
 
-# Tests take a fifth of the time to parse and say next to nothing in English.
+# Parsing tests takes a fifth of the time and yields almost no English.
 _TEST_FILE = re.compile(r"(^|/)(tests?|testing|_tests?)/|(^|/)(test_|conftest)[^/]*$|_test\.py$")
 _RULE = re.compile(r"^[^\w\s]{3,}$|^[-=~+| ]{5,}$")
 _FENCE = re.compile(r"^(```|~~~)")
@@ -40,7 +40,7 @@ _SPACES = re.compile(r"\s+")
 
 
 def module_files(root: str) -> list[str]:
-  """Returns the Python files but tests under a folder of packages, sorted, relative to it."""
+  """Returns the Python files under a folder except tests, sorted, relative to the folder."""
   names = []
   for folder, folders, files in os.walk(root):
     folders[:] = sorted(name for name in folders if name != "__pycache__")
@@ -55,7 +55,7 @@ def default_root() -> str:
 
 
 def docstrings(code: bytes) -> Iterator[str]:
-  """Yields the docstrings of a module, its classes and functions in order; nothing if it cannot be parsed."""
+  """Yields the docstrings of a module, its classes and functions in order; none if it cannot be parsed."""
   if not _might_have_docstring(code):
     return
   try:
@@ -78,9 +78,9 @@ def docstrings(code: bytes) -> Iterator[str]:
 
 
 def _might_have_docstring(code: bytes) -> bool:
-  """Tells, at a hundredth of the time of parsing, whether there can be a long string in triple quotes."""
+  """Returns whether code may have a long docstring, in a hundredth of the time of parsing it."""
   parts = code.split(b'"""')
-  is_odd = len(parts) % 2 == 0  # quotes inside quotes: no telling what is inside and what outside
+  is_odd = len(parts) % 2 == 0  # an unpaired triple quote: inside and outside cannot be told apart
   return is_odd or b"'''" in code or any(len(part) > MIN_DOCSTRING_CHARACTERS for part in parts[1::2])
 
 
@@ -95,7 +95,7 @@ def paragraphs(docstring: str) -> list[str]:
 
 
 def _prose_lines(lines: list[str]) -> Iterator[str]:
-  """Yields the lines that are no code; an empty line stands for what was left out."""
+  """Yields the lines that are not code; each omitted line becomes an empty one."""
   in_fence = in_doctest = False
   literal_indent = -1  # of the line that opened a literal block; -1: not in one
   for number, line in enumerate(lines):
@@ -166,7 +166,7 @@ def _is_english(text: str) -> bool:
 
 
 def read_modules(root: str, names: list[str]) -> list[list[str]]:
-  """Returns for each file its paragraphs, in order. A pure function of the files, for a process pool."""
+  """Returns a list of paragraphs for each file, in order; a pure function, for a process pool."""
   documents = []
   for name in names:
     try:
@@ -178,13 +178,13 @@ def read_modules(root: str, names: list[str]) -> list[list[str]]:
 
 
 class Deduplicator:
-  """Drops paragraphs seen before and documents left empty; state: one short digest per paragraph."""
+  """Removes repeated paragraphs from documents; it remembers 12 bytes per paragraph."""
 
   def __init__(self):
     self._seen: set[bytes] = set()
 
   def __call__(self, document: list[str]) -> list[str]:
-    """Returns the paragraphs of `document` that are new."""
+    """Returns the paragraphs of `document` that did not occur before."""
     new = []
     for text in document:
       key = hashlib.blake2b(text.lower().encode("utf-8", "replace"), digest_size=12).digest()

@@ -1,6 +1,6 @@
-"""What a directory of packed records says about itself: `manifest.json`.
+"""Reads and writes `manifest.json`, the description of a directory of packed records.
 
-Nothing here imports TensorFlow, seqio, sentencepiece or grain, so that the trainer can read it at no cost.
+The module imports no TensorFlow, seqio, sentencepiece or grain, so that importing it is fast.
 """
 
 import dataclasses
@@ -12,10 +12,10 @@ from typing import Any
 from data import errors, files
 
 NAME = "manifest.json"
-FORMAT = 2  # the records of a shard are a range of shuffle keys; in format 1 they were keys modulo shards
+FORMAT = 2  # a shard has a range of shuffle keys; in format 1 it had the keys with key % shards == shard
 READABLE = (1, FORMAT)
 DTYPES = ("uint16", "uint32")  # of ids on disk
-# Counts of what was mended in the text.
+# Names of counts of repairs to the text.
 REPAIRS = (
   "invalid_characters",
   "surrogates",
@@ -29,7 +29,7 @@ NO_DOCUMENTS = "files_without_documents"
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-  """One ArrayRecord file: its name, records, bytes and the sha256 of its bytes."""
+  """One ArrayRecord file: name, number of records and bytes, sha256."""
 
   name: str
   records: int
@@ -39,7 +39,7 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-  """The records of one split: how many, their tokens ([CLS] included, no padding), the files in order."""
+  """The records of one split: their number, their tokens ([CLS] included, no padding), files in order."""
 
   records: int
   tokens: int
@@ -48,7 +48,7 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyInfo:
-  """Which vocabulary the ids belong to; `special_ids` maps cls, pad, sep, unk and mask to ids."""
+  """The vocabulary of the ids; `special_ids` maps cls, pad, sep, unk and mask to ids."""
 
   kind: str
   cased: bool
@@ -59,25 +59,25 @@ class VocabularyInfo:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-  """A finished preparation."""
+  """The description of a finished preparation."""
 
-  settings: dict[str, Any]  # what was asked for (source, seed, ...): the same settings give the same records
-  input_digest: str  # sha256 over names and sizes of the input; of files also '/' and that of their content
-  vocabulary: VocabularyInfo  # of the ids; its files lie in `vocabulary/` of the same directory
-  length: int  # most tokens in a record, [CLS] included; the records themselves are not padded
-  packing: str  # how the text was cut into records
+  settings: dict[str, Any]  # flags (source, seed, ...) that, with the input, determine the records
+  input_digest: str  # sha256 of names and sizes of the input; for files also '/' and that of their content
+  vocabulary: VocabularyInfo  # of the ids; its files are in `vocabulary/` of the same directory
+  length: int  # most tokens in a record, [CLS] included; records are not padded
+  packing: str  # how text was cut into records: one of data.prepare.packing.MODES
   dtype: str  # of an id in a record: 'uint16' or 'uint32', little-endian
   max_id: int  # largest id in any record
   splits: dict[str, Split]  # 'train' and 'heldout'
-  counts: dict[str, int]  # documents, sentences, characters, and all that was skipped, cut or repaired
+  counts: dict[str, int]  # of documents, sentences and characters, and of skips, cuts and repairs
   damaged_files: dict[
     str, dict[str, int]
-  ]  # counts of repairs and NO_DOCUMENTS, for the first input files with any
+  ]  # input file -> counts of REPAIRS and NO_DOCUMENTS; only the first files that have any
   format: int = FORMAT
 
 
 def write(directory: str | os.PathLike, manifest: Manifest) -> None:
-  """Writes the manifest with its own sha256, the last file of a preparation."""
+  """Writes the manifest with its own sha256; it must be the last file of a preparation."""
   content = dataclasses.asdict(manifest)
   content["sha256"] = files.digest_json(content)
   files.write_json(pathlib.Path(directory) / NAME, content, sort_keys=True)
@@ -86,14 +86,15 @@ def write(directory: str | os.PathLike, manifest: Manifest) -> None:
 def read(directory: str | os.PathLike) -> Manifest:
   """Reads the manifest of a finished preparation.
 
-  DataError: the directory or the manifest is missing, not finished, damaged or of another format.
+  DataError: the directory or manifest is missing, the preparation is unfinished, or the manifest is damaged
+  or of another format.
   """
   path = pathlib.Path(directory) / NAME
   if not path.is_file():
-    state = "the preparation was not finished" if path.parent.is_dir() else "there is no such directory"
+    state = "the preparation is unfinished" if path.parent.is_dir() else "the directory does not exist"
     raise errors.DataError(
-      f"{path.parent} has no {NAME} ({state}); make it with `python -m data.prepare --source=... "
-      f"--output={path.parent}`, which also finishes what is missing"
+      f"{path.parent} has no {NAME} ({state}); to make or finish it:\n"
+      f"  python -m data.prepare --source=... --output={path.parent}"
     )
   try:
     value = json.loads(path.read_text(encoding="utf-8"))
@@ -104,7 +105,7 @@ def read(directory: str | os.PathLike) -> Manifest:
       )
     itself = value.pop("sha256", None)  # older manifests have none
     if itself not in (None, files.digest_json(value)):
-      raise ValueError("it is not as it was written, its sha256 differs")
+      raise ValueError("it was changed, its sha256 differs")
     value["vocabulary"] = VocabularyInfo(**value["vocabulary"])
     for name, split in value["splits"].items():
       shards = tuple(Shard(**shard) for shard in split["shards"])
@@ -117,10 +118,10 @@ def read(directory: str | os.PathLike) -> Manifest:
 
 
 def records_digest(manifest: Manifest) -> str:
-  """Returns the sha256 of the records of all splits, wherever they lie."""
+  """Returns a sha256 that identifies the records of all splits, independent of their directory."""
   return files.digest_json([shard.sha256 for split in manifest.splits.values() for shard in split.shards])
 
 
 def dtype_of(vocab_size: int) -> str:
-  """The type of an id in records of a vocabulary of so many ids: one of DTYPES."""
+  """Returns the dtype of ids in records, one of DTYPES, for a vocabulary of `vocab_size` ids."""
   return DTYPES[vocab_size > 65_535]

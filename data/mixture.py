@@ -1,6 +1,6 @@
-"""Rows of several prepared corpora at exact rates: the source of a position, by integer arithmetic.
+"""Mixes the rows of several prepared corpora at exact rates, by integer arithmetic.
 
-Nothing is drawn at random and nothing is kept between positions: any host finds any position at once.
+Nothing is random and no state is kept between positions, so any host finds the source of any position.
 """
 
 import bisect
@@ -18,21 +18,21 @@ Stage = tuple[int, Sequence[Fraction | int]]  # first position, rates in any sca
 
 
 class Mixture:
-  """Gives the source of every position, so that every source is taken at its rate.
+  """Assigns a source to every position, so that each source is read at its rate.
 
-  Each source's indices are 0, 1, 2, ... without a gap, through stages too. Of n positions in a row from 0, a
-  source's number differs from its rate's by less than max(1, sources - 1). A later stage changes nothing
-  before it.
+  Each source's indices are 0, 1, 2, ... without a gap, also across stages. In the first n positions the
+  number of a source's rows differs from n * rate by less than max(1, sources - 1). A later stage changes no
+  earlier position.
   """
 
   def __init__(self, stages: Sequence[Stage]) -> None:
-    """Prepares the lines of every source.
+    """Computes, for each source and stage, a line: its rows as a function of positions.
 
-    `stages` begin at 0 and ascend; all have a rate for each of the same sources, not all of them 0.
+    `stages` begin at position 0 and ascend; each has a rate for every source, and at least one is above 0.
     """
-    # Source j takes ceil(E_j) of the m positions that the sources before it leave over. E_j is a function of
-    # m, not of the position: the sum of what the later sources are due is m exactly when E_j is. So the line
-    # of each level is continuous over stages, and its rounding does not add up.
+    # Source j gets ceil(E_j) of the m positions that the sources before it leave. E_j is a function of m, not
+    # of the position: then the lines of all levels are continuous over stages, and rounding errors do not
+    # add up.
     rates = [[Fraction(rate) for rate in of_stage] for _, of_stage in stages]
     times = [Fraction(first) for first, _ in stages]
     self._levels: list[tuple[list[int], list[tuple[int, int, int]]]] = []
@@ -51,7 +51,7 @@ class Mixture:
       times = left
 
   def __getitem__(self, position: int) -> tuple[int, int]:
-    """Returns the source of a position, and which of that source's rows it is, from 0."""
+    """Returns (source, index of the row in that source, from 0) of a position."""
     for source in range(len(self._levels)):
       before = self._taken(source, position)
       if self._taken(source, position + 1) > before:
@@ -60,7 +60,7 @@ class Mixture:
     return len(self._levels), position
 
   def counts(self, positions: int) -> list[int]:
-    """Returns how many of the first so many positions each source has."""
+    """Returns the number of rows of each source among the first `positions`."""
     taken = []
     for source in range(len(self._levels)):
       taken.append(self._taken(source, positions))
@@ -68,27 +68,27 @@ class Mixture:
     return [*taken, positions]
 
   def _taken(self, source: int, positions: int) -> int:
-    """Returns how many of so many positions that the sources before leave over are this source's."""
+    """Returns how many of the `positions` left by earlier sources belong to this source."""
     firsts, lines = self._levels[source]
     slope, offset, scale = lines[bisect.bisect_right(firsts, positions) - 1]
     return -(-(slope * positions + offset) // scale)
 
 
 def source_seed(seed: int, name: str) -> int:
-  """Returns the seed of the order of a source: of another name, another order."""
-  # The reader shuffles epoch n with the seed + n: neighbouring seeds would repeat each other's epochs.
+  """Returns the seed for the order of a source; it depends on the source's name."""
+  # The reader shuffles epoch n with seed + n, so sources with neighbouring seeds would share orders.
   return int.from_bytes(hashlib.blake2b(f"{seed} {name}".encode(), digest_size=4).digest(), "big")
 
 
 class MixedRecords:
-  """The records of several sources as one, with the interface of `PackedRecords`."""
+  """Several sources of records mixed into one, with the interface of `PackedRecords`."""
 
   def __init__(
     self, sources: Mapping[str, PackedRecords], mixture: Mixture, *, shares: Sequence[Fraction]
   ) -> None:
-    """Takes the opened sources by name, in the order of the mixture, all of one vocabulary and length.
+    """Combines opened sources, in the order of the mixture; all have one vocabulary and length.
 
-    `shares` are the fractions of the whole run's rows that are of each source; they add up to 1.
+    `shares` are the sources' fractions of all rows of the run; they add up to 1.
     """
     self.sources = dict(sources)
     self.shares = dict(zip(sources, shares, strict=True))
@@ -99,7 +99,7 @@ class MixedRecords:
     self.manifest: Manifest = first.manifest
     self.vocabulary = first.vocabulary
     self.length, self.pad = first.length, first.pad
-    # Counts of a longer prefix are never smaller, so the first prefix that is too long can be searched.
+    # Counts never fall as the prefix grows, so bisection finds the first prefix that is too long.
     self._number = bisect.bisect_left(
       range(sum(sizes)),
       True,
@@ -107,21 +107,21 @@ class MixedRecords:
     )
 
   def __len__(self) -> int:
-    """Returns the number of rows until the first source would begin again."""
+    """Returns the number of rows before the first source is exhausted."""
     return self._number
 
   def unigram(self) -> np.ndarray:
-    """Returns the count of each id in the training records, each source at its share: [vocab] float64."""
+    """Returns the count of each id, weighted by the sources' shares: [vocab] float64."""
     counts = [records.unigram() for records in self._all]
     parts = [float(share) * one / one.sum() for share, one in zip(self.shares.values(), counts)]
     return np.sum(parts, axis=0) * sum(int(one.sum()) for one in counts)
 
   def batch(self, step: int, batch_size: int, *, rows: Sequence[int] | None = None) -> np.ndarray:
-    """Returns the rows of the global batch of a step, as `PackedRecords.batch`."""
+    """Returns rows of the global batch of a step, as `PackedRecords.batch` does."""
     return self.numbered(self.examples(step, batch_size, rows=rows))
 
   def examples(self, step: int, batch_size: int, *, rows: Sequence[int] | None = None) -> list[int]:
-    """Returns which records the rows of a `batch` are: their numbers, one source's after another's."""
+    """Returns the record number of each row of a `batch`; numbers count through the sources in turn."""
     first = step * batch_size
     places = [self._mixture[first + row] for row in (range(batch_size) if rows is None else rows)]
     examples = np.zeros(len(places), np.int64)
@@ -131,15 +131,15 @@ class MixedRecords:
     return examples.tolist()
 
   def rows(self, start: int, stop: int) -> np.ndarray:
-    """Returns rows [start, stop) of the mixture for evaluation, no more than `len`.
+    """Returns the rows [start, stop) of the mixture, for evaluation; none past `len`.
 
-    Every source's records are taken in the order of its files. They are [at most stop - start, length] int32.
+    The result is [at most stop - start, length] int32; each source is read in the order of its files.
     """
     places = [self._mixture[position] for position in range(start, min(stop, self._number))]
     return self.numbered([self._firsts[source] + index for source, index in places])
 
   def numbered(self, numbers: Sequence[int]) -> np.ndarray:
-    """Returns the records with these numbers of `examples`, [rows, length] int32."""
+    """Returns the records with these numbers, [records, length] int32."""
     read = np.full((len(numbers), self.length), self.pad, np.int32)
     owners = [bisect.bisect_right(self._firsts, number) - 1 for number in numbers]
     for source, at in self._by_source(owners):
@@ -148,6 +148,6 @@ class MixedRecords:
     return read
 
   def _by_source(self, owners: Iterable[int]) -> list[tuple[int, np.ndarray]]:
-    """Returns the places at which each source stands among `owners`, for those that stand there."""
+    """Returns (source, its indices in `owners`) for each source that occurs in `owners`."""
     owners = np.fromiter(owners, np.int64)
     return [(int(source), np.flatnonzero(owners == source)) for source in np.unique(owners)]

@@ -1,5 +1,6 @@
-"""Progress of long work on stderr: a bar where somebody watches, a plain line now and then otherwise."""
+"""Progress of long work on stderr: a bar on a terminal, plain lines every few seconds in a log."""
 
+import logging
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -7,28 +8,25 @@ from typing import Any, TypeVar
 
 from tqdm import tqdm
 
+logger = logging.getLogger(__name__)
+
 Item = TypeVar("Item")
 
 SECONDS_BETWEEN_LINES = 10.0
 
 
-def say(text: str) -> None:
-  """Prints one line to stderr."""
-  print(text, file=sys.stderr, flush=True)
-
-
 def is_watched() -> bool:
-  """Whether somebody watches: bars are for them, plain lines for logs."""
-  return sys.stderr.isatty()
+  """Returns whether stderr is a terminal that shows progress: then bars are used, else plain lines."""
+  return sys.stderr.isatty() and logger.isEnabledFor(logging.INFO)
 
 
 def bar(unit: str, *, is_shown: bool, **options: Any) -> tqdm:
-  """A bar on stderr that fits the width of the terminal, or nothing if not `is_shown`; options are tqdm's."""
+  """Returns a tqdm bar on stderr as wide as the terminal; it shows nothing unless `is_shown`."""
   return tqdm(unit=unit, disable=not is_shown, dynamic_ncols=True, **options)
 
 
 def duration(seconds: float) -> str:
-  """Seconds as a user reads them: '4:05', '1:02:03' with hours, '2 d 3 h' with days."""
+  """Returns seconds as text: '4:05', '1:02:03' with hours, '2 d 3 h' with days."""
   minutes, seconds = divmod(int(seconds), 60)
   hours, minutes = divmod(minutes, 60)
   days, hours = divmod(hours, 24)
@@ -38,7 +36,7 @@ def duration(seconds: float) -> str:
 
 
 def track(items: Iterable[Item], *, name: str, total: int) -> Iterator[Item]:
-  """Yields `items`, shows how many of `total` are done, and reports at the end how long it took."""
+  """Yields `items`, shows how many of `total` are done, and prints the time at the end."""
   begin = last = time.monotonic()
   if is_watched():
     import rich.console  # here: only a terminal needs it
@@ -50,6 +48,6 @@ def track(items: Iterable[Item], *, name: str, total: int) -> Iterator[Item]:
     for done, item in enumerate(items, start=1):
       yield item
       if time.monotonic() - last > SECONDS_BETWEEN_LINES and done < total:
-        say(f"{name}: {done} of {total} parts")
+        logger.info(f"{name}: {done} of {total} parts")
         last = time.monotonic()
-  say(f"{name}: done in {time.monotonic() - begin:.1f} s")
+  logger.info(f"{name}: done in {time.monotonic() - begin:.1f} s")

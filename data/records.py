@@ -1,7 +1,7 @@
-"""Packed records as the trainer reads them: example i of epoch e, by arithmetic, without TensorFlow.
+"""Reads packed records for training: the rows of any step are found by arithmetic, without TensorFlow.
 
-The order is a function of (seed, epoch, position), position = step * batch size + row: any number of hosts
-reads the same global batches, and seeking to step 1,000,000 costs what step 0 costs.
+The order depends only on (seed, epoch, position), where position = step * batch size + row. So any number of
+hosts reads the same global batches, and step 1,000,000 is found as fast as step 0.
 """
 
 import os
@@ -14,14 +14,14 @@ import numpy as np
 
 from data import errors, files, manifest
 
-# Bytes of a split up to which the sha256 of its files is checked at the start (1 s per GB); damage in
-# larger ones is noticed by ArrayRecord's own checksums when the record is read.
+# The sha256 of a split's files is checked at the start up to this size (1 s per GB). In larger splits
+# ArrayRecord's own checksums detect damage when a record is read.
 DIGEST_CHECK_BYTES = 256 << 20
 UNIGRAM = "unigram.npy"
 
 
 def unigram(directory: str | os.PathLike) -> np.ndarray:
-  """Returns the count of each id in the training records, [vocab] int64; DataError if it is unreadable."""
+  """Returns the count of each id in the training records, [vocab] int64; DataError if unreadable."""
   path = os.path.join(directory, UNIGRAM)
   with errors.reading(path, advice="prepare the records again"):
     try:
@@ -33,7 +33,7 @@ def unigram(directory: str | os.PathLike) -> np.ndarray:
 
 
 class TrainingRecords(Protocol):
-  """Rows of ids to train on, as `PackedRecords` has them."""
+  """Rows of ids for training; `PackedRecords` documents the methods."""
 
   @property
   def vocabulary(self) -> manifest.VocabularyInfo: ...
@@ -46,7 +46,7 @@ class TrainingRecords(Protocol):
 
 
 class HeldoutRecords(Protocol):
-  """Rows of ids to evaluate on, as `PackedRecords` has them."""
+  """Rows of ids for evaluation; `PackedRecords` documents the methods."""
 
   @property
   def vocabulary(self) -> manifest.VocabularyInfo: ...
@@ -63,7 +63,7 @@ class HeldoutRecords(Protocol):
 class PackedRecords:
   """The records of one split of a prepared directory.
 
-  `manifest` is what the directory says about itself; `pad` fills a row of `length` tokens behind its record.
+  `manifest` describes the directory; a record shorter than `length` is padded on the right with `pad`.
   """
 
   def __init__(
@@ -81,10 +81,10 @@ class PackedRecords:
     Args:
       directory: output of `data.prepare`.
       split: 'train' or 'heldout'.
-      length: tokens of a row; at least that of the longest record.
+      length: tokens in a row; at least the manifest's length.
       seed: decides the order in which `batch` takes the records.
       fraction: in (0, 1]; only this part of the records is used, from the first.
-      content: the manifest of the directory, if it was read before.
+      content: the manifest of the directory if the caller has it; None: read it.
 
     DataError: the preparation is missing, unfinished or damaged, or its records do not fit. ConfigError:
     there is no such split.
@@ -109,43 +109,43 @@ class PackedRecords:
         f"{self._split.records}"
       )
     self._number = max(1, int(fraction * self._split.records))
-    # Indices are shuffled, not records: a whole batch is then one read, up to ten times faster.
+    # Shuffling indices instead of records makes a batch one read, which is up to ten times faster.
     self._order = grain.MapDataset.range(self._number).shuffle(seed=seed % 2**32).repeat()
 
   @property
   def vocabulary(self) -> manifest.VocabularyInfo:
-    """The vocabulary of the ids."""
+    """The vocabulary of the ids, as the manifest describes it."""
     return self.manifest.vocabulary
 
   def __len__(self) -> int:
-    """Returns the number of records in use: one epoch."""
+    """Returns the number of records in an epoch."""
     return self._number
 
   def unigram(self) -> np.ndarray:
-    """Returns the count of each id in the training records of the directory, as `unigram`."""
+    """Returns the count of each id in the training records of the directory, [vocab] int64."""
     return unigram(self._directory)
 
   def batch(self, step: int, batch_size: int, *, rows: Sequence[int] | None = None) -> np.ndarray:
-    """Returns the rows of the global batch of a step that `rows` numbers from 0; None: all.
+    """Returns rows of the global batch of a step; `rows` are their numbers from 0, None is all.
 
-    They are [rows, length] int32, padded on the right with `pad`.
+    The result is [rows, length] int32, padded on the right with `pad`.
     """
     return self._read(self.examples(step, batch_size, rows=rows))
 
   def examples(self, step: int, batch_size: int, *, rows: Sequence[int] | None = None) -> list[int]:
-    """Returns which records the rows of a `batch` are: their numbers in the order of the files."""
+    """Returns the record number of each row of a `batch`, counted in the order of the files."""
     first = step * batch_size
     return [self._order[first + row] for row in (range(batch_size) if rows is None else rows)]
 
   def rows(self, start: int, stop: int) -> np.ndarray:
-    """Returns records [start, stop) in the order of the files, no more than there are: for evaluation.
+    """Returns the records [start, stop) in the order of the files, for evaluation; fewer at the end.
 
-    They are [at most stop - start, length] int32, padded on the right with `pad`.
+    The result is [at most stop - start, length] int32, padded on the right with `pad`.
     """
     return self.numbered(range(start, stop))
 
   def numbered(self, numbers: Sequence[int]) -> np.ndarray:
-    """Returns, as `rows`, the records with these numbers, but those that there are not."""
+    """Returns the records with these numbers, [records, length] int32; numbers past the end are skipped."""
     return self._read([number for number in numbers if number < self._number])
 
   def _read(self, indices: Sequence[int]) -> np.ndarray:
@@ -171,12 +171,12 @@ class PackedRecords:
     if described.length > self.length:
       raise errors.DataError(
         f"{self._directory} has records of up to {described.length} tokens, data.length is {self.length}; "
-        f"prepare it again with --length={self.length}, or set data.length={described.length}"
+        f"prepare it again with --length={self.length}, or:\n  --config.data.length={described.length}"
       )
     if not self._split.records:
       raise errors.DataError(
-        f"{self._directory} has no {split} records; prepare it again from more text, with "
-        f"--heldout_fraction above 0, or train without evaluation (--config.train.eval_batches=0)"
+        f"{self._directory} has no {split} records; prepare it again from more text with --heldout_fraction "
+        "above 0, or train without evaluation:\n  --config.train.eval_batches=0"
       )
 
   def _check_files(self) -> None:

@@ -1,6 +1,6 @@
-"""seqio Tasks and Mixtures: the corpora of the papers, and how any registered Task is read.
+"""seqio Tasks and Mixtures: registers the corpora of the papers and reads any registered Task.
 
-TensorFlow is imported inside functions: a preparation from text files or `installed_docs` never pays for it.
+TensorFlow is imported inside functions, so that a preparation from text files never loads it.
 """
 
 import dataclasses
@@ -20,29 +20,29 @@ SPLIT = tfds_reader.TRAIN
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """One Task of a source."""
+  """One Task of a source, and how much of it is read."""
 
   task: str
   num_shards: int
   keep: float = 1.0  # fraction of its documents
-  tokenised: task_features.Tokenised | None = None  # None: it gives text
+  tokenised: task_features.Tokenised | None = None  # None: its examples are text
 
   @property
   def description(self) -> tuple:
-    """The values by which the digest of an input identifies the Task."""
+    """The values that identify the Task in the digest of an input."""
     ids = self.tokenised
     return (self.task, self.num_shards, self.keep, *((ids.feature, ids.digest) if ids else ()))
 
 
 def plan(name: str, *, module: str, tfds_directory: str, text_field: str, download: bool) -> list[Part]:
-  """Returns the Tasks of a registered Task or Mixture.
+  """Returns a `Part` for each Task of a registered Task or Mixture.
 
-  A Mixture is read without repeating anything: the largest sample in which the Tasks keep its rates,
-  counted in documents. `module` is a Python file or module that registers more of them; '': none.
+  Of a Mixture the largest sample without repetition is read in which the Tasks have its rates, counted in
+  documents. `module` is a Python file or module that registers more Tasks; '': none.
 
   Raises:
-    DataError: nothing of that name is registered (the nearest names are given), it has no training split, its
-      TFDS data is not there, or it gives ids of several features or of another vocabulary than ours.
+    DataError: no Task or Mixture has that name, it has no training split, its TFDS data is missing, or it
+      has ids of several features or of an unsupported vocabulary.
     ConfigError: a rate of the Mixture is not positive, or the module cannot be imported.
   """
   mixture_or_task = find(name, module=module, tfds_directory=tfds_directory, download=download)
@@ -59,7 +59,7 @@ def plan(name: str, *, module: str, tfds_directory: str, text_field: str, downlo
 
 
 def find(name: str, *, module: str, tfds_directory: str, download: bool):
-  """Returns a registered Task or Mixture that can be read; arguments and errors are those of `plan`."""
+  """Returns a registered Task or Mixture after checking its data; arguments and errors as for `plan`."""
   seqio = _registry(module, tfds_directory)
   mixture_or_task = _registered(name, seqio, flag="--source")
   for task in seqio.get_subtasks(mixture_or_task):
@@ -72,24 +72,24 @@ def find(name: str, *, module: str, tfds_directory: str, download: bool):
 
 
 def tasks_of(mixture_or_task) -> list:
-  """Returns the Tasks of a Mixture; of a Task itself."""
+  """Returns the Tasks of a Mixture, or a list of the Task itself."""
   import seqio
 
   return seqio.get_subtasks(mixture_or_task)
 
 
 def rates(name: str, *, module: str, tfds_directory: str, download: bool) -> list[tuple[str, float]]:
-  """Returns (task, rate) for each Task of a registered Mixture, in its order; rates in any scale.
+  """Returns (task, rate) for each Task of a registered Mixture, in its order; rates need not add up to 1.
 
   Raises:
-    DataError: nothing of that name is registered, it is no Mixture, or TFDS data for a rate is not there.
+    DataError: no Mixture has that name, or TFDS data that a rate depends on is missing.
     ConfigError: a rate is not a finite number above 0, or the module cannot be imported.
   """
   seqio = _registry(module, tfds_directory)
   mixture = _registered(name, seqio, flag="--mixture")
   if not isinstance(mixture, seqio.Mixture):
     raise errors.DataError(
-      f"seqio:{name} is a Task, not a Mixture; train on it alone with --config.data.source=seqio:{name}"
+      f"seqio:{name} is a Task, not a Mixture; to train on it alone:\n  --config.data.source=seqio:{name}"
     )
   pairs = []
   for task in seqio.get_subtasks(mixture):
@@ -110,25 +110,25 @@ def _registered(name: str, seqio, *, flag: str):
   except ValueError as error:
     names = sorted([*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()])
     raise errors.DataError(
-      f"{flag}=seqio:{name}: {errors.unknown('Task or Mixture', name, names)}; --module=FILE imports a "
-      "file that registers more, --module=data.tasks the packed corpora"
+      f"{flag}=seqio:{name}: {errors.unknown('Task or Mixture', name, names)}; to import a file that "
+      "registers more, or the packed corpora of this project:\n  --module=FILE\n  --module=data.tasks"
     ) from error
 
 
 def _find_data(task, seqio, tfds_directory: str, *, download: bool) -> None:
-  """Refuses, or downloads, a TFDS set of a Task that is not there: seqio itself would end in a KeyError."""
+  """Downloads a Task's missing TFDS data, or raises DataError; seqio itself would raise a KeyError."""
   if not isinstance(task.source, seqio.TfdsDataSource):
     return
   try:
     name, data_dir = task.source.tfds_dataset.get_split_params(SPLIT)
-  except ValueError:  # several sets, none of them for training: there is no such split
+  except ValueError:  # the Task names a data set for each split, and none for training
     return
   if name and "://" not in (data_dir or ""):
     tfds_reader.find_or_download(data_dir or tfds_directory, name, download=download)
 
 
 def _keeps(name: str, rates: list[tuple[str, float, int]]) -> list[float]:
-  """Returns the fraction of each Task's documents that the largest sample of a Mixture takes."""
+  """Returns the fraction of each Task's documents in the largest sample of a Mixture."""
   for task, rate, documents in rates:
     if not rate > 0 or not documents:
       raise errors.ConfigError(
@@ -149,10 +149,10 @@ def _num_documents(task) -> int:
 def read(
   part: Part, shard: int, *, module: str, tfds_directory: str, text_field: str
 ) -> Iterator[str | np.ndarray]:
-  """Yields the texts in one shard, counted from 0, of a Task's training split, or the ids: [tokens] int32.
+  """Yields the texts (or ids, [tokens] int32) in one shard of a Task's training split.
 
-  Which texts `part.keep` takes depends on their content alone. DataError: the examples cannot be read, or
-  have no text under `text_field`: `task_features.text_feature`. The others are those of `plan`.
+  Shards count from 0. Whether `part.keep` includes a text depends only on its content. DataError: the
+  examples cannot be read, or have no text feature (see `task_features.text_feature`). Other errors as `plan`.
   """
   seqio = _registry(module, tfds_directory)
   task = seqio.get_mixture_or_task(part.task)
@@ -177,7 +177,7 @@ def examples(
   """Yields the examples of a Task's split in order: {feature: bytes, number, or an array of them}.
 
   Raises:
-    DataError: no such Task or split, a Mixture (whose examples do not end), or its TFDS data is not there.
+    DataError: no such Task or split, `name` is a Mixture (which is endless), or its TFDS data is missing.
     ConfigError: the module cannot be imported.
   """
   seqio = _registry(module, tfds_directory)
@@ -186,27 +186,27 @@ def examples(
       raise errors.DataError(f"seqio:{name} is a Mixture; name one of its Tasks, or a Task of your own")
     known = sorted(seqio.TaskRegistry.names())
     raise errors.DataError(
-      f"seqio:{name}: {errors.unknown('Task', name, known)}; --config.data.module=FILE imports a file that "
-      "registers more"
+      f"seqio:{name}: {errors.unknown('Task', name, known)}; to import a file that registers more:\n"
+      "  --config.data.module=FILE"
     )
   task = seqio.get_mixture_or_task(name)
   if split not in task.splits:
     raise errors.DataError(
-      f"seqio Task {name!r} has no split {split!r}; its splits are {', '.join(sorted(task.splits))}, named "
-      f"as seqio:{name}#SPLIT"
+      f"seqio Task {name!r} has no split {split!r}; its splits are {', '.join(sorted(task.splits))}; name "
+      f"one as seqio:{name}#SPLIT"
     )
   _find_data(task, seqio, tfds_directory, download=download)
   try:
     yield from task.get_dataset(sequence_length=None, split=split, shuffle=False).as_numpy_iterator()
-  except Exception as error:  # whatever a user's preprocessors may raise
+  except Exception as error:  # a user's preprocessors may raise anything
     raise errors.DataError(
       f"seqio Task {name!r}, split {split!r}, cannot be read "
-      f"({errors.named_reason(error, most=300)}); mend the Task"
+      f"({errors.named_reason(error, most=300)}); correct the Task"
     ) from error
 
 
 def _registry(module: str, tfds_directory: str):
-  """Returns seqio, with this project's Mixtures and what `module` registers."""
+  """Returns seqio after registering this project's Mixtures and importing `module`."""
   seqio = register_corpora()
   if tfds_directory:
     seqio.set_tfds_data_dir_override(os.path.expanduser(tfds_directory))
@@ -217,7 +217,7 @@ def _registry(module: str, tfds_directory: str):
 
 @functools.cache  # a name can be registered once per process
 def register_corpora():
-  """Registers the Mixtures of CORPORA; returns seqio."""
+  """Registers the Mixtures of CORPORA once; returns seqio."""
   tfds_reader.import_tfds()
   import seqio
 
@@ -235,7 +235,7 @@ def register_corpora():
 
 
 def add_text_task(name: str, source, text_field: str) -> None:
-  """Registers the texts of a seqio DataSource as the Task `name`, under 'text'."""
+  """Registers the Task `name`, whose feature 'text' has the texts of a seqio DataSource."""
   import seqio
   import tensorflow as tf
 

@@ -1,8 +1,8 @@
-"""What `--source` means: a plan of input units, and the documents of one unit.
+"""Plans the reading of `--source` as input units, and reads the documents of one unit.
 
 A source is `installed_docs`, `tfds:NAME`, `seqio:NAME` (a registered Task or Mixture), or file globs
-separated by commas. A unit is a part of the input that one process reads by itself; the units, and so
-everything made from them, depend on the input alone and never on how many processes there are.
+separated by commas. A unit is a part of the input that one process reads. The units depend only on the
+input, not on the number of processes, so everything made from them does too.
 """
 
 import argparse
@@ -18,12 +18,12 @@ from data.corpora import CORPORA
 
 MIN_UNIT_BYTES = 1 << 20
 MAX_UNIT_BYTES = 64 << 20
-WANTED_UNITS = 64  # enough to keep many processes busy, few enough that the cuts between units do not show
+WANTED_UNITS = 64  # enough for many processes; few, because each unit ends with a short last record
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """What a user says about the text; `add_flags` says what the fields mean."""
+  """The flags about the input text; the help texts in `add_flags` explain the fields."""
 
   source: str
   text_field: str = "text"
@@ -34,7 +34,7 @@ class Request:
 
 
 def add_flags(parser: command.Parser, *, is_required: bool = True, several: bool = False) -> None:
-  """Adds the flags that say where text comes from; for every command that reads text.
+  """Adds the flags that name the input text, for every command that reads text.
 
   With `several`, --source and --text_field may be given more than once, and are lists.
   """
@@ -65,7 +65,7 @@ def add_flags(parser: command.Parser, *, is_required: bool = True, several: bool
 
 
 def request(args: argparse.Namespace) -> Request:
-  """Returns what the flags of `add_flags` say."""
+  """Returns the values of the flags of `add_flags`."""
   return Request(**{field.name: getattr(args, field.name) for field in dataclasses.fields(Request)})
 
 
@@ -76,12 +76,12 @@ class Unit:
   kind: str  # 'file', 'tfds' or 'seqio'
   name: str  # path of the file, directory of the TFDS version, or name of the Task
   start: int = 0  # first byte, row group or shard
-  stop: int = -1  # the one after the last; -1: to the end
+  stop: int = -1  # behind the last byte, row group or shard; -1: to the end
   part: seqio_tasks.Part | None = None  # of a 'seqio' unit
 
   @property
   def is_tokenised(self) -> bool:
-    """Whether the unit holds ids, not text."""
+    """True if the unit holds ids instead of text."""
     return bool(self.part and self.part.tokenised)
 
   def __str__(self) -> str:
@@ -91,17 +91,17 @@ class Unit:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """The units of a source, and a digest of its input: names and sizes, then, for files, '/' and content."""
+  """The units of a source, and a digest of names and sizes; for files also '/' and one of their content."""
 
   units: tuple[Unit, ...]
   input_digest: str
 
 
 def check(request: Request) -> None:
-  """Finds out in well under a second, and without TensorFlow, whether a source can be there at all.
+  """Checks in well under a second, without TensorFlow, that a source exists.
 
-  DataError: nothing matches, or TFDS data is missing and may not be downloaded. ConfigError: TensorFlow is
-  not installed and the source needs it.
+  DataError: no file matches, or TFDS data is missing and --download is not set. ConfigError: the source
+  needs TensorFlow, which is not installed.
   """
   kind, _, name = request.source.partition(":")
   if request.source == "installed_docs":
@@ -126,20 +126,18 @@ def _find_tfds(name: str, request: Request) -> pathlib.Path:
 
 
 def expand(source: str) -> list[str]:
-  """Returns the files that the comma-separated globs of `source` match, sorted; DataError if one has none.
+  """Returns the files that comma-separated globs match, sorted; DataError if a glob matches none.
 
-  A file is read once, however many links or spellings lead to it: the shortest of its names is returned.
+  A file with several names (links, spellings) is returned once, under the name with the fewest slashes.
   """
   paths: dict[tuple[int, int], str] = {}
   for pattern, matches in globs.patterns(source):
     if not matches:
       hint = (
-        f"; it is a directory, name its files as {pattern.rstrip('/')}/*" if os.path.isdir(pattern) else ""
+        f", it is a directory; name its files as {pattern.rstrip('/')}/*" if os.path.isdir(pattern) else ""
       )
-      raise errors.DataError(
-        f"--source={pattern} matches no file{hint}; expected file globs, tfds:NAME, seqio:NAME or "
-        "installed_docs"
-      )
+      expected = "file globs, tfds:NAME, seqio:NAME or installed_docs"
+      raise errors.DataError(f"--source={pattern} matches no file{hint}; expected {expected}")
     for path in sorted(matches, key=lambda path: (path.count("/"), path)):
       status = os.stat(path)
       paths.setdefault((status.st_dev, status.st_ino), path)
@@ -151,16 +149,16 @@ def expand(source: str) -> list[str]:
 
 
 def is_of_files(source: str) -> bool:
-  """Whether a source names files, rather than `installed_docs`, a TFDS set or a Task."""
+  """Returns whether a source names files, rather than `installed_docs`, a TFDS data set or a Task."""
   return source != "installed_docs" and source.partition(":")[0] not in ("tfds", "seqio")
 
 
 def have_changed(source: str, input_digest: str, *, since: float) -> bool | None:
-  """Whether the files of a source are others than those of which a plan made an `input_digest`.
+  """Returns whether the files of a source have changed since a plan computed `input_digest`.
 
-  None where that cannot be known: the source has no files, they are gone, or at an address. Files that nobody
-  touched after `since`, in seconds of the epoch, are not read again. A digest by an older version has names
-  and sizes only.
+  None means unknown: the source is not of files, or they are missing or at an address. Files not changed
+  after `since` (seconds of the epoch) are not read again. A digest of an older version covers names and
+  sizes only.
   """
   if not is_of_files(source) or any(map(files.is_address, source.split(","))):
     return None
@@ -171,7 +169,7 @@ def have_changed(source: str, input_digest: str, *, since: float) -> bool | None
   names, _, content = input_digest.partition("/")
   if _digest_files(paths) != names:
     return True
-  # A user can set the time of a file's content (cp -p, tar), but not that of its entry.
+  # Users can set mtime (cp -p, tar), but not ctime.
   touched = max(time for path in paths for time in (os.stat(path).st_mtime, os.stat(path).st_ctime))
   if not content or touched < since:
     return False
@@ -180,10 +178,10 @@ def have_changed(source: str, input_digest: str, *, since: float) -> bool | None
 
 
 def plan(request: Request, *, digests: Callable[[list[str]], list[str]] | None = None) -> Plan:
-  """Plans the reading of a source other than `installed_docs`, which is gathered into a file first.
+  """Returns the plan of a source other than `installed_docs`, whose text is first gathered into a file.
 
-  `digests` maps paths to `content_digest` of each, which reads all of the input; without it the plan's digest
-  has names and sizes alone. DataError: the source is missing or cannot be read.
+  `digests` maps paths to their `content_digest`, which reads the whole input; without it the plan's digest
+  covers names and sizes only. DataError: the source is missing or cannot be read.
   """
   kind, _, name = request.source.partition(":")
   if kind == "tfds":
@@ -209,7 +207,7 @@ def _digest_files(paths: list[str]) -> str:
 
 
 def content_digest(path: str) -> str:
-  """Returns the sha256 of a file's bytes; DataError if it cannot be read or begins unlike its name."""
+  """Returns the sha256 of a file's bytes; DataError if it is unreadable or its start is not text."""
   if text_files.kind_of(path) not in arrow_files.ENDINGS.values():
     text_files.check(path)
   with errors.reading(path, advice="make it readable, or leave out this file"):
@@ -231,7 +229,7 @@ def _file_units(paths: list[str]) -> Iterator[Unit]:
 
 
 def read_documents(unit: Unit, request: Request, counts: collections.Counter) -> Iterator[list[str]]:
-  """Yields the documents of a unit, each a list of paragraphs; `counts` gets them as 'documents_found'.
+  """Yields the documents of a unit, each a list of paragraphs; `counts['documents_found']` counts them.
 
   DataError: the input is damaged or has no such text field.
   """
@@ -260,5 +258,5 @@ def _texts(unit: Unit, request: Request) -> Iterator[str]:
 
 
 def seqio_options(request: Request) -> dict[str, str]:
-  """Returns the fields of a request that `seqio_tasks.read` takes."""
+  """Returns the fields of a request that are arguments of `seqio_tasks.read`."""
   return {name: getattr(request, name) for name in ("module", "tfds_directory", "text_field")}

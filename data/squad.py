@@ -1,20 +1,23 @@
-"""SQuAD as plain values: the official JSON of 1.1 and 2.0 (also gzipped), or TFDS's data sets."""
+"""Reads SQuAD 1.1 and 2.0 as dataclasses, from the official JSON (also gzipped) or from TFDS."""
 
 import dataclasses
 import json
+import logging
 import os
 import pathlib
 from typing import Any
 
-from data import errors, files, progress, tfds_reader
+from data import errors, files, tfds_reader
 from data.rows import values
+
+logger = logging.getLogger(__name__)
 
 _TFDS_NAMES = {"1.1": "squad/v1.1", "2.0": "squad/v2.0"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-  """An answer: its text, where it starts in the context (characters), and whether it is there."""
+  """An answer: its text, its start in the context in characters, and whether the context has it there."""
 
   text: str
   start: int
@@ -23,7 +26,7 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-  """A question about a paragraph; `is_impossible`: the paragraph does not answer it, `answers` is empty."""
+  """A question about a paragraph; if `is_impossible`, the paragraph has no answer and `answers` is empty."""
 
   id: str
   title: str
@@ -35,19 +38,18 @@ class Question:
 
 @dataclasses.dataclass(frozen=True)
 class SquadFile:
-  """The questions of a file."""
+  """The questions of a file, with its version and name."""
 
-  version: str  # '2.0' if questions say whether they are impossible, else '1.1'
+  version: str  # '2.0' if questions have the field `is_impossible`, else '1.1'
   questions: list[Question]  # in the order of the file
-  misplaced_answers: int  # not at their start in the context; they are kept, marked
   source: str  # the file or data set, for messages
 
 
 def read(path: str | os.PathLike) -> SquadFile:
-  """Reads a file of the official layout.
+  """Reads a SQuAD file in the official layout.
 
-  DataError: the file is not there, damaged, no JSON, or a field is missing or of the wrong type; an id comes
-  twice; an answerable question has no answer, or an impossible one has some. The line names the article,
+  DataError: the file is missing, damaged or not JSON; a field is missing or of the wrong type; an id occurs
+  twice; an answerable question has no answer, or an impossible one has answers. The message names article,
   paragraph and question, counted from 1.
 
   Source: rajpurkar.github.io/SQuAD-explorer, train-v2.0.json.
@@ -69,10 +71,10 @@ def read(path: str | os.PathLike) -> SquadFile:
 
 
 def read_tfds(directory: str, version: str, split: str, *, download: bool = False) -> SquadFile:
-  """Reads version '1.1' or '2.0' and split 'train' or 'dev' of a TFDS data_dir ('': TFDS's default).
+  """Reads SQuAD '1.1' or '2.0', split 'train' or 'dev', from a TFDS data_dir ('': TFDS's default).
 
-  `download` lets TFDS fetch what is missing. ConfigError: unknown version or split. DataError: it is not
-  there (found out at once), or damaged.
+  `download` lets TFDS download a missing data set. ConfigError: unknown version or split. DataError: the data
+  set is missing, which is reported before TensorFlow is loaded, or damaged.
   """
   if version not in _TFDS_NAMES or split not in ("train", "dev"):
     raise errors.ConfigError(
@@ -82,7 +84,7 @@ def read_tfds(directory: str, version: str, split: str, *, download: bool = Fals
   if not download and tfds_reader.find(directory, name) is None:
     raise errors.DataError(
       f"no TFDS data set {name} in {tfds_reader.place(directory)}; name the official train-v{version}.json "
-      f"and dev-v{version}.json instead, or let TFDS download it with --download"
+      f"and dev-v{version}.json instead, or let TFDS download it:\n  --download"
     )
   tfds_split = tfds_reader.split_name(split)
   (examples,) = tfds_reader.read(directory, [(name, tfds_split)], download=download)
@@ -103,11 +105,10 @@ def _file(version: str, questions: list[Question], source: str) -> SquadFile:
   for question in questions:
     if question.id in seen:
       raise errors.DataError(
-        f"{source}: id {question.id!r} twice (the second in {question.title!r}); mend it"
+        f"{source}: id {question.id!r} twice (the second in {question.title!r}); change one of them"
       )
     seen.add(question.id)
-  misplaced = sum(not answer.is_located for question in questions for answer in question.answers)
-  return SquadFile(version, questions, misplaced, source)
+  return SquadFile(version, questions, source)
 
 
 def _question(entry: dict[str, Any], title: str, context: str, entry_path: str) -> Question:
@@ -133,13 +134,12 @@ def _question(entry: dict[str, Any], title: str, context: str, entry_path: str) 
 def _object(value: Any, place: str) -> dict[str, Any]:
   if not isinstance(value, dict):
     raise errors.DataError(
-      f"{place}: a {type(value).__name__}, expected an object with fields; mend the file"
+      f"{place}: a {type(value).__name__}, expected an object with fields; correct the file"
     )
   return value
 
 
 def _field(value: Any, name: str, kind: type, where: str) -> Any:
-  """Returns a field of a JSON object after a look at its type."""
   field = _object(value, where).get(name)
   if isinstance(field, kind) and (kind is not int or not isinstance(field, bool)):
     return field
@@ -152,7 +152,7 @@ def _field(value: Any, name: str, kind: type, where: str) -> Any:
 def _json(path: pathlib.Path) -> Any:
   if not path.exists():
     raise errors.DataError(
-      f"{path} is not there; get train-v2.0.json and dev-v2.0.json (or v1.1) from the SQuAD site"
+      f"{path} does not exist; get train-v2.0.json and dev-v2.0.json (or v1.1) from the SQuAD site"
     )
   try:
     value, replaced = values.read_json(files.read_text(path))
@@ -166,5 +166,5 @@ def _json(path: pathlib.Path) -> Any:
       f"{path}: not SQuAD's JSON ({errors.reason(error)}); copy the file again"
     ) from error
   if replaced:
-    progress.say(values.replaced(str(path), replaced))
+    logger.warning(values.replaced(str(path), replaced))
   return value

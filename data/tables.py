@@ -1,7 +1,8 @@
-"""Reports of every command: rows of results with notes, on a console and as Markdown, CSV and JSON."""
+"""Reports of results: tables with notes, printed on a console and written as Markdown, CSV and JSON."""
 
 import dataclasses
 import json
+import logging
 import os
 import pathlib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,11 +14,13 @@ import rich.text
 
 from data import cells, errors, files
 
+logger = logging.getLogger(__name__)
+
 Row = Mapping[str, Any]
 
 
 class Column(NamedTuple):
-  """A column of a table that people read; `show` gives the text of a row's cell."""
+  """A column of a table for people; `show` returns the text of a row's cell."""
 
   header: str
   show: Callable[[Row], str]
@@ -25,14 +28,14 @@ class Column(NamedTuple):
 
 
 class Cells(NamedTuple):
-  """A table as text."""
+  """A table whose cells are text."""
 
   header: Sequence[str]
   rows: Sequence[Sequence[str]]
-  numbers: Collection[int] = ()  # columns that are set at the right
+  numbers: Collection[int] = ()  # indices of right-aligned columns
 
   def as_markdown(self) -> str:
-    """The table as GitHub's Markdown, a line for each row."""
+    """Returns the table as GitHub's Markdown, a line for each row."""
     rules = ["---:" if at in self.numbers else "---" for at in range(len(self.header))]
     lines = [self.header, rules, *self.rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
@@ -45,7 +48,7 @@ class Table(NamedTuple):
   rows: Sequence[Row]
 
   def cells(self) -> Cells:
-    """The text that people read."""
+    """Returns the cells as text."""
     return Cells(
       [column.header for column in self.columns],
       [[column.show(row) for column in self.columns] for row in self.rows],
@@ -54,40 +57,40 @@ class Table(NamedTuple):
 
 
 def percent(value: float | None) -> str:
-  """A fraction as the papers print it: '88.5'; '-' for None."""
-  # Decimal digits decide: 0.8715 is 87.1 in binary and 87.2 in every table.
+  """Returns a fraction in percent with one decimal, '88.5'; '-' for None."""
+  # Rounds decimal digits, not binary ones: 0.8715 becomes 87.2 as in the papers' tables, not 87.1.
   return "-" if value is None else f"{round(round(100 * value, 6) + 1e-9, 1):.1f}"
 
 
 def text_column(header: str, key: str) -> Column:
-  """A column that shows the value `key` of each row as it is."""
+  """Returns a column that shows the value `key` of each row unchanged."""
   return Column(header, lambda row: str(row[key]), "left")
 
 
 def percent_column(header: str, key: str) -> Column:
-  """A column that shows the fraction `key` of each row in percent: '-' for None, nothing if it is absent."""
+  """Returns a column that shows the fraction `key` in percent: '-' for None, '' if it is absent."""
   return Column(header, lambda row: percent(row[key]) if key in row else "")
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-  """What was found: tables on a console and in Markdown for people, CSV and JSON for programs."""
+  """Results as tables: console and Markdown for people, CSV and JSON for programs."""
 
   stem: str  # name of the files without their endings
   title: str
   columns: Sequence[Column]
-  rows: Sequence[Row]  # JSON-able; scores are fractions. A row may lack names of others
-  notes: Sequence[str]  # what a reader has to know about the numbers, a sentence or two each
-  details: Sequence[Table] = ()  # tables below the first one, for people only
-  totals: Sequence[Row] = ()  # rows under the others for people and in JSON, not in CSV: an average
+  rows: Sequence[Row]  # JSON values by name; scores are fractions. Rows may have different names
+  notes: Sequence[str]  # remarks on the numbers, a sentence or two each
+  details: Sequence[Table] = ()  # further tables, only for people
+  totals: Sequence[Row] = ()  # last rows, such as an average; not in CSV
 
   @property
   def tables(self) -> list[Table]:
-    """The tables that people read."""
+    """The tables for people: rows with totals, then details."""
     return [Table(self.columns, [*self.rows, *self.totals]), *self.details]
 
   def print(self, console: rich.console.Console | None = None) -> None:
-    """Prints as wide as the console is (None: standard output); names are never taken for markup."""
+    """Prints the report on a console (None: standard output); names are never read as markup."""
     console = console or rich.console.Console(highlight=False)
     console.print()
     console.print(rich.text.Text(self.title, style="bold"))
@@ -104,7 +107,7 @@ class Report:
       console.print(rich.text.Text(note), style="dim")
 
   def as_markdown(self) -> str:
-    """The report as GitHub's Markdown."""
+    """Returns the report as GitHub's Markdown."""
     lines = [f"# {self.title}", ""]
     for table in self.tables:
       lines += [table.cells().as_markdown(), ""]
@@ -113,18 +116,18 @@ class Report:
     return "\n".join(lines)
 
   def as_csv(self) -> str:
-    """The rows; a value that is a mapping is written 'key=value;key=value'."""
+    """Returns the rows as CSV; a mapping is written 'key=value;key=value'."""
     names = list(dict.fromkeys(name for row in self.rows for name in row))
     return cells.csv_text([names, *([_csv_value(row.get(name, "")) for name in names] for row in self.rows)])
 
   def as_json(self) -> str:
-    """Title, rows, totals and notes."""
+    """Returns title, rows, totals and notes as JSON."""
     rows = {"rows": list(self.rows), "totals": list(self.totals)}
     content = {"title": self.title, **rows, "notes": list(self.notes)}
     return json.dumps(content, indent=1) + "\n"
 
   def write(self, workdir: str | os.PathLike) -> list[pathlib.Path]:
-    """Writes `<stem>.md`, `.csv` and `.json`, each whole or not at all, and returns their paths.
+    """Writes `<stem>.md`, `.csv` and `.json`, each completely or not at all; returns their paths.
 
     Raises:
       StorageError: a file cannot be written.
@@ -137,11 +140,11 @@ class Report:
         files.write_atomically(paths[ending], text)
     return list(paths.values())
 
-  def publish(self, workdir: str | os.PathLike, say: Callable[[str], None]) -> None:
-    """Prints and writes the report, and says where the files are; errors as of `write`."""
+  def publish(self, workdir: str | os.PathLike) -> None:
+    """Prints and writes the report, and logs the names of the files; errors as for `write`."""
     self.print()
     markdown, *others = self.write(workdir)
-    say(f"The same as files: {markdown}, {' and '.join(path.name for path in others)}")
+    logger.info(f"The same as files: {markdown}, {' and '.join(path.name for path in others)}")
 
 
 def _csv_value(value: Any) -> Any:

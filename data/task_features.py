@@ -1,4 +1,4 @@
-"""Which feature of a seqio Task is read: text, or ids of a vocabulary of ours. Nothing here imports seqio."""
+"""Chooses the feature of a seqio Task to read, text or ids of a supported vocabulary; imports no seqio."""
 
 import dataclasses
 from typing import Any
@@ -8,19 +8,19 @@ from data import errors
 
 @dataclasses.dataclass(frozen=True)
 class Tokenised:
-  """Which ids a Task gives instead of text, and for blocks how they were packed."""
+  """The feature with ids of a Task that has ids instead of text, and how its blocks are packed."""
 
   feature: str
   vocabulary: str  # its directory
   digest: str  # of the vocabulary
-  length: int = 0  # most ids in a block; 0: the examples are ids of text
+  length: int = 0  # most ids in a block; 0: the examples are texts, not blocks
   packing: str = ""
 
 
 def ids_of(task, text_field: str) -> Tokenised | None:
-  """Returns what is known of a Task's ids; None: it gives text.
+  """Returns the description of a Task's ids; None if the Task has text.
 
-  DataError: the ids are of several features, or no feature is text and none has ids of our vocabularies.
+  DataError: several features have ids of a supported vocabulary.
   """
   features = {text_field: task.output_features[text_field]} if text_field in task.output_features else None
   ids = {
@@ -43,9 +43,9 @@ def ids_of(task, text_field: str) -> Tokenised | None:
 
 
 def text_feature(task, features, text_field: str) -> str:
-  """Returns the feature that holds the text: `text_field`, its untokenised copy, or the only string there is.
+  """Returns the name of the text feature: `text_field`, its `_pretokenized` copy, or the only string.
 
-  DataError: none of these exists.
+  DataError: the Task has none of these.
   """
   strings = [
     name
@@ -65,7 +65,7 @@ def text_feature(task, features, text_field: str) -> str:
 
 
 def _why_not_ours(item: tuple[str, Any]) -> str:
-  """Returns why the ids of a feature are not taken as they are; '' for what are no ids."""
+  """Returns why a feature's ids cannot be used unchanged; '' if the feature has no ids."""
   name, feature = item
   if feature.dtype != "int32" or feature.rank != 1:
     return ""
@@ -73,4 +73,4 @@ def _why_not_ours(item: tuple[str, Any]) -> str:
   tokenizer: Any = getattr(words, "tokenizer", None)
   lacks = hasattr(tokenizer, "piece_to_id") and tokenizer.piece_to_id("[MASK]") == tokenizer.unk_id()
   what = f"{type(words).__name__} of {words.vocab_size:,} ids{' without [MASK]' * lacks}"
-  return f". Ids are taken where their vocabulary is data.tasks.DirectoryVocabulary(DIR); {name} has {what}"
+  return f". Ids need the vocabulary data.tasks.DirectoryVocabulary(DIR); {name} has {what}"

@@ -1,8 +1,8 @@
-"""Documents out of files: plain text, JSON lines, CSV and TSV (all also as gzip or zstd), Parquet, Arrow.
+"""Reads documents from files: text, JSON lines, CSV, TSV (also as gzip or zstd), Parquet and Arrow.
 
 A document is a list of paragraphs. In a text file a line is a paragraph and a blank line ends the document;
-in the others a record is a document and its lines are the paragraphs. Memory stays bounded
-whatever the input: lines and documents above a limit are cut and counted.
+in other files a record is a document and its lines are the paragraphs. Memory is bounded for any input:
+lines and documents above a limit are cut and counted.
 """
 
 import collections
@@ -14,27 +14,27 @@ import os
 import pathlib
 import re
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 from data import arrow_files, binary_files, cells, errors
 
 MAX_LINE_BYTES = 1 << 20  # of text; a longer line becomes several paragraphs, cut at a space if there is one
-MAX_RECORD_BYTES = 64 << 20  # of a JSON line; a longer one is refused
+MAX_RECORD_BYTES = 64 << 20  # of a JSON line; a longer one is an error
 MAX_DOCUMENT_CHARACTERS = 8 << 20  # a longer document becomes several
 
-FIRST_LOOK = 64 << 10  # bytes that are read to find the end of a unit, and twice as many each time after
+FIRST_LOOK = 64 << 10  # bytes read first to find the end of a unit; each further read doubles the total
 _BOM = b"\xef\xbb\xbf"
 _BORDER = re.compile(rb"\n[ \t\r]*\n")
 _LINE_END = re.compile(rb"\n")
 
 
 def unpacked_name(path: str) -> str:
-  """The name of a file in lower case, without the ending of a compression."""
+  """Returns the name of a file in lower case without '.gz' or '.zst'."""
   return re.sub(r"\.(gz|zst)$", "", path.lower())
 
 
 def kind_of(path: str) -> str:
-  """Returns 'jsonl', 'csv', 'tsv', 'parquet', 'arrow' or 'text' by a file's name without a compression's."""
+  """Returns 'jsonl', 'csv', 'tsv', 'parquet', 'arrow' or 'text' by a file's name, without '.gz' or '.zst'."""
   suffix = pathlib.PurePath(unpacked_name(path)).suffix
   if suffix in (".jsonl", ".json", ".ndjson"):
     return "jsonl"
@@ -42,15 +42,15 @@ def kind_of(path: str) -> str:
 
 
 def is_whole(path: str) -> bool:
-  """Tells whether a file can only be read from its start to its end; in quotes a row may hold line breaks."""
+  """Returns whether a file must be read from start to end: it is compressed, CSV, TSV or Arrow."""
   return path.lower().endswith((".gz", ".zst")) or kind_of(path) in ("csv", "tsv", "arrow")
 
 
 def byte_ranges(path: str, size: int, unit_bytes: int) -> list[tuple[int, int]]:
   """Cuts an uncompressed text or JSONL file of `size` bytes into ranges of whole documents.
 
-  They are (start, stop) pairs of about `unit_bytes` bytes that cover the file, a function of its content and
-  the arguments alone.
+  Returns (start, stop) pairs of about `unit_bytes` bytes that cover the file; they depend only on its content
+  and the arguments.
   """
   border = _BORDER if kind_of(path) == "text" else _LINE_END
   borders = [0]
@@ -60,7 +60,7 @@ def byte_ranges(path: str, size: int, unit_bytes: int) -> list[tuple[int, int]]:
         continue
       file.seek(nominal)
       piece, match = b"", None
-      # Twice as much each time: a border is near as a rule, and no byte is searched often where it is not.
+      # Doubled each time: a border is usually near, and if it is far, few bytes are searched again.
       while (
         match is None
         and len(piece) < unit_bytes
@@ -76,14 +76,14 @@ def byte_ranges(path: str, size: int, unit_bytes: int) -> list[tuple[int, int]]:
 def read(
   path: str, *, start: int, stop: int, text_field: str, counts: collections.Counter
 ) -> Iterator[list[str]]:
-  """Yields the documents of a file, or of a part of it.
+  """Yields the documents of a file or of a part of it, each a list of paragraphs.
 
   Args:
-    path: names the kind of file by its ending.
+    path: its ending decides how the file is read.
     start: first byte (first row group of a Parquet file).
     stop: byte (row group) after the last; -1: to the end.
     text_field: name of the text in a JSON line, or of a column.
-    counts: gets what was cut, skipped or repaired.
+    counts: counts what was cut, skipped or repaired.
 
   DataError: the file cannot be read, is damaged, or a record has no text under `text_field`.
   """
@@ -107,18 +107,18 @@ def read(
 
 
 def open_file(path: str) -> BinaryIO:
-  """A file opened for its bytes, unpacked where its name ends in '.gz' or '.zst'."""
+  """Returns a file opened for reading bytes, unpacked if its name ends in '.gz' or '.zst'."""
   if path.lower().endswith(".gz"):
-    return gzip.open(path, "rb")
+    return gzip.open(path, "rb")  # pyright: ignore[reportReturnType]  (typeshed has it as no BinaryIO)
   if path.lower().endswith(".zst"):
-    import pyarrow  # here: slow to import, and it notices a cut-off zstd file, which other readers do not
+    import pyarrow  # here: slow to import; unlike other readers it detects a truncated zstd file
 
     return io.BufferedReader(pyarrow.input_stream(path, compression="zstd"), 1 << 20)
   return open(path, "rb")
 
 
 def check(path: str) -> bytes:
-  """Returns the first bytes of a file, unpacked; DataError if they are no text or cannot be unpacked."""
+  """Returns the first bytes of a file, unpacked; DataError if they are not text or cannot be unpacked."""
   with errors.reading(path, advice="repair or leave out this file"):
     if os.path.getsize(path) == 0 and unpacked_name(path) != path.lower():
       raise EOFError("it is empty, which no compressed file is")
@@ -129,13 +129,13 @@ def check(path: str) -> bytes:
 
 
 def check_start(path: str, file: BinaryIO) -> None:
-  """Skips a byte-order mark at the start of an open file; otherwise as `check`."""
+  """Checks an open file as `check` does, and skips a byte-order mark at its start."""
   if check(path).startswith(_BOM):
     file.read(len(_BOM))
 
 
 def _lines(file: BinaryIO, stop: int, most_bytes: int) -> Iterator[bytes]:
-  """Yields lines up to byte `stop`; a line longer than `most_bytes` comes without its rest."""
+  """Yields lines up to byte `stop`; a line longer than `most_bytes` is yielded in pieces."""
   position = file.tell() if stop >= 0 else 0
   while stop < 0 or position < stop:
     line = file.readline(most_bytes)
@@ -173,7 +173,7 @@ def _text_documents(file: BinaryIO, stop: int, counts: collections.Counter) -> I
 
 
 def _character_border(line: bytes) -> int:
-  """Returns a place near the end of `line` where no UTF-8 character is cut."""
+  """Returns an index near the end of `line` at which a cut splits no UTF-8 character."""
   end = len(line) - 1
   while end > len(line) - 4 and line[end] & 0xC0 == 0x80:
     end -= 1
@@ -181,7 +181,7 @@ def _character_border(line: bytes) -> int:
 
 
 def bounded_lines(path: str, file: BinaryIO, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
-  """Yields lines with numbers from 1 at byte `start`; a DataError refuses one above `MAX_RECORD_BYTES`."""
+  """Yields (number, line), counted from 1 at byte `start`; DataError if one exceeds `MAX_RECORD_BYTES`."""
   for number, line in enumerate(_lines(file, stop, MAX_RECORD_BYTES + 1), start=1):
     if len(line) > MAX_RECORD_BYTES:
       _refuse(path, start, number, f"longer than {MAX_RECORD_BYTES >> 20} MiB; split or drop this record")
@@ -242,7 +242,7 @@ def _table_documents(
     _refuse(path, 0, number, problem)
 
 
-def _refuse(path: str, start: int, number: int, problem: str) -> None:
+def _refuse(path: str, start: int, number: int, problem: str) -> NoReturn:
   """Raises a DataError that names the line, counted from the start of the file."""
   if start:
     with open(path, "rb") as file:
@@ -254,7 +254,7 @@ def _refuse(path: str, start: int, number: int, problem: str) -> None:
 
 
 def _paragraphs(text: str, counts: collections.Counter) -> Iterator[list[str]]:
-  """Yields the document `text`, or its parts where it is too long; an empty one is yielded to be counted."""
+  """Yields the paragraphs of the document `text`, or of its parts if it is too long; also if it is empty."""
   for begin in range(0, len(text) or 1, MAX_DOCUMENT_CHARACTERS):
     if begin:
       counts["long_documents_cut"] += 1

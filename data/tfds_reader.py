@@ -1,7 +1,7 @@
-"""TFDS data sets: where they are, their training texts, and small ones as plain Python values.
+"""TFDS data sets: finds or downloads them, reads training texts, and reads small ones as Python values.
 
-`find` and `split_sizes` look at names and descriptions alone. `read` is for processes that must not load
-TensorFlow: a child process reads the data sets.
+`find` and `split_sizes` need no TensorFlow. `read` is for processes that must not load TensorFlow: a child
+process reads the data sets.
 """
 
 import contextlib
@@ -25,13 +25,13 @@ Example = dict[str, Any]
 
 
 def place(directory: str) -> pathlib.Path:
-  """Returns where TFDS keeps its data sets: `directory`, or its default for ''."""
+  """Returns the folder of TFDS data sets: `directory`, or for '' the default of TFDS."""
   default = os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
   return pathlib.Path(directory or default).expanduser()
 
 
 def find(directory: str, name: str) -> pathlib.Path | None:
-  """Returns the directory of a prepared data set, the highest version there is; None: it is not there.
+  """Returns the directory of the highest version of a prepared data set; None if there is none.
 
   `directory` is as for `place`; `name` is `dataset[/config][:version]`, such as 'glue/cola'.
   """
@@ -47,7 +47,7 @@ def find(directory: str, name: str) -> pathlib.Path | None:
 
 
 def split_name(split: str) -> str:
-  """Returns what TFDS calls one of our splits: 'validation_matched' for 'dev_matched'."""
+  """Returns TFDS's name of a split of this project: 'validation_matched' for 'dev_matched'."""
   return split.replace("dev", "validation")
 
 
@@ -56,46 +56,45 @@ def _version_key(version: str) -> tuple[int, ...]:
 
 
 def find_or_download(directory: str, name: str, *, download: bool) -> pathlib.Path:
-  """As `find`; a data set that is not there is fetched and prepared if `download` allows it.
+  """Returns the directory of a data set as `find` does, downloading a missing one if `download` is set.
 
-  DataError: the data set is not there, and may not be or could not be downloaded.
+  DataError: the data set is missing, and `download` is not set or the download failed.
   """
   if path := find(directory, name):
     return path
   if not download:
     raise errors.DataError(
-      f"TFDS data set {name!r} is not in {place(directory)}; add --download to fetch and prepare it there, "
-      "name another place with --tfds_directory, or use a source that needs no download: "
-      "--source=installed_docs"
+      f"TFDS data set {name!r} is not in {place(directory)}; download it there, name another folder, or "
+      "use a source that needs no download:\n  --download\n  --tfds_directory=DIR\n  --source=installed_docs"
     )
   tfds = import_tfds()
   try:
     builder = tfds.builder(name, data_dir=str(place(directory)))
     builder.download_and_prepare()
-  except Exception as error:  # of whatever kind: network, disk, an unknown name; TFDS has no common base
+  except Exception as error:  # network, disk, an unknown name: TFDS's errors have no common base class
     raise errors.DataError(
       f"TFDS could not download {name!r} to {place(directory)} ({errors.named_reason(error, most=200)}); "
-      "check the name and the network, or prepare it elsewhere and give --tfds_directory"
+      "check the name and the network, or prepare it elsewhere and name its folder:\n  --tfds_directory=DIR"
     ) from error
   return pathlib.Path(str(builder.data_path))
 
 
 def check_installed(what: str) -> None:
-  """Raises ConfigError, which says that `what` needs them, if TensorFlow, TFDS or seqio is not installed."""
+  """Raises ConfigError if TensorFlow, TFDS or seqio is not installed; `what` needs them."""
   missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
   if missing:
     raise errors.ConfigError(
-      f"{what} needs {', '.join(missing)}, not installed here (TensorFlow has no wheel for Python 3.14); use "
-      "Python 3.11 to 3.13 with requirements.txt installed, or text in files"
+      f"{what} needs {', '.join(missing)}, not installed here; use text in files, or Python 3.11 to 3.13 "
+      "(TensorFlow has no wheel for 3.14) with:\n  pip install -r requirements.txt"
     )
 
 
 def import_tfds() -> Any:
-  """Returns TFDS, with TensorFlow kept from the accelerator; ConfigError where it is not installed."""
+  """Imports and returns TFDS, and hides accelerators from TensorFlow; ConfigError if not installed."""
   check_installed("reading a TFDS data set or a seqio Task")
-  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # its notices about CUDA; what fails raises
-  # Reading text needs no accelerator, and TensorFlow would take all of its memory from the trainer. From a
-  # notebook that loaded TensorFlow itself nothing is hidden: its own model may be about to compute.
+  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no notices about CUDA; errors still raise
+  # Reading text needs no accelerator, and TensorFlow would allocate all of its memory before the trainer can.
+  # In a notebook that imported TensorFlow itself nothing is hidden: its own model may need the accelerator.
   if "tensorflow" not in sys.modules:
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
   import tensorflow_datasets as tfds
@@ -104,7 +103,7 @@ def import_tfds() -> Any:
 
 
 def num_train_shards(path: pathlib.Path, text_field: str) -> int:
-  """Returns the shards of the training split; DataError without that split or the text feature."""
+  """Returns the number of shards of the training split; DataError without that split or the text feature."""
   info = import_tfds().builder_from_directory(str(path)).info
   if TRAIN not in info.splits:
     raise errors.DataError(f"{path} has no split {TRAIN!r}; its splits are {', '.join(sorted(info.splits))}")
@@ -115,9 +114,9 @@ def num_train_shards(path: pathlib.Path, text_field: str) -> int:
 
 
 def train_texts(path: str, text_field: str, *, start: int, stop: int) -> Iterator[str]:
-  """Yields the texts in shards [start, stop) of the training split, loading TensorFlow in this process.
+  """Yields the texts in shards [start, stop) of the training split; loads TensorFlow in this process.
 
-  DataError: a file of the data set is damaged or gone.
+  DataError: a file of the data set is damaged or missing.
   """
   dataset = (
     import_tfds()
@@ -130,17 +129,17 @@ def train_texts(path: str, text_field: str, *, start: int, stop: int) -> Iterato
 
 
 def readable(what: str) -> contextlib.AbstractContextManager[None]:
-  """Makes a DataError of whatever TensorFlow raises while it reads examples in the block."""
+  """Turns any error of the block, in which TensorFlow reads examples, into a DataError."""
   return errors.translated(errors.DataError, f"{what} cannot be read", "build it again, or take another copy")
 
 
 def as_text(value: Any) -> str:
-  """Returns a feature's value as text: bytes are UTF-8, of which invalid ones become U+FFFD."""
+  """Returns a feature's value as text; bytes are decoded as UTF-8, invalid ones become U+FFFD."""
   return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def split_sizes(path: pathlib.Path) -> dict[str, int]:
-  """Returns the rows of each split, from the data set's own description; DataError if that is damaged."""
+  """Returns {split: rows} from the data set's `dataset_info.json`; DataError if that is damaged."""
   try:
     info = json.loads((path / "dataset_info.json").read_text(encoding="utf-8"))
     return {split["name"]: sum(map(int, split["shardLengths"])) for split in info["splits"]}
@@ -151,7 +150,7 @@ def split_sizes(path: pathlib.Path) -> dict[str, int]:
 
 
 def read(directory: str, wanted: Sequence[tuple[str, str]], *, download: bool = False) -> list[list[Example]]:
-  """Reads splits of data sets in one child process; loading TensorFlow there takes about ten seconds.
+  """Reads splits of data sets in one child process, where loading TensorFlow takes about ten seconds.
 
   Args:
     directory: data_dir of TFDS; '': its default.
@@ -159,9 +158,9 @@ def read(directory: str, wanted: Sequence[tuple[str, str]], *, download: bool = 
     download: whether TFDS may download and prepare what is missing.
 
   Returns:
-    For each pair its examples: text as str, class labels by name (None: no label), numbers as they are.
+    For each pair its examples: text as str, class labels as names (None: no label), numbers unchanged.
 
-  DataError: a data set or split is not there, cannot be downloaded, or is damaged.
+  DataError: a data set or split is missing, cannot be downloaded, or is damaged.
   """
   if not wanted:
     return []
@@ -182,7 +181,7 @@ def read(directory: str, wanted: Sequence[tuple[str, str]], *, download: bool = 
 def examples(
   directory: str, wanted: Sequence[tuple[str, str]], *, download: bool
 ) -> Iterator[tuple[int, Example]]:
-  """Yields the examples of all pairs of `read`, each with its pair's number, loading TensorFlow here."""
+  """Yields (number of the pair, example) for all pairs of `read`; loads TensorFlow in this process."""
   for number, (name, split) in enumerate(wanted):
     path = find_or_download(directory, name, download=download)
     _check_split(path, split)
@@ -201,13 +200,13 @@ def _examples(path: pathlib.Path, split: str) -> list[Example]:
   try:
     builder: Any = tfds.builder_from_directory(str(path))
     features = dict(builder.info.features)
-    # In batches: example by example takes ten times as long.
+    # In batches, because one example at a time takes ten times as long.
     batches = builder.as_dataset(split=split, shuffle_files=False).ragged_batch(_BATCH).as_numpy_iterator()
     examples = []
     for batch in batches:
       columns = {key: _column(value, features[key]) for key, value in batch.items()}
       examples += [dict(zip(columns, row)) for row in zip(*columns.values())]
-  except Exception as error:  # TensorFlow's and TFDS's have no common base; also rows that are not there
+  except Exception as error:  # errors of TensorFlow and TFDS have no common base class
     raise errors.DataError(
       f"{path}: split {split!r} cannot be read ({errors.named_reason(error, most=300)}); "
       f"remove {path} and build it again"
@@ -216,7 +215,7 @@ def _examples(path: pathlib.Path, split: str) -> list[Example]:
 
 
 def _column(batch: Any, feature: Any) -> list[Any]:
-  """Returns the values of one feature in a batch as JSON knows them; class labels by name."""
+  """Returns the values of one feature in a batch as JSON types; class labels as names."""
   if isinstance(batch, dict):
     columns = {key: _column(value, None) for key, value in batch.items()}
     return [dict(zip(columns, values)) for values in zip(*columns.values())]
@@ -227,14 +226,13 @@ def _column(batch: Any, feature: Any) -> list[Any]:
 
 
 def _names(value: Any, feature: Any) -> Any:
-  """The name of a class, or of each in a list."""
   if isinstance(value, list):
     return [_names(inner, feature) for inner in value]
   return feature.int2str(value) if value >= 0 else None
 
 
 def as_json(value: Any) -> Any:
-  """Returns `value` with its bytes decoded and its arrays, rows of different lengths, as lists."""
+  """Returns `value` with bytes decoded and arrays, also ragged ones, as lists."""
   if isinstance(value, np.ndarray):
     value = value.tolist()
   if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Imports a Python file or module of the user's, which registers seqio Tasks or holds a cleaning step."""
+"""Imports a user's Python file or module, which registers seqio Tasks or defines a cleaning step."""
 
 import functools
 import importlib
@@ -12,13 +12,13 @@ from data import errors
 
 
 def import_module(module: str, *, flag: str = "--module") -> types.ModuleType:
-  """Imports a Python file or a module by name, once; it runs with the rights of the user.
+  """Imports a Python file or a module by name, once; its code runs with the user's permissions.
 
-  ConfigError, which begins with `flag`: it is missing or fails.
+  ConfigError, which begins with `flag`: the file is missing or its code raises an error.
   """
   try:
     return _imported(module)
-  except Exception as error:  # whatever a user's file may raise
+  except Exception as error:  # a user's file may raise anything
     raise errors.ConfigError(
       f"{flag}={module} cannot be imported ({errors.named_reason(error)}); name a Python "
       "file, or a module that Python finds"
@@ -36,6 +36,7 @@ def _imported(module: str) -> types.ModuleType:
     return importlib.import_module(module)
   loader = importlib.machinery.SourceFileLoader(path.stem, str(path))
   spec = importlib.util.spec_from_loader(path.stem, loader)
+  assert spec is not None  # only of a loader without `is_package`
   sys.modules[path.stem] = importlib.util.module_from_spec(spec)
   loader.exec_module(sys.modules[path.stem])
   return sys.modules[path.stem]

@@ -5,6 +5,7 @@ data/errors.py.
 """
 
 import argparse
+import logging
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,8 @@ from data.rows import Row
 from data.rows.read import STANDARD_INPUT
 from finetune.predict import add_model_flags, check_columns, model_of
 from pretrain.command import kept_memory
+
+logger = logging.getLogger(__name__)
 
 PART = 1024  # questions that are answered together
 _EPILOG = """\
@@ -90,9 +93,11 @@ def _evaluate_questions(asked: argparse.Namespace, model) -> None:
     ]
     found = model.outputs(given, model.kind.inputs(given))
     predictions |= {one.id: prediction for one, prediction in zip(part, found, strict=True)}
-  written = answers.score(questions, predictions, name=asked.data, say=print, directory=asked.output)
-  if written:
-    print(f"The answers and scores as files: {', '.join(map(str, written))}")
+  scores = answers.evaluate(questions, predictions)
+  print("\n".join(answers.report_lines(scores, questions, predictions, name=asked.data)))
+  if asked.output:
+    written = answers.write_scored(asked.output, questions, predictions, scores)
+    logger.info(f"The answers and scores as files: {', '.join(map(str, written))}")
 
 
 def _evaluate_rows(asked: argparse.Namespace, model) -> None:
@@ -125,7 +130,7 @@ def _evaluate_rows(asked: argparse.Namespace, model) -> None:
     rows=len(labels),
   )
   if asked.output:
-    made.publish(asked.output, print)
+    made.publish(asked.output)
   else:
     made.print()
 

@@ -5,11 +5,11 @@
 """
 
 import contextlib
-import functools
 import importlib
+import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ml_collections import ConfigDict, FrozenConfigDict
@@ -23,13 +23,13 @@ from pretrain.pod import meeting
 if TYPE_CHECKING:
   from finetune.search import driver
 
-Say = Callable[[str], None]
+logger = logging.getLogger(__name__)
 
 HELP = """\
 Fine-tunes a pretrained encoder on a file of your own, on GLUE, SQuAD or with prompts.
 
   python -m finetune.main --config=FILE --config.checkpoint=DIR [--config.FIELD=VALUE ...]
-                          [--workdir=DIRECTORY] [--dry_run] [--download] [--debug]
+                          [--workdir=DIRECTORY] [--dry_run] [--download] [--quiet | --verbose] [--debug]
 
   --config=FILE         configs/finetune_own.py (with --config.data.train_file=FILE), finetune_glue.py,
                         finetune_squad.py, finetune_prompt.py or one that you wrote. It is
@@ -42,6 +42,8 @@ Fine-tunes a pretrained encoder on a file of your own, on GLUE, SQuAD or with pr
                         Default: runs/<name of the config file>. May be an address, s3:// or gs://
   --dry_run             prints what would be done, from the real data, and exits
   --download            allows TFDS to download what is not there; nothing is downloaded without it
+  --quiet               shows warnings and errors only
+  --verbose             shows more, and what libraries log
   --debug               shows the traceback of an error
   --help                this text
 
@@ -58,13 +60,15 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments = flags.parse_arguments(sys.argv[1:] if argv is None else argv, PROGRAM)
   # The first Ctrl-C in a search is a polite stop request.
   stopped = "stopped; what was finished is stored, the same command continues"
+  levels = {"quiet": arguments.quiet, "verbose": arguments.verbose}
   with (
-    command.one_line_errors(stopped=stopped, debug=arguments.debug) as end,
-    _opened(arguments) as (workdir, say),
+    command.one_line_errors(stopped=stopped, debug=arguments.debug, **levels) as end,
+    _opened(arguments) as workdir,
   ):
-    kind = _kind(arguments, workdir, say)
+    kind = _kind(arguments, workdir)
+    show = print if arguments.dry_run else logger.info
     for line in kind.describe():
-      say(line)
+      show(line)
     if not arguments.dry_run:
       from finetune.search import driver
 
@@ -73,19 +77,18 @@ def main(argv: Sequence[str] | None = None) -> int:
   return end.code
 
 
-def _opened(arguments: flags.Arguments) -> contextlib.AbstractContextManager[tuple[str, Say]]:
-  """The directory to work in, which of a workdir in a bucket is a copy, and what prints a line at once."""
+def _opened(arguments: flags.Arguments) -> contextlib.AbstractContextManager[str]:
+  """The directory to work in, which of a workdir in a bucket is a copy."""
   meeting.refuse_several(os.environ, program="fine-tuning")
-  say = functools.partial(print, flush=True)
   if arguments.dry_run or not files.is_address(arguments.workdir):
-    return contextlib.nullcontext((arguments.workdir, say))
+    return contextlib.nullcontext(arguments.workdir)
   from finetune.search.search import IN_BUCKET
   from pretrain.checkpoints import bucket_workdir
 
-  return bucket_workdir.opened(arguments.workdir, None, say, IN_BUCKET)
+  return bucket_workdir.opened(arguments.workdir, None, IN_BUCKET)
 
 
-def _kind(arguments: flags.Arguments, workdir: str, say: Say) -> "driver.Kind":
+def _kind(arguments: flags.Arguments, workdir: str) -> "driver.Kind":
   """The kind of the config, with its checkpoint and all data read."""
   # JAX is imported after flags and data are looked at: a typo is reported in a fraction of a second.
   config = _with_kind(_fetched(arguments.config))
@@ -96,7 +99,7 @@ def _kind(arguments: flags.Arguments, workdir: str, say: Say) -> "driver.Kind":
 
   devices.start()
   watched = progress.is_watched()
-  session = Session(config, workdir, stop=StopRequest(), say=say, show_progress=watched)
+  session = Session(config, workdir, stop=StopRequest(), show_progress=watched)
   room, name = settings.KINDS[str(config.kind)]
   return getattr(importlib.import_module(room), name)(session, download=arguments.download)
 

@@ -5,12 +5,13 @@ continues.
 """
 
 import argparse
+import logging
 import pathlib
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from data import command, progress, rows
+from data import command, rows
 from data.command import FETCHED, OPENED, SENT, Parser
 from data.errors import ConfigError, DataError, listed
 from data.output import columns, formats
@@ -18,6 +19,8 @@ from data.output.parts import Parts
 from data.rows import Row
 from data.rows.read import STANDARD_INPUT, TEXT
 from pretrain.command import kept_memory
+
+logger = logging.getLogger(__name__)
 
 STANDARD_OUTPUT = "-"
 _EPILOG = """\
@@ -158,7 +161,7 @@ class _Command:
 
     self.survey = columns.survey(asked.input, check)
     if self.blank:
-      progress.say(
+      logger.info(
         f"{asked.input}: {self.blank:,} of {self.survey.rows:,} rows have no text and get no answer"
       )
     self.names = free_names(list(self.model.kind.columns()), list(self.survey.columns))
@@ -181,12 +184,10 @@ class _Command:
     def summary() -> tuple[str, int, int]:
       return f"rows answered ({schema.kind})", model.kind.cut, schema.max_length
 
-    identity = {"command": "finetune.predict", "model": model.digest, "input": asked.input}
-    identity |= {"rows": self.survey.digest}
-    identity |= {"batch_size": asked.batch_size, "text": list(schema.text), "labels": list(schema.labels)}
-    identity |= {"max_length": schema.max_length, "long": schema.long, "columns": [*self.names.values()]}
-    how = (prepare, compute, summary)
-    stream.answer_file(asked, self.form, identity, *how, total=self.survey.rows)
+    identity = {"command": "finetune.predict", "model": model.digest, "columns": [*self.names.values()]}
+    identity |= {"text": list(schema.text), "labels": list(schema.labels)}
+    identity |= {"max_length": schema.max_length, "long": schema.long}
+    stream.answer_file(asked, self.form, self.survey, identity, prepare, compute, summary)
 
   def _parquet(self) -> formats.Format:
     import pyarrow

@@ -52,7 +52,6 @@ FIELDS: Mapping[str, Any] = {
   "prompt.num_samples": CountOrZero,
   "prompt.num_steps": Count,
   "prompt.eval_every": Count,
-  "prompt.learning_rates": tuple[float, ...],
   "own.task": ("auto", *OWN_TASKS),
   "own.pooling": ("cls", "mean", "max"),
   "own.class_weights": ("none", "balanced"),

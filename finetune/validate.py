@@ -36,9 +36,8 @@ def _known_tasks(config: Mapping[str, Any]) -> tuple[str, ...]:
   return GLUE_TASKS if config["kind"] == "glue" else PROMPT_TASKS
 
 
-def _together(config: Mapping[str, Any], *, num_devices: int | None) -> list[str]:
+def _together(config: Mapping[str, Any]) -> list[str]:
   """Rules about several fields; the devices take any number of runs."""
-  del num_devices
   problems = [*_task_problems(config)]
   dropout = config["model.dropout"]
   if dropout != -1.0 and not 0 <= dropout < 1:
@@ -48,9 +47,8 @@ def _together(config: Mapping[str, Any], *, num_devices: int | None) -> list[str
       "checkpoint: none given; --config.checkpoint=DIR, the workdir of a pretraining run or the output of "
       "`python -m pretrain.export import`"
     )
-  for name in ("prompt.splits", "prompt.batch_sizes", "prompt.learning_rates"):
-    if config["kind"] == "prompt" and not config[name]:
-      problems.append(f"{name} is empty; give at least one")
+  if config["kind"] == "prompt" and not config["prompt.splits"]:
+    problems.append("prompt.splits is empty; give at least one")
   return [*problems, *_own_problems(config), *_reference_problems(config)]
 
 

@@ -1,4 +1,4 @@
-"""`python -m pretrain.ablations` runs `lab.studies`, which nothing else here knows."""
+"""`python -m pretrain.ablations` runs `lab.studies`; nothing else in this package refers to the lab."""
 
 import runpy
 

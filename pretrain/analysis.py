@@ -1,4 +1,4 @@
-"""`python -m pretrain.analysis` runs `lab.analysis`, which nothing else here knows."""
+"""`python -m pretrain.analysis` runs `lab.analysis`; nothing else in this package refers to the lab."""
 
 import runpy
 

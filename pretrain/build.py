@@ -1,4 +1,4 @@
-"""From the config's fields to a `Recipe`: the one place where strings and zeros become settings."""
+"""Builds a `Recipe` from the config's fields, and resolves their strings and zeros."""
 
 import dataclasses
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from data.errors import ConfigError
-from pretrain.corruption.generator import GeneratorSettings
+from pretrain.corruption.generator import GeneratorConfig
 from pretrain.corruption.masking import MaskingSettings, TokenIds
-from pretrain.models.config import EncoderConfig
+from pretrain.models.config import EncoderConfig, encoder_config
 from pretrain.objectives.all_token import AllTokenLMLoss
 from pretrain.objectives.clm import CorrectiveLMLoss
 from pretrain.objectives.mlm import MaskedLMLoss
@@ -16,10 +16,10 @@ from pretrain.objectives.rtd import ReplacedTokenDetectionLoss
 from pretrain.objectives.scl import SequenceContrastLoss
 from pretrain.objectives.taco import TokenAlignmentLoss
 from pretrain.recipe import Recipe
-from pretrain.settings.corruption import GeneratorSwitches, MixtureFields
+from pretrain.settings.corruption import GeneratorSettings
 from pretrain.settings.objectives import switched_on
 
-# Each derives from its fields and facts in `pretrain/settings/objectives/`, which imports no jax, and adds
+# Each is derived from its fields and facts in `pretrain/settings/objectives/`, which imports no jax, and adds
 # `init`, `totals` and `__call__`.
 LOSSES = {
   "mlm": MaskedLMLoss,
@@ -34,7 +34,7 @@ LOSSES = {
 def build(config: ConfigDict, tokens: TokenIds, *, rows_per_device: int = 1) -> Recipe:
   """Builds the recipe of a validated config.
 
-  `rows_per_device` of a microbatch and `model.vocab_chunk_rows` give how many positions of a row may have
+  `rows_per_device` of a microbatch, with `model.vocab_chunk_rows`, limits the positions of a row that have
   vocabulary logits at once.
 
   Raises:
@@ -43,18 +43,18 @@ def build(config: ConfigDict, tokens: TokenIds, *, rows_per_device: int = 1) -> 
   if tokens.vocab_size > config.model.vocab_size:
     raise ConfigError(
       f"model.vocab_size: the table has {config.model.vocab_size} rows but the vocabulary has "
-      f"{tokens.vocab_size} tokens; use --config.model.vocab_size={tokens.vocab_size} or a smaller one"
+      f"{tokens.vocab_size} tokens; use a smaller vocabulary or\n"
+      f"  --config.model.vocab_size={tokens.vocab_size}"
     )
   chunk = max(1, config.model.vocab_chunk_rows // max(1, rows_per_device))
   switched = switched_on(config.objectives.to_dict())
   objectives = {name: LOSSES[name](**vars(facts)) for name, facts in switched.items()}
   has_generator = config.corruption.kind == "generator"
-  encoder = encoder_config(config)
+  encoder = encoder_config(config.model.to_dict())
   return Recipe(
     encoder=encoder,
     masking=MaskingSettings(**config.corruption.to_dict()),
-    generator=generator_settings(config, encoder) if has_generator else None,
-    mixture=MixtureFields(**_fields_of(MixtureFields, config.generator)),
+    generator=generator_config(GeneratorSettings(**config.generator), encoder) if has_generator else None,
     objectives=objectives,
     tokens=tokens,
     chunk=chunk,
@@ -62,38 +62,22 @@ def build(config: ConfigDict, tokens: TokenIds, *, rows_per_device: int = 1) -> 
   )
 
 
-def encoder_config(config: ConfigDict) -> EncoderConfig:
-  """Sizes and switches of the kept encoder; fields that an older config lacks have their defaults."""
-  fields = {field.name for field in dataclasses.fields(EncoderConfig)}
-  return EncoderConfig(**{name: value for name, value in config.model.items() if name in fields})
-
-
-def _fields_of(settings: type, group: ConfigDict) -> dict[str, Any]:
-  """The values of a dataclass's fields in a group of the config; a checkpoint's lists are tuples again."""
-  values = {field.name: group[field.name] for field in dataclasses.fields(settings)}
-  return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-
-
-def generator_settings(config: ConfigDict, encoder: EncoderConfig) -> GeneratorSettings:
-  """Sizes and switches of the generator; what its fields leave open is as in the encoder."""
-  fields = config.generator
-  dropout_free = {"dropout": 0.0, "attention_dropout": 0.0} if fields.sampling_dropout == "zero" else {}
+def generator_config(settings: GeneratorSettings, encoder: EncoderConfig) -> GeneratorConfig:
+  """Sizes and switches of the generator; what its settings leave open is as in the encoder."""
+  dropout_free = {"dropout": 0.0, "attention_dropout": 0.0} if settings.sampling_dropout == "zero" else {}
   trunk = dataclasses.replace(
     encoder,
-    num_layers=fields.num_layers,
-    hidden_size=fields.hidden_size or encoder.hidden_size,
-    mlp_size=fields.mlp_size or encoder.mlp_size,
-    num_heads=fields.num_heads or encoder.num_heads,
+    num_layers=settings.num_layers,
+    hidden_size=settings.hidden_size or encoder.hidden_size,
+    mlp_size=settings.mlp_size or encoder.mlp_size,
+    num_heads=settings.num_heads or encoder.num_heads,
     **dropout_free,
   )
-  depths = tuple(fields.separate_layers)
+  depths = settings.separate_layers
   members = tuple(dataclasses.replace(trunk, num_layers=depth) for depth in depths) or (trunk,)
-  switches = _fields_of(GeneratorSwitches, fields)
-  if fields.frozen:
-    switches["share_embeddings"] = "none"
-  return GeneratorSettings(
-    members=members,
-    mlm_layers=depths or tuple(fields.mlm_layers) or (fields.num_layers,),
-    token_size=encoder.hidden_size,
-    **switches,
-  )
+  fields: dict[str, Any] = vars(settings) | {
+    "mlm_layers": depths or settings.mlm_layers or (settings.num_layers,)
+  }
+  if settings.frozen:
+    fields["share_embeddings"] = "none"
+  return GeneratorConfig(members=members, token_size=encoder.hidden_size, **fields)

@@ -1,6 +1,7 @@
-"""Evaluation on held-out records: the same blocks, masks, samples and crops every time."""
+"""Evaluates on held-out records, with the same blocks, masks, samples and crops every time."""
 
 import functools
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -16,9 +17,11 @@ from pretrain.logs.written import Written
 from pretrain.mesh import sharding
 from pretrain.run import Run, pad_rows
 
+logger = logging.getLogger(__name__)
+
 
 class Evaluation(Listener):
-  """Writes held-out metrics every `train.eval_every` steps, unless a stop is asked for before the last."""
+  """Writes held-out metrics every `train.eval_every` steps, unless a stop is requested during evaluation."""
 
   def __init__(
     self,
@@ -28,14 +31,13 @@ class Evaluation(Listener):
     written: Written,
     speed: Throughput,
     is_stopping: Callable[[int], bool],
-    log: Callable[[str], None],
   ) -> None:
-    """Begins at step `first`, which is evaluated unless it was or is not due."""
+    """Begins at step `first`, which is evaluated if that is due and was not done before."""
     self.every, self._total = run.config.train.eval_every, run.config.train.total_steps
     is_due = first % self.every == 0 and not (first and "eval" in written.kinds)  # a stop may have cut it
     self._is_done_at = None if is_due else first
     self._run, self._heldout, self._eval_step = run, heldout, run.compile_eval_step()
-    self._written, self._speed, self._is_stopping, self._log = written, speed, is_stopping, log
+    self._written, self._speed, self._is_stopping = written, speed, is_stopping
 
   @functools.cached_property
   def _frequency_loss(self) -> float:
@@ -61,7 +63,7 @@ class Evaluation(Listener):
       f"{name[len(SOURCE_LOSS) :]} {means[name]:.4f}" for name in means if name.startswith(SOURCE_LOSS)
     ]
     trivial = f"(token frequencies alone: {self._frequency_loss:.4f} per predicted token)"
-    self._log("  ".join([f"held-out at step {step:,}", f"loss {means['loss']:.4f}", *terms, trivial]))
+    logger.info("  ".join([f"held-out at step {step:,}", f"loss {means['loss']:.4f}", *terms, trivial]))
     self._speed.restart(step)
 
 
@@ -74,20 +76,19 @@ def evaluate(
   progress: float,
   is_stopping: Callable[[], bool] = lambda: False,
 ) -> dict[str, float] | None:
-  """Averages every metric over held-out records, each counted once, padding never.
+  """Averages every metric over held-out records; each record counts once, padding never.
 
   Args:
-    eval_step: of `run.compile_eval_step`; it gets batch_size / microbatches rows at a time, which changes
-      no figure but for the rounding of sums: a row's draws depend on its place among the held-out rows.
+    eval_step: from `run.compile_eval_step`; it gets batch_size / microbatches rows at a time. This changes
+      only rounding, because a row's draws depend on its index among the held-out rows.
     params: parameters on the mesh.
-    heldout: held-out records; the first `train.eval_batches` batches of them are used, of each source where
-      there are several.
-    progress: step / total_steps, which a scheduled mixture reads.
-    is_stopping: asked before each microbatch.
+    heldout: held-out records; the first `train.eval_batches` batches are used, for each source of a mixture.
+    progress: step / total_steps, for a scheduled mixture.
+    is_stopping: called before each microbatch.
 
   Returns:
-    {metric: mean}, and 'loss', the weighted sum of the terms; None if `is_stopping` returned True. Of a
-    mixture each is the mean over the sources by their shares, and 'source_loss/NAME' is the loss of one.
+    {metric: mean}, and 'loss', the weighted sum of the terms; None if `is_stopping` returned True. For a
+    mixture these are means over sources by their shares, and 'source_loss/NAME' is a source's loss.
   """
   if not isinstance(heldout, MixedRecords):
     return _means(run, eval_step, params, heldout, progress, is_stopping)
@@ -101,7 +102,7 @@ def evaluate(
 
 
 def _mixed(of_sources: dict[str, dict[str, float]], heldout: MixedRecords) -> dict[str, float]:
-  """Returns the means over sources; where one has nothing measured, over the others."""
+  """Returns the means over sources; sources without a metric are left out of its mean."""
   means = {}
   for metric in dict.fromkeys(metric for own in of_sources.values() for metric in own):
     parts = {name: own[metric] for name, own in of_sources.items() if metric in own}
@@ -111,9 +112,9 @@ def _mixed(of_sources: dict[str, dict[str, float]], heldout: MixedRecords) -> di
 
 
 def trivial_loss(run: Run, heldout: HeldoutRecords) -> float:
-  """Returns the nats per token of the records of `evaluate` where token frequencies alone predict it.
+  """Returns the nats per token of predicting the records of `evaluate` by token frequencies alone.
 
-  The frequencies are those of the training records; a model has to get below.
+  The frequencies are those of the training records; a trained model must be below this baseline.
   """
   number = run.config.train.batch_size * run.config.train.eval_batches
   counts, special = heldout.unigram(), run.recipe.tokens.special
@@ -133,9 +134,9 @@ def _means(
   progress: float,
   is_stopping: Callable[[], bool],
 ) -> dict[str, float] | None:
-  """Returns the means over the records of one directory, as `evaluate`."""
+  """Returns the means over the records of one directory, see `evaluate`."""
   settings = run.config.train
-  # A microbatch at a time, as the training step: what that one fits into, this one does.
+  # One microbatch at a time, so that evaluation needs no more memory than the training step.
   rows = settings.batch_size // settings.microbatches
   local = sharding.local_rows(run.mesh, rows)
   number = min(len(heldout), settings.batch_size * settings.eval_batches)

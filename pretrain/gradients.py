@@ -1,6 +1,6 @@
-"""The loss of a global batch and its gradients: over microbatches in time, over devices in space.
+"""The loss of a global batch and its gradients: microbatches one after another, devices in parallel.
 
-A device keeps the sum over its microbatches; devices add up once a step.
+A device sums over its microbatches; devices sum once a step.
 """
 
 from collections.abc import Callable
@@ -21,11 +21,11 @@ def make_gradients(
   weight_dtype: jnp.dtype | None,
   shared: device_program.Shared,
 ) -> Callable[[ArrayTree, ArrayTree, ArrayTree], tuple[tuple[jax.Array, ArrayTree], ArrayTree]]:
-  """(params, rows, totals) to ((loss, metrics), gradients): the program that `on_own_rows` runs on a device.
+  """Returns (params, rows, totals) -> ((loss, metrics), gradients), for `on_own_rows`.
 
-  `rows` are the batch, or with several `microbatches` what `split` makes of it. `loss_fn` is that of
-  `step.StepLoss`, `weight_dtype` that of `step.make_train_step`. `shared` are the axes of parameters that are
-  cut over `data`, and of their gradients.
+  `rows` are the batch, or for several `microbatches` the result of `split`. `loss_fn` is as in
+  `step.StepLoss`, `weight_dtype` as in `step.make_train_step`. `shared` are the axes along which parameters
+  and gradients are sharded over `data`.
   """
 
   def gradients(params: ArrayTree, rows: ArrayTree, totals: ArrayTree):
@@ -45,9 +45,9 @@ def make_gradients(
 
 
 def split(batch: ArrayTree, *, microbatches: int) -> ArrayTree:
-  """The parts of a batch: every leaf [batch, ...] as [microbatches, batch / microbatches, ...].
+  """Splits a batch: every leaf [batch, ...] becomes [microbatches, batch / microbatches, ...].
 
-  Part i holds the i-th run of consecutive rows, so that contrast groups stay whole.
+  Part i has consecutive rows, so that contrast groups stay whole.
   """
 
   def parts_of(leaf: jax.Array) -> jax.Array:

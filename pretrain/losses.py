@@ -1,8 +1,8 @@
-"""The mathematics of the papers: arrays in, sums out.
+"""The formulas of the papers: arrays in, sums out.
 
 Every loss is a sum, [] float32 in nats, over its positions times their weights (token alignment leaves the
-sum to its caller); the caller divides once, by totals of the whole batch (all hosts, all microbatches).
-Computed in float32 whatever comes in.
+sum to its caller). The caller divides once, by totals of the whole batch (all hosts, all microbatches).
+Everything is computed in float32.
 """
 
 import jax
@@ -11,7 +11,7 @@ import optax
 
 
 def masked_lm_loss(log_probs: jax.Array, weights: jax.Array) -> jax.Array:
-  """Cross-entropy of the original tokens at chosen positions.
+  """Returns the cross-entropy of the original tokens at chosen positions.
 
   Args:
     log_probs: [batch, positions] float, log-probability of the original token.
@@ -23,10 +23,10 @@ def masked_lm_loss(log_probs: jax.Array, weights: jax.Array) -> jax.Array:
 
 
 def replaced_token_detection_loss(logits: jax.Array, is_original: jax.Array, weights: jax.Array) -> jax.Array:
-  """Binary cross-entropy of "is this token the original one?".
+  """Returns the binary cross-entropy of "is this token the original one?".
 
   Args:
-    logits: [batch, length] float, before the sigmoid; z > 0 says original.
+    logits: [batch, length] float, before the sigmoid; z > 0 means original.
     is_original: [batch, length] bool; a correctly guessed replacement is original.
     weights: [batch, length] float; 0 at padding.
 
@@ -40,9 +40,9 @@ def replaced_token_detection_loss(logits: jax.Array, is_original: jax.Array, wei
 def copy_mixture_log_likelihood(
   log_probs: jax.Array, copy_logits: jax.Array, can_copy: jax.Array
 ) -> jax.Array:
-  """log( [input is the original] p_copy + (1 - p_copy) q(original) ) with p_copy = sigmoid(z).
+  """Returns log([input is the original] p_copy + (1 - p_copy) q(original)), p_copy = sigmoid(z).
 
-  Nats, [batch, positions] float32.
+  The result is in nats, [batch, positions] float32.
 
   Args:
     log_probs: [batch, positions] float, log q(original) of the LM head.
@@ -53,7 +53,7 @@ def copy_mixture_log_likelihood(
   """
   copy_logits = copy_logits.astype(jnp.float32)
   generated = jax.nn.log_sigmoid(-copy_logits) + log_probs.astype(jnp.float32)
-  # logaddexp of a masked branch would send NaN back: a finite stand-in first, then the choice.
+  # A masked branch of logaddexp would have a NaN gradient, so its input is replaced by a finite value first.
   copied = jnp.where(can_copy, jax.nn.log_sigmoid(copy_logits), generated)
   return jnp.where(can_copy, jnp.logaddexp(copied, generated), generated)
 
@@ -67,7 +67,7 @@ def corrective_lm_loss(
   form: str = "mixture",
   stop_gradient: bool = True,
 ) -> jax.Array:
-  """COCO-LM's language-modelling loss at masked positions of the corrupted input.
+  """Returns COCO-LM's language-modelling loss at masked positions of the corrupted input.
 
   Args:
     log_probs: [batch, positions] float, log q(original) of the LM head.
@@ -75,7 +75,7 @@ def corrective_lm_loss(
     can_copy: [batch, positions] bool, True where the replacement is the original token.
     weights: [batch, positions] float; 0 at unused slots.
     form: 'mixture' (the paper) or 'weighted' (the posted code: (1 - p_copy) times cross-entropy).
-    stop_gradient: whether the copy probability is a constant here.
+    stop_gradient: whether the copy probability gets no gradient.
 
   Source: COCO-LM section 3, L_LM, appendix D; 'weighted': posted in microsoft/COCO-LM issue 2.
   """
@@ -91,7 +91,7 @@ def corrective_lm_loss(
 def all_token_lm_loss(
   log_probs: jax.Array, copy_logits: jax.Array, is_original: jax.Array, weights: jax.Array
 ) -> jax.Array:
-  """Negative log of the copy mixture at every position, without stop-gradient.
+  """Returns the negative log of the copy mixture at every position, without stop-gradient.
 
   Args:
     log_probs: [batch, length] float, log q(original) of the LM head.
@@ -105,14 +105,14 @@ def all_token_lm_loss(
 
 
 def unit_vectors(x: jax.Array) -> jax.Array:
-  """x / max(|x|, 1e-12) along the last axis in float32 (torch's F.normalize), finite gradient at 0."""
+  """Returns x / max(|x|, 1e-12) along the last axis in float32 (torch's F.normalize), differentiable at 0."""
   x = x.astype(jnp.float32)
   squared = jnp.sum(jnp.square(x), axis=-1, keepdims=True)
   return x * jax.lax.rsqrt(jnp.maximum(squared, 1e-24))
 
 
 def sequence_cosines(first: jax.Array, second: jax.Array, *, group_size: int) -> jax.Array:
-  """Cosines of a group's representations, [groups, 2 * group_size, 2 * group_size] float32.
+  """Returns cosines of a group's vectors, [groups, 2 * group_size, 2 * group_size] float32.
 
   `first` and `second` [batch, embed] are the two views of each sequence: row i and row group_size + i of a
   group are partners. A group is `group_size` consecutive rows, a divisor of the batch.
@@ -126,10 +126,10 @@ def sequence_cosines(first: jax.Array, second: jax.Array, *, group_size: int) ->
 def sequence_contrastive_loss(
   cosines: jax.Array, weights: jax.Array, *, temperature: float = 1.0
 ) -> jax.Array:
-  """-log softmax(cosine / temperature) of each of 2 n anchors' partner, itself excluded, both directions.
+  """Returns -log softmax(cosine / temperature) of each of 2 n anchors' partner, both directions.
 
   Args:
-    cosines: [groups, 2 n, 2 n] float of `sequence_cosines`.
+    cosines: [groups, 2 n, 2 n] float from `sequence_cosines`; an anchor's cosine with itself is excluded.
     weights: [groups, n] float; 0 for rows of padding, which are neither anchors nor negatives.
     temperature: tau.
 
@@ -147,10 +147,10 @@ def sequence_contrastive_loss(
 
 @jax.custom_vjp
 def _all_with_all(anchors: jax.Array, negatives: jax.Array) -> jax.Array:
-  """[..., negatives, i, j] float32, products of anchors j and the negatives of positions i, of one dtype.
+  """Multiplies anchors j with the negatives of positions i: [..., negatives, i, j] float32.
 
-  The gradient is for the anchors alone, and its product too has the dtype of both: of a float32 one with
-  bfloat16 GPUs make a float32 product of all negatives, widened in memory.
+  Both have one dtype. Only anchors get a gradient, whose product has that dtype too: with mixed dtypes GPUs
+  would widen all negatives to float32 in memory.
   """
   return jnp.einsum("...id,...kjd->...kji", anchors, negatives, preferred_element_type=jnp.float32)
 
@@ -175,9 +175,9 @@ def token_alignment_loss(
   *,
   temperature: float,
 ) -> jax.Array:
-  """Contrast of tokens' contextual parts with a neighbour's each, against tokens of other sequences.
+  """Returns the contrast of tokens' contextual parts with a neighbour's, against other sequences' tokens.
 
-  Returns each anchor's loss times its weight, [..., positions] float32.
+  The result is each anchor's loss times its weight, [..., positions] float32.
 
   Args:
     anchors: [..., positions, embed] float32 unit vectors of g = hidden - embedded.
@@ -191,8 +191,8 @@ def token_alignment_loss(
   """
   positives, negatives = jax.lax.stop_gradient((positives, negatives))
   positive = jnp.sum(anchors * positives, axis=-1) / temperature
-  # All anchors with the negatives of all, of which each takes its own: matrix units compute that, with few
-  # positions, in a fraction of the time of products of vectors.
+  # All anchors are multiplied with the negatives of all positions, and each uses only its own: with few
+  # positions, matrix units take a fraction of the time of separate products of vectors.
   products = _all_with_all(anchors.astype(negatives.dtype), negatives)
   negative = jnp.sum(products * jnp.eye(anchors.shape[-2]), axis=-1) / temperature
   negative = jnp.where(negative_is_valid, negative, -jnp.inf)

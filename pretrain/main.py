@@ -1,70 +1,69 @@
 """Pretrains a text encoder: `python -m pretrain.main --config=configs/amos_base.py`.
 
 `--help` lists the flags. Exit codes: 0 finished, 2 config or flags, 3 data, vocabulary or checkpoint,
-4 diverged, 5 storage, 6 another process missing or gone, 75 stopped on request (the same command continues).
+4 diverged, 5 storage, 6 another process failed, 75 stopped on request (the same command resumes).
 """
 
 import contextlib
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 
-from data import command, errors
+from data import command, errors, log_lines
 from data.errors import ConfigError
 from pretrain.command import flags, kept_memory
 from pretrain.pod.ending import end_now
-from pretrain.pod.peers import ALONE, Alone
+from pretrain.pod.peers import ALONE, Peers
+
+logger = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  is_last = argv is None  # whoever gives arguments goes on after the command
+  is_last = argv is None  # a caller that passes arguments continues after the command
   argv = sys.argv[1:] if argv is None else argv
   arguments = flags.parse_arguments(argv)
-  # Once the loop runs, Ctrl-C is a stop request.
+  # This line is for a stop before the loop; once the loop runs, Ctrl-C asks it to save and stop.
   stopped = "stopped before training began; the same command starts again"
-  ending = command.one_line_errors(stopped=stopped, debug=arguments.debug, is_last=is_last)
+  levels = {"quiet": arguments.quiet, "verbose": arguments.verbose}
+  ending = command.one_line_errors(stopped=stopped, debug=arguments.debug, is_last=is_last, **levels)
   with ending as end, _joined(arguments) as peers:
     if arguments.plan:
       plan(argv)
       return 0
-    # JAX is imported after the flags are known to be good: a typo is reported in a fraction of a second.
+    # JAX is imported only now, so that a typo in the flags is reported in a fraction of a second.
     import jax
 
     from pretrain import train
-    from pretrain.checkpoints import bucket_workdir
-    from pretrain.command import validate
     from pretrain.mesh import devices
     from pretrain.plan import dry_run
 
+    is_shown = peers.index == 0 or arguments.debug or arguments.verbose
+    if not is_shown:
+      log_lines.choose(quiet=True)
     devices.start(arguments.config.train.platform, cache=not arguments.dry_run)
-    validate.check(arguments.config, num_devices=jax.device_count())
-    say = print if peers.index == 0 or arguments.debug else _silent
     if arguments.dry_run:
-      say(dry_run.dry_run(arguments.config, workdir=arguments.workdir))
+      described = dry_run.dry_run(arguments.config, workdir=arguments.workdir)
+      if is_shown:
+        print(described)
       return 0
     found = f"{jax.device_count()} {jax.devices()[0].device_kind}"
-    say(f"{arguments.config_name} in {arguments.workdir} on {found}")
-    opened = bucket_workdir.opened(arguments.workdir, arguments.config, say)
-    with opened as (workdir, log), devices.enough_memory(arguments.config):
-      end.code = train.train(
-        arguments.config,
-        workdir,
-        download=arguments.download,
-        settle=end.settle,
-        log=log,
-      )
+    logger.info(f"{arguments.config_name} in {arguments.workdir} on {found}")
+    end.code = train.train(
+      arguments.config, arguments.workdir, download=arguments.download, settle=end.settle
+    )
   return end.code
 
 
 def plan(argv: Sequence[str]) -> None:
-  """Makes the plan in a process of its own, see `pretrain/plan/__main__.py`; it prints what it finds."""
+  """Makes and prints the plan in a child process, see `pretrain/plan/__main__.py`."""
   code, reason = command.run_child([sys.executable, "-m", "pretrain.plan", *argv], relay="--debug" in argv)
   if code:
     raise (ConfigError if code == ConfigError.exit_code else errors.UserError)(reason)
 
 
 @contextlib.contextmanager
-def _joined(arguments: flags.Arguments) -> Iterator[Alone]:
+def _joined(arguments: flags.Arguments) -> Iterator[Peers]:
   """The other processes of the run, if it is one of several: before any other call of JAX."""
   if arguments.plan or not (arguments.config.train.multihost or any(arguments.place.values())):
     yield ALONE
@@ -75,15 +74,11 @@ def _joined(arguments: flags.Arguments) -> Iterator[Alone]:
     yield peers
 
 
-def _silent(_: str) -> None:
-  """Says nothing: what processes but the first do with their lines."""
-
-
 if __name__ == "__main__":
   kept_memory.keep_temporaries()
   code = main()
   from jax import distributed
 
-  if distributed.is_initialized():  # this process ends alone, and JAX would wait for the others
+  if distributed.is_initialized():  # a normal exit would wait for the other processes
     end_now(code)
   sys.exit(code)

@@ -1,4 +1,4 @@
-"""Learning-rate schedules, Adam as the papers ran it, decay masks, clipping."""
+"""Learning-rate schedules, Adam as in the papers, decay masks, clipping."""
 
 import dataclasses
 import functools
@@ -18,34 +18,34 @@ ArrayTree = Any
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerSettings(OptimizerFields):
-  """The fields of `config.optimizer`, which documents them, and the length of the run."""
+  """The fields of `config.optimizer`, documented there, and the length of the run."""
 
   total_steps: int
 
 
 def _warmup_fraction(step: jax.Array, warmup_steps: int | jax.Array) -> jax.Array:
-  # Fine-tuning runs several lengths of warm-up in one program: the number may be traced.
+  # The number may be traced, because fine-tuning has several warm-up lengths in one program.
   rising = jnp.minimum(step, warmup_steps) / jnp.maximum(warmup_steps, 1)
   return jnp.where(warmup_steps > 0, rising, 1.0)
 
 
 def _decayed(settings: OptimizerSettings, step: jax.Array, begin: int | jax.Array) -> jax.Array:
-  """Polynomial from the peak at `begin` to the end value at `total_steps`."""
+  """A line from the peak at `begin` to the end value at `total_steps`."""
   # Steps left over steps in all: optax's 1 - done / all loses 3 digits near the end in float32.
   steps = jnp.maximum(settings.total_steps - begin, 1)
   left = jnp.clip(settings.total_steps - step, 0, steps) / steps
   end = settings.end_learning_rate
-  return (settings.learning_rate - end) * left**settings.power + end
+  return (settings.learning_rate - end) * left + end
 
 
 def linear_schedule(settings: OptimizerSettings) -> optax.Schedule:
-  """Warm-up from 0, then a polynomial (power 1: a line) to the end value.
+  """Warm-up from 0, then a line to the end value.
 
-  A function of [] int32 updates done so far to [] float32: the first update has 0 if there is a warm-up,
-  update t has schedule(t - 1), and the last is above the end value.
+  It maps [] int32 updates done to [] float32: update t uses schedule(t - 1), so with warm-up the first update
+  has rate 0, and the last one is above the end value.
 
-  Source: fairseq optim/lr_scheduler/polynomial_decay_schedule.py; transformers' linear schedule is the
-  same at power 1 and end value 0.
+  Source: fairseq optim/lr_scheduler/polynomial_decay_schedule.py at power 1; transformers' linear schedule is
+  the same at end value 0.
   """
 
   def schedule(step):
@@ -58,9 +58,9 @@ def linear_schedule(settings: OptimizerSettings) -> optax.Schedule:
 
 
 def electra_google_schedule(settings: OptimizerSettings) -> optax.Schedule:
-  """The polynomial decays from step 0 on and is multiplied by min(1, step / warmup_steps).
+  """The line falls from step 0 on and is multiplied by min(1, step / warmup_steps).
 
-  Source: google-research/electra, model/optimization.py. The peak is therefore never quite reached.
+  So the peak is never quite reached. Source: google-research/electra, model/optimization.py.
   """
 
   def schedule(step):
@@ -72,7 +72,7 @@ def electra_google_schedule(settings: OptimizerSettings) -> optax.Schedule:
 
 
 def constant_schedule(settings: OptimizerSettings) -> optax.Schedule:
-  """Warm-up from 0, then the peak to the end."""
+  """Returns a schedule with warm-up from 0, then the peak until the end."""
 
   def schedule(step):
     fraction = _warmup_fraction(jnp.asarray(step), settings.warmup_steps)
@@ -91,16 +91,16 @@ SCHEDULES: dict[str, Callable[[OptimizerSettings], optax.Schedule]] = {
 def scale_by_adam(
   *, b1: float, b2: float, eps: float, bias_correction: bool, is_eps_corrected: bool = False
 ) -> optax.GradientTransformationExtraArgs:
-  """Adam's direction with eps added to the square root of the *uncorrected* second moment.
+  """Returns Adam with eps added to the square root of the *uncorrected* second moment.
 
-  update = sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + eps); without `bias_correction` the first factor is
-  1, as in google-research/electra (AdamWeightDecayOptimizer). The moments m and v, of decays b1 and b2, are
+  update = sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + eps). Without `bias_correction` the first factor is 1,
+  as in google-research/electra (AdamWeightDecayOptimizer). The moments m and v, with decays b1 and b2, are
   float32, in optax's own `ScaleByAdamState`. In early steps, when sqrt(v) is far below its corrected value,
-  this eps counts for more than optax's, which `is_eps_corrected` adds to the root of the corrected moment:
-  it is this eps times sqrt(1 - b2^t).
+  this eps has more effect than optax's. `is_eps_corrected` selects optax's form, eps added to the root of the
+  corrected moment, by multiplying this eps by sqrt(1 - b2^t).
 
-  An update with [] bool `is_good` False returns the moments as they were. The direction is computed from the
-  moments that are kept, so that XLA computes them once and in place.
+  An update with [] bool `is_good` False returns the moments unchanged. The direction is computed from the
+  stored moments, so that XLA computes them once and in place.
 
   Source: fairseq optim/adam.py; transformers 4.6 optimization.py, class AdamW.
   """
@@ -128,7 +128,7 @@ def scale_by_adam(
     count = optax.safe_increment(state.count)
     factor, added = jnp.float32(1.0), jnp.float32(eps)
     if bias_correction:
-      # expm1: 1 - 0.999**1 in float32 is wrong by 1e-5 of itself.
+      # expm1, because 1 - 0.999**1 in float32 has a relative error of 1e-5.
       left = [-jnp.expm1(count * math.log(b)) if b else jnp.float32(1.0) for b in (b1, b2)]
       factor = jnp.sqrt(left[1]) / left[0]
       added = eps * jnp.sqrt(left[1]) if is_eps_corrected else added
@@ -139,12 +139,12 @@ def scale_by_adam(
 
 
 def is_bias_or_norm(path: str) -> bool:
-  """Whether a parameter is a bias, or scale or bias of a LayerNorm: what 'no_bias_norm' does not decay."""
+  """Returns whether a parameter is a bias or of a LayerNorm, which 'no_bias_norm' does not decay."""
   return path.split("/")[-1] in ("bias", "scale")
 
 
 def gradient_norm(grads: ArrayTree, *, frozen: Callable[[str], bool]) -> jax.Array:
-  """The Euclidean norm, [] float32, of all gradients but those at `frozen` paths, which train nothing."""
+  """Returns the Euclidean norm, [] float32, of all gradients except those at `frozen` paths."""
   kept = [grad.astype(jnp.float32) for path, grad in trees.by_path(grads).items() if not frozen(path)]
   return jnp.asarray(optax.tree.norm(kept), jnp.float32)
 
@@ -152,8 +152,8 @@ def gradient_norm(grads: ArrayTree, *, frozen: Callable[[str], bool]) -> jax.Arr
 def clip_by_norm(grads: ArrayTree, norm: jax.Array, *, max_norm: float) -> ArrayTree:
   """Scales gradients by min(1, max_norm / (norm + 1e-6)).
 
-  `norm` is that of `gradient_norm`; a `max_norm` of 0 leaves the gradients alone. Not a part of the
-  optimizer's chain, so that the step computes the norm once and reports it too.
+  `norm` is from `gradient_norm`; with `max_norm` 0 gradients are unchanged. It is not in the optimizer's
+  chain, so that the step computes the norm once and also reports it.
 
   Source: fairseq utils.py, clip_grad_norm_, which is torch's form.
   """
@@ -166,22 +166,22 @@ def clip_by_norm(grads: ArrayTree, norm: jax.Array, *, max_norm: float) -> Array
 def stays_finite(
   settings: OptimizerFields,
 ) -> Callable[[ArrayTree, ArrayTree, jax.Array, jax.Array], jax.Array]:
-  """A test before an update of `make_optimizer`'s: must it leave finite parameters finite?
+  """Returns a test, before an update of `make_optimizer`: does it keep finite parameters finite?
 
-  It maps (params, state of the optimizer, [] norm of the gradients, [] learning rate) to [] bool. True: a
-  finite norm gives finite parameters. False: they might not be, or beyond 2**120, of the 2**128 that float32
-  holds.
+  The test maps (params, optimizer state, [] norm of the gradients, [] learning rate) to [] bool. True: a
+  finite norm gives finite parameters. False: they might become non-finite, or larger than 2**120 (float32
+  ends at 2**128).
 
-  Adam's direction is at most M / ((1 - b1) * eps), wherever eps is placed, with M the largest of gradients
-  and first moments, which are averages of gradients. M is below 2**64, or squares would have overflowed in
-  the norm. Times the rate that is below 2**100 at all rates in use, while the largest float32 are 2**104
-  apart: an update rounds to them at most, and decay leads away from them. So nothing is read or compiled,
-  unless the rate of `settings` is above 6,800 at an eps of 1e-6. Smaller rates than that one are as safe.
+  Adam's direction is at most M / ((1 - b1) * eps), wherever eps is added, where M is the largest gradient or
+  first moment, which is an average of gradients. M is below 2**64, or its square would have overflowed in the
+  norm. Times the rate, this is below 2**100 for all rates in use, while neighbouring numbers near float32's
+  limit are 2**104 apart: an update cannot pass the limit, and decay leads away from it. So the test reads and
+  compiles nothing, unless the rate of `settings` is above 6,800 (at an eps of 1e-6).
   """
   direction = 2.0**64 / (1 - settings.adam_b1) / settings.adam_eps
 
   def is_small(rate: float) -> bool:
-    scale = 1.0 + abs(rate)  # neither the direction nor its product with the rate may overflow
+    scale = 1.0 + abs(rate)  # the direction and its product with the rate must not overflow
     return scale < 2.0**100 / direction and scale * settings.weight_decay <= 1.0
 
   if is_small(settings.learning_rate) and is_small(settings.end_learning_rate):
@@ -191,7 +191,7 @@ def stays_finite(
     parameter = _largest(params)
     moment = jnp.maximum(norm, _largest(optax.tree.get(opt_state, "mu")))
     step = moment / (1 - settings.adam_b1) / settings.adam_eps + settings.weight_decay * parameter
-    # A comparison with NaN is False.
+    # False for NaN, as wanted.
     return (step < 2.0**120) & (parameter + jnp.abs(learning_rate) * step < 2.0**120)
 
   return test
@@ -202,7 +202,7 @@ def _largest(tree: ArrayTree) -> jax.Array:
 
 
 def make_schedule(settings: OptimizerSettings) -> optax.Schedule:
-  """The learning rate by number of updates done."""
+  """Returns the learning rate as a function of the number of updates done."""
   return SCHEDULES[settings.schedule](settings)
 
 
@@ -213,10 +213,10 @@ def make_optimizer(
   frozen: Callable[[str], bool],
   schedule: optax.Schedule | None = None,
 ) -> tuple[optax.GradientTransformationExtraArgs, optax.Schedule]:
-  """Adam with decoupled decay, whose updates are added to the parameters, and the schedule it uses.
+  """Returns Adam with decoupled decay, whose updates are added to the parameters, and its schedule.
 
-  Clipping is `clip_by_norm`, called by the step. An update with [] bool `is_good` False returns the state as
-  it was, bit for bit, whatever the gradients are; its updates mean nothing then.
+  The step clips, by `clip_by_norm`. An update with [] bool `is_good` False returns the state unchanged, bit
+  for bit, for any gradients; its updates are then undefined.
 
   Args:
     settings: decay, moments and schedule.
@@ -249,11 +249,11 @@ def make_optimizer(
 def _keeping_counts(
   optimizer: optax.GradientTransformationExtraArgs,
 ) -> optax.GradientTransformationExtraArgs:
-  """The same one, whose numbers of updates do not count those with `is_good` False."""
+  """Wraps an optimizer so that its counters do not count updates with `is_good` False."""
 
   def update(updates, state, params=None, *, is_good=True, **others):
     updates, new = optimizer.update(updates, state, params, is_good=is_good, **others)
-    # Only numbers: Adam selects its moments itself.
+    # Only counters, because Adam selects its moments itself.
     kept = jax.tree.map(lambda new, old: new if new.ndim else jnp.where(is_good, new, old), new, state)
     return updates, kept
 
@@ -261,5 +261,5 @@ def _keeping_counts(
 
 
 def _no_bias_norm_mask(params: ArrayTree) -> ArrayTree:
-  # A function, not a tree: inside `optax.partition` it is called with the frozen leaves taken out.
+  # A function, not a tree, because `optax.partition` calls it without the frozen leaves.
   return jax.tree.map(lambda path: not is_bias_or_norm(path), trees.paths(params))

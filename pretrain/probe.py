@@ -1,4 +1,4 @@
-"""`python -m pretrain.probe` runs `lab.analysis.probe`, which nothing else here knows."""
+"""`python -m pretrain.probe` runs `lab.analysis.probe`; nothing else in this package refers to the lab."""
 
 import runpy
 

@@ -1,7 +1,7 @@
-"""A config becomes functions: initial parameters, the loss of a batch, and what a batch looked like.
+"""A config as functions: initial parameters, the loss of a batch, and a view of a batch.
 
-A recipe is a corruption and a set of weighted objectives on one encoder. Nothing here knows the name of
-a paper; a paper is a config.
+A recipe is a corruption and a set of weighted objectives on one encoder. No code here refers to a paper; a
+paper is a config.
 """
 
 import dataclasses
@@ -21,30 +21,29 @@ from pretrain.ops.draws import row_random
 from pretrain.ops.draws.row_random import Use
 from pretrain.ops.positions import first_slots, scatter_positions, segments_of, take_positions
 from pretrain.ops.vocab.lookup import lookup
-from pretrain.settings.corruption import MixtureFields
 from pretrain.settings.objectives import OBJECTIVES
 
 GENERATOR_TERM = "generator_loss"
 
 
 class Batch(NamedTuple):
-  """One global batch, or a microbatch of whole contrast groups, as it was read."""
+  """One global batch, or a microbatch of whole contrast groups, as read."""
 
   ids: jax.Array  # [batch, length] int32, padding at the right
-  row_keys: jax.Array  # [batch] keys: everything random about a row is a function of its key
+  row_keys: jax.Array  # [batch] keys, from which all random numbers of a row are derived
   progress: jax.Array  # [batch] float32, step / total_steps, the same in every row
-  given: dict[str, jax.Array] = {}  # noqa: RUF012  draws to use instead of the rows' own, see `Recipe`
+  given: dict[str, jax.Array] = {}  # noqa: RUF012  draws that replace the rows' own, see `Recipe`
 
 
 class MaskedBatch(NamedTuple):
-  """A batch with its masks. They are drawn once in a step: totals and loss read them from here."""
+  """A batch with its masks, which are drawn once in a step, for totals and loss."""
 
   batch: Batch
   corrupted: Corrupted  # `input_ids` are the masked ones
 
 
 class Draws(NamedTuple):
-  """What a corruption yields besides the corrupted ids."""
+  """Results of a corruption besides the corrupted ids."""
 
   embeddings: jax.Array | None  # [batch, slots, embed] of the sampled tokens, with AMOS's gradients
   term: Term | None  # the generator's own loss; None where it is not trained
@@ -54,20 +53,19 @@ class Draws(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-  """What `build` makes of a config. All functions are pure; shapes as in `Batch`.
+  """The functions of a config, made by `build`. All are pure; shapes are as in `Batch`.
 
-  A step draws the masks (`mask`), counts what its sums are divided by (`totals`), and computes the loss
-  (`loss_fn`), of the whole batch or of one microbatch after another.
+  A step draws the masks (`mask`), computes the divisors of its sums (`totals`), and the loss (`loss_fn`), of
+  the whole batch or of one microbatch after another.
 
-  Draws a batch may bring along in `given` (the golden checks and controlled studies do): `selected`
-  [batch, length] bool, `sampled` [batch, slots] int32, `noise` [batch, slots, vocab] float32 Gumbel noise,
-  `crop_ids` [batch, crop length] int32, `generator_offsets` [layers + 1, batch, length, embed].
+  Draws in `given` replace a batch's own, for golden tests and controlled studies: `selected` [batch, length]
+  bool, `sampled` [batch, slots] int32, `noise` [batch, slots, vocab] float32 Gumbel noise, `crop_ids` [batch,
+  crop length] int32, `generator_offsets` [layers + 1, batch, length, embed].
   """
 
   encoder: EncoderConfig
   masking: masking.MaskingSettings
-  generator: generator.GeneratorSettings | None
-  mixture: MixtureFields
+  generator: generator.GeneratorConfig | None
   objectives: dict
   tokens: TokenIds
   chunk: int
@@ -76,30 +74,30 @@ class Recipe:
 
   @property
   def context(self) -> Context:
-    """What objectives need to know."""
+    """Facts that objectives need."""
     return Context(self.encoder, self.tokens, self.chunk)
 
   @functools.cached_property
   def term_weights(self) -> dict[str, float]:
-    """{name of a term: its weight in the loss}, for every term `loss_fn` divides by a total."""
-    weights = {GENERATOR_TERM: self.generator.loss_weight} if self.trains_generator else {}
+    """{name of a term: its weight in the loss}, for every term that `loss_fn` divides by a total."""
+    weights = {GENERATOR_TERM: self.generator.loss_weight} if self.generator and self.trains_generator else {}
     for _, objective in sorted(self.objectives.items()):
       weights |= dict.fromkeys(objective.terms, objective.weight)
     return weights
 
   @property
   def trains_generator(self) -> bool:
-    """Whether there is a generator with a loss of its own."""
+    """Whether there is a generator with its own loss."""
     return self.generator is not None and not self.generator.frozen
 
   def is_frozen(self, path: str) -> bool:
-    """Whether the parameter at 'a/b/c' is not trained."""
+    """Returns whether the parameter at 'a/b/c' is not trained."""
     if self.generator is not None and self.generator.frozen and path.startswith("generator/"):
       return True
     return self.freeze_token_table and path.startswith("encoder/embeddings/token/")
 
   def init(self, key: jax.Array) -> dict:
-    """Initial parameters: {'encoder', 'heads'} and, with a generator, {'generator'}."""
+    """Returns initial parameters: {'encoder', 'heads'} and, with a generator, {'generator'}."""
     keys = jax.random.split(key, 5)
     embeddings = {
       "token": encoder_model.init_token_table(keys[0], self.encoder, pad_id=self.tokens.pad),
@@ -108,18 +106,18 @@ class Recipe:
     trunk = encoder_model.init_trunk(keys[2], self.encoder)
     params = {"encoder": {"embeddings": embeddings, "trunk": trunk}, "heads": {}}
     for name, objective in self.objectives.items():
-      # Keys by name, so that an objective switched off does not change the others' initial values.
+      # Keys by name, so that switching off an objective does not change the others' initial values.
       head_key = jax.random.fold_in(keys[3], list(OBJECTIVES).index(name))
       params["heads"] = objective.init(head_key, self.context) | params["heads"]
     if self.generator is not None:
       params["generator"] = generator.init(keys[4], self.generator, self.tokens)
-      if self.mixture.mixture == "adversarial":
+      if self.generator.mixture == "adversarial":
         mixture_key = jax.random.fold_in(keys[4], 1)
         params["generator"]["mixture"] = heads.init_mixture(mixture_key, self.generator.members[0])
     return params
 
   def mask(self, batch: Batch) -> MaskedBatch:
-    """Chooses and masks tokens, which needs no parameters."""
+    """Chooses and masks tokens; needs no parameters."""
     ids = batch.ids
     if "selected" in batch.given:
       chosen = masking.masking_of(self.masking, batch.row_keys, ids, batch.given["selected"], self.tokens)
@@ -130,7 +128,7 @@ class Recipe:
     return MaskedBatch(batch, Corrupted(ids, token_mask, chosen, chosen.masked_ids, batch.row_keys, segments))
 
   def totals(self, masked: MaskedBatch) -> dict[str, jax.Array]:
-    """What each term's sum is divided by, {term name: [] float32}, from masks alone."""
+    """Returns the divisor of each term's sum, {term name: [] float32}, from masks alone."""
     totals = {}
     if self.trains_generator:
       totals[GENERATOR_TERM] = jnp.sum(masked.corrupted.masking.weights)
@@ -141,10 +139,10 @@ class Recipe:
   def loss_fn(
     self, params: dict, masked: MaskedBatch, totals: dict[str, jax.Array], *, train: bool
   ) -> tuple[jax.Array, Metrics]:
-    """The part of the loss that the rows of a batch or microbatch make up; with dropout where `train`.
+    """Computes the contribution of a batch's or microbatch's rows to the loss; with dropout if `train`.
 
-    It is the [] float32 weighted sum of terms, each divided by its total in the whole global batch (0 where
-    the total is 0), in nats; and {metric: (sum, weight)}.
+    Returns the [] float32 weighted sum of terms in nats, each divided by its total in the whole global batch
+    (0 if the total is 0), and {metric: (sum, weight)}.
     """
     slots_only = all(objective.reads_slots_only for objective in self.objectives.values())
     view, draws = self.view(params, masked, train=train, slots_only=slots_only)
@@ -162,9 +160,9 @@ class Recipe:
   def view(
     self, params: dict, masked: MaskedBatch, *, train: bool, slots_only: bool = False
   ) -> tuple[View, Draws]:
-    """Corrupts a batch and runs the encoder on every view an objective asks for.
+    """Corrupts a batch and runs the encoder on every view that an objective needs.
 
-    With `slots_only` the last layer is computed at the chosen tokens and nowhere else.
+    With `slots_only` the last layer is computed at the chosen tokens only.
     """
     if self.freeze_token_table:
       params = _with_token_table(params, jax.lax.stop_gradient(_token_table(params)))
@@ -196,7 +194,7 @@ class Recipe:
     return states, draws
 
   def corrupt(self, params: dict, masked: MaskedBatch, *, train: bool) -> tuple[Corrupted, Draws]:
-    """Damages a batch: its masks, random tokens in their place, or a generator's proposals."""
+    """Corrupts a batch by masks, random tokens, or a generator's proposals."""
     batch, corrupted = masked
     if self.generator is None:
       if self.masking.kind == "random":
@@ -210,11 +208,12 @@ class Recipe:
   def _propose(
     self, params: dict, batch: Batch, corrupted: Corrupted, *, train: bool
   ) -> tuple[jax.Array, Draws]:
-    """[batch, slots] tokens in place of the masked ones, and the generator's loss."""
+    """Returns [batch, slots] tokens for the masked positions, and the generator's loss."""
     settings, shared = self.generator, params["encoder"]["embeddings"]
+    assert settings is not None
     own = jax.lax.stop_gradient(params["generator"]) if settings.frozen else params["generator"]
     arguments = (settings, corrupted.masking, corrupted.token_mask, self.tokens)
-    # A frozen generator has no loss to regularise: one pass without dropout is all it needs.
+    # A frozen generator has no loss to regularise, so one pass without dropout is enough.
     has_dropout = train and not settings.frozen and settings.sampling_dropout != "zero"
     keys = batch.row_keys if has_dropout else None
     segments = corrupted.segment_ids
@@ -229,15 +228,14 @@ class Recipe:
       fixed = jax.lax.stop_gradient((own, shared))
       output = generator.run(*fixed, *arguments, row_keys=None, segment_ids=segments)
     weights = mixture.mixture_weights(
-      self.mixture, own, output.features, row_keys=batch.row_keys, progress=batch.progress
+      settings, own, output.features, row_keys=batch.row_keys, progress=batch.progress
     )
     sampled, embeddings = mixture.propose(
-      self.mixture,
+      settings,
       weights,
       output,
       table,
       row_keys=batch.row_keys,
-      temperature=settings.temperature,
       chunk=self.chunk,
       forbidden=targets if settings.disallow_correct else None,
       noise=batch.given.get("noise"),
@@ -253,9 +251,9 @@ class Recipe:
 
 
 def mixture_metrics(
-  weights: jax.Array, slot_weights: jax.Array, settings: generator.GeneratorSettings
+  weights: jax.Array, slot_weights: jax.Array, settings: generator.GeneratorConfig
 ) -> Metrics:
-  """Mean mixture weight of each head over masked positions, {name: (sum, weight)}."""
+  """Returns the mean mixture weight of each head over masked positions, {name: (sum, weight)}."""
   kind = "generator" if settings.is_separate else "layer"
   names = range(len(settings.mlm_layers)) if settings.is_separate else settings.mlm_layers
   sums = jnp.sum(weights * slot_weights[..., None], axis=(0, 1))
@@ -264,7 +262,7 @@ def mixture_metrics(
 
 
 def corruption_metrics(corrupted: Corrupted) -> Metrics:
-  """Rates of masked and of replaced tokens, and selections dropped per example for want of capacity."""
+  """Returns rates of masked and replaced tokens, and dropped selections per example."""
   tokens = jnp.sum(corrupted.weights)
   replaced = corrupted.token_mask & ~corrupted.is_original
   rows = jnp.sum(corrupted.row_weights)

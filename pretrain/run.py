@@ -1,4 +1,4 @@
-"""Everything a run is made of, built from its config: mesh, recipe, optimizer, compiled functions."""
+"""Builds the parts of a run from its config: mesh, recipe, optimizer, compiled functions."""
 
 import dataclasses
 import functools
@@ -18,12 +18,12 @@ from pretrain.mesh.compiler_options import compiler_options
 from pretrain.ops.draws.row_random import step_row_keys
 from pretrain.recipe import Batch, MaskedBatch, Recipe
 
-EVAL_SEED = 0x5EED  # held-out masks, samples and crops are the same at every evaluation of every run
+EVAL_SEED = 0x5EED  # makes held-out masks, samples and crops the same at every evaluation of every run
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """The parts of one run; nothing here changes from step to step."""
+  """The parts of a run that do not change from step to step."""
 
   config: ConfigDict
   mesh: jax.sharding.Mesh
@@ -34,11 +34,11 @@ class Run:
 
   @property
   def state_shardings(self) -> step.TrainState:
-    """Where each leaf of the state lies."""
+    """The sharding of each leaf of the state."""
     return jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
 
   def init_state(self) -> step.TrainState:
-    """The state before the first step, made where it will live."""
+    """Makes the state before the first step, sharded."""
     with jax.set_mesh(self.mesh):
       return jax.jit(self._initial, out_shardings=self.state_shardings)()
 
@@ -46,19 +46,19 @@ class Run:
     return step.init_state(self.recipe.init(initial_key(self.config.seed)), self.optimizer)
 
   def batch_of(self, ids: jax.Array, at: jax.Array) -> MaskedBatch:
-    """The batch of a training step, masked: keys are functions of (seed, step, row), nothing else."""
+    """Returns the masked batch of a training step; keys are functions of (seed, step, row) only."""
     rows = jnp.arange(ids.shape[0])
     progress = jnp.full(ids.shape[:1], at / self.config.train.total_steps, jnp.float32)
     return self.recipe.mask(Batch(ids, step_row_keys(self.config.seed, at, rows), progress))
 
   def eval_batch_of(self, ids: jax.Array, index: jax.Array, progress: jax.Array) -> MaskedBatch:
-    """Masked held-out batch `index`: a row's draws depend on its place among the held-out rows alone."""
+    """Returns masked held-out batch `index`; a row's draws depend only on its index among held-out rows."""
     rows = index * ids.shape[0] + jnp.arange(ids.shape[0])
     progress = jnp.full(ids.shape[:1], progress)
     return self.recipe.mask(Batch(ids, step_row_keys(EVAL_SEED, 0, rows), progress))
 
   def compile_train_step(self) -> Callable:
-    """(state, global ids) to (state, metrics); one compilation, the state donated."""
+    """Compiles (state, global ids) -> (state, metrics), with the state donated."""
     function = step.make_train_step(
       step.StepLoss(self.batch_of, self.recipe.totals, functools.partial(self.recipe.loss_fn, train=True)),
       step.StepUpdate(
@@ -81,7 +81,7 @@ class Run:
     )
 
   def compile_eval_step(self) -> Callable:
-    """(params, global ids, [] batch index, [] progress) to metrics."""
+    """Compiles (params, global ids, [] batch index, [] progress) -> metrics."""
     function = step.make_eval_step(functools.partial(self.recipe.loss_fn, train=False), self.recipe.totals)
     whole = sharding.replicated(self.mesh)
     return jax.jit(
@@ -92,7 +92,7 @@ class Run:
 
 
 def initial_key(seed: int) -> jax.Array:
-  """The key of a run's initial values, folded with a constant that no step uses: no draw depends on them."""
+  """Returns the key of a run's initial values, folded with a constant that no step uses."""
   return jax.random.fold_in(jax.random.key(seed), 0x1717)
 
 
@@ -105,10 +105,10 @@ def make_run(
 ) -> Run:
   """Builds the parts of a run from a validated config, without making an array.
 
-  Its `mesh` is made here unless it is handed over; `devices` are those of it (None: all there are), also of a
-  machine that is only compiled for.
+  The mesh is made from `devices` (None: all) unless `mesh` is given. Devices may belong to a machine that is
+  only compiled for.
 
-  Raises ConfigError where the token table has fewer rows than the records' vocabulary has tokens.
+  Raises ConfigError if the token table has fewer rows than the records' vocabulary has tokens.
   """
   mesh = mesh or sharding.make_mesh(sharding.MeshSettings(**config.mesh.to_dict()), devices=devices)
   rows = config.train.batch_size // config.train.microbatches
@@ -132,5 +132,5 @@ def _optimizer_settings(config: ConfigDict) -> optim.OptimizerSettings:
 
 
 def pad_rows(ids: np.ndarray, rows: int, *, pad_id: int) -> np.ndarray:
-  """Adds rows of padding, which no loss counts, up to a full batch: [n, length] to [rows, length]."""
+  """Adds rows of padding, which no loss counts, to fill a batch: [n, length] to [rows, length]."""
   return np.pad(ids, ((0, rows - len(ids)), (0, 0)), constant_values=pad_id)

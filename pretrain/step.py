@@ -1,7 +1,7 @@
 """The training step: one jit from a global batch of ids to the next state. Fine-tuning uses it too.
 
-Losses are divided by totals of the whole batch, so the number of microbatches and of devices changes
-nothing but rounding.
+Losses are divided by totals of the whole batch, so the numbers of microbatches and of devices change only
+rounding.
 """
 
 import functools
@@ -24,7 +24,7 @@ Metrics = dict[str, tuple[jax.Array, jax.Array]]
 class TrainState(NamedTuple):
   """Everything that changes from step to step. Randomness and data order are functions of `step`."""
 
-  step: jax.Array  # [] int32, updates tried so far
+  step: jax.Array  # [] int32, updates computed so far
   params: ArrayTree  # float32
   opt_state: ArrayTree
   skipped: jax.Array  # [] int32, updates not applied because something in them was not finite
@@ -32,18 +32,18 @@ class TrainState(NamedTuple):
 
 
 def init_state(params: ArrayTree, optimizer: optax.GradientTransformation) -> TrainState:
-  """The state before the first step; every leaf has a buffer of its own, as donation wants."""
+  """Returns the state before the first step; every leaf has its own buffer, as donation requires."""
   step, skipped, in_a_row = (jnp.zeros((), jnp.int32) for _ in range(3))
   return TrainState(step, params, optimizer.init(params), skipped, in_a_row)
 
 
 class StepLoss(NamedTuple):
-  """From the data of a step to its loss.
+  """Functions that compute the loss of a step from its data.
 
   Attributes:
-    batch_of: (data, [] step) to the batch `loss_fn` takes, masks drawn; every leaf has the rows first.
-    totals: batch to what its sums are divided by.
-    loss_fn: (params, batch, totals) to ([] loss, {name: (sum, weight)}); the losses of microbatches add up.
+    batch_of: (data, [] step) -> the masked batch for `loss_fn`; every leaf has the rows first.
+    totals: batch -> the divisors of its sums.
+    loss_fn: (params, batch, totals) -> ([] loss, {name: (sum, weight)}); losses of microbatches add up.
   """
 
   batch_of: Callable[[ArrayTree, jax.Array], ArrayTree]
@@ -52,16 +52,16 @@ class StepLoss(NamedTuple):
 
 
 class StepUpdate(NamedTuple):
-  """From gradients to the next parameters.
+  """The optimizer and its settings, for the next parameters from gradients.
 
   Attributes:
-    optimizer: its updates are added to the parameters; as those of `optim.make_optimizer` it takes [] bool
-      `is_good`, and returns the state it was given where that is False.
+    optimizer: its updates are added to the parameters; like `optim.make_optimizer`'s it has an argument
+      `is_good`, [] bool, and returns the state unchanged if that is False.
     schedule: learning rate by number of updates done, for the metric.
     is_frozen: whether the parameter at a path is not trained.
     clip_norm: largest global gradient norm; 0: off.
-    stays_finite: (params, state of the optimizer, [] norm of the gradients, [] learning rate) to [] bool,
-      whether the next update must leave the parameters finite if the norm is; see `optim.stays_finite`.
+    stays_finite: (params, optimizer state, [] norm of the gradients, [] learning rate) -> [] bool: whether
+      the next update keeps the parameters finite if the norm is; see `optim.stays_finite`.
   """
 
   optimizer: optax.GradientTransformationExtraArgs
@@ -79,18 +79,18 @@ def make_train_step(
   weight_dtype: jnp.dtype | None = None,
   shard_update: bool = False,
 ) -> Callable[[TrainState, ArrayTree], tuple[TrainState, Metrics]]:
-  """Builds the step. The caller jits it, with shardings and the state donated.
+  """Builds the training step. The caller jits it, with shardings and the state donated.
 
   Args:
     loss_of: the loss of a batch.
-    update: how its gradients change the parameters.
-    microbatches: parts of the batch taken one after another.
-    weight_dtype: into which the kernels of layers are cast once a step; None: the loss casts them.
-    shard_update: whether the state is cut over `data` along `sharding.update_axes`, and so the gradients.
+    update: the optimizer, and how its gradients are clipped and checked.
+    microbatches: parts of the batch computed one after another.
+    weight_dtype: to which the kernels of layers are cast once a step; None: the loss casts them.
+    shard_update: whether state and gradients are sharded over `data` along `sharding.update_axes`.
 
   Returns:
-    (state, data) to (state, metrics). A step whose loss or gradient norm is not finite, or whose parameters
-    might not stay so, changes nothing but the counters.
+    (state, data) -> (state, metrics). A step whose loss or gradient norm is not finite, or whose parameters
+    might become non-finite, changes only the counters.
   """
 
   def train_step(state: TrainState, data: ArrayTree) -> tuple[TrainState, Metrics]:
@@ -105,8 +105,8 @@ def make_train_step(
     (loss, metrics), grads = own_gradients(state.params, rows, totals)
     norm = optim.gradient_norm(grads, frozen=update.is_frozen)
     rate = jnp.asarray(update.schedule(state.step - state.skipped))
-    # All that decides is known before the update, which then is one pass over the donated state in place. A
-    # look at the new parameters would keep a second copy of parameters and moments.
+    # is_good is known before the update, so that the update is one pass over the donated state, in place.
+    # Checking the new parameters would need a second copy of parameters and moments.
     is_good = jnp.isfinite(loss) & jnp.isfinite(norm)
     is_good &= update.stays_finite(state.params, state.opt_state, norm, rate)
     grads = optim.clip_by_norm(grads, norm, max_norm=update.clip_norm)
@@ -122,7 +122,6 @@ def make_train_step(
 
 
 def _counted(state: TrainState, is_good: jax.Array) -> TrainState:
-  """The state with its counters after one more step."""
   in_a_row = jnp.where(is_good, 0, state.skipped_in_a_row + 1)
   skipped = state.skipped + 1 - is_good.astype(jnp.int32)
   return state._replace(step=state.step + 1, skipped=skipped, skipped_in_a_row=in_a_row)
@@ -131,7 +130,7 @@ def _counted(state: TrainState, is_good: jax.Array) -> TrainState:
 def make_eval_step(
   loss_fn: Callable[..., tuple[jax.Array, Metrics]], totals_fn: Callable[[ArrayTree], ArrayTree]
 ) -> Callable[[ArrayTree, ArrayTree], Metrics]:
-  """Builds (params, batch) to {name: (sum, weight)}; the caller adds them up over batches and divides."""
+  """Builds (params, batch) -> {name: (sum, weight)}; the caller sums over batches and divides."""
 
   def of_rows(params: ArrayTree, rows: ArrayTree, totals: ArrayTree) -> Metrics:
     return total(loss_fn(outside_layers(params), rows, totals)[1])

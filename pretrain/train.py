@@ -1,6 +1,7 @@
-"""The loop: resume, next batch, step, listeners, save, stop; and the way into it from a config."""
+"""The training loop: resume, next batch, step, listeners, save, stop; and its start from a config."""
 
 import contextlib
+import logging
 import os
 import sys
 import time
@@ -10,17 +11,20 @@ import jax
 from ml_collections import ConfigDict
 
 from data.command import STOPPED
+from pretrain.checkpoints import bucket_workdir, warm_start
 from pretrain.checkpoints import workdir as workdir_files
+from pretrain.command import validate
 from pretrain.listener import Listener
-from pretrain.mesh import sharding
+from pretrain.mesh import devices, sharding
 from pretrain.pod.stop import StopRequest
 from pretrain.reading.batches import Batches
 from pretrain.reading.skips import known_skips
 from pretrain.run import make_run
 from pretrain.start import beginning, listeners
-from pretrain.start.beginning import Log
 from pretrain.step import Metrics, TrainState
 from pretrain.watching.spikes import RollBack
+
+logger = logging.getLogger(__name__)
 
 
 def train(
@@ -29,28 +33,36 @@ def train(
   *,
   download: bool = False,
   settle: Callable[[bool], None] = lambda is_asked: None,
-  log: Log = print,
 ) -> int:
-  """Trains, or continues the run in `workdir`, to its end: 0, or 75 if stopped on request, all saved.
+  """Trains, or resumes the run in `workdir`; returns 0 at the end, or 75 after a requested stop.
 
-  `download` allows fetching text; `settle` is as of `StopRequest`.
+  `config` is as a config file returns it, or `validate.Checked`; `workdir` may be the address of a bucket.
+  `download` allows fetching text; `settle` is as of `StopRequest`. ConfigError: the config has problems.
+  In a notebook `logging.basicConfig(level="INFO", force=True)` shows its lines.
   """
+  config = validate.check(config, num_devices=jax.device_count())
   mesh = sharding.make_mesh(sharding.MeshSettings(**config.mesh.to_dict()))  # before text is prepared
-  config, records = beginning.open_records(config, workdir, download)
-  with contextlib.closing(records), workdir_files.owned(workdir):
+  with contextlib.ExitStack() as opened:
+    kept = bucket_workdir.Kept(config.train.checkpoints_to_keep, config.train.checkpoint_steps)
+    workdir = opened.enter_context(bucket_workdir.opened(workdir, kept))
+    opened.enter_context(devices.enough_memory(config.train.batch_size, config.train.microbatches))
+    origins = warm_start.origins(config.to_dict())
+    config, records = beginning.open_records(config, origins, workdir, download)
+    opened.enter_context(contextlib.closing(records))
+    opened.enter_context(workdir_files.owned(workdir))
     run = make_run(config, records.tokens, mesh=mesh)
-    start = beginning.start(run, records, workdir, log)
+    start = beginning.start(run, records, origins, workdir)
     with StopRequest(settle) as stop:
       if start.step >= config.train.total_steps:
         stop.finish()
-        log(f"{workdir} is finished: step {start.step:,} of {config.train.total_steps:,}")
+        logger.info(f"{workdir} is finished: step {start.step:,} of {config.train.total_steps:,}")
         return 0
-      with beginning.checkpoints(config, workdir, records, log) as checkpoints, jax.set_mesh(run.mesh):
+      with beginning.checkpoints(run, workdir, records) as checkpoints, jax.set_mesh(run.mesh):
         while True:
-          state, saved = start.state(run, checkpoints, log)
+          state, saved = start.state(run, checkpoints)
           skips = (*known_skips(saved), *start.skips)
           batches = Batches(records.train, run, first=start.step, skips=skips)
-          parts = listeners.Parts(run, records, checkpoints, batches, workdir, start, saved, skips, stop, log)
+          parts = listeners.Parts(run, records, checkpoints, batches, workdir, start, saved, skips, stop)
           try:
             return loop(parts, state, listeners.make(parts))
           except RollBack as spike:
@@ -58,12 +70,12 @@ def train(
 
 
 def loop(parts: listeners.Parts, state: TrainState, table: list[Listener]) -> int:
-  """Steps until the end or a stop request; returns the exit code."""
+  """Trains until the end or a stop request; returns the exit code."""
   run, stop, checkpoints, batches = parts.run, parts.stop, parts.checkpoints, parts.batches
   first, total = parts.start.step, run.config.train.total_steps
   done, pending = first, None
   train_step = run.compile_train_step()
-  parts.log("Compiling, unless this machine has done it before")
+  logger.info("Compiling, unless this machine has done it before")
   with contextlib.ExitStack() as ending:
     for listener in table:
       ending.callback(listener.end)
@@ -77,17 +89,17 @@ def loop(parts: listeners.Parts, state: TrainState, table: list[Listener]) -> in
       if done == first and not batches.arrives(done, lambda: stop.is_agreed):
         break
       state, metrics = train_step(state, batches.at(done))
-      if pending is not None:  # step n runs while the host reads the figures of step n - 1
+      if pending is not None:  # step n runs while the host reads the metrics of step n - 1
         _tell(table, done, pending, state)
       pending, done = metrics, done + 1
-      due = [listener for listener in table if _acts(listener, done, total)]
+      due = [listener for listener in table if listener.acts(done, total)]
       is_last = done == total
       if stop.reached() or is_last or due or checkpoints.is_due(done):
         _tell(table, done, pending, state)
         pending = None
       for listener in due:
         listener.after(done, state)
-      # A request that came after the figures were read stops after the next step, whose figures are.
+      # A request after the metrics were read stops after the next step, so that its metrics are read too.
       is_stopping = stop.is_agreed and pending is None
       if is_stopping or is_last or checkpoints.is_due(done):
         _save(parts, table, done, state, force=is_stopping or is_last)
@@ -97,12 +109,8 @@ def loop(parts: listeners.Parts, state: TrainState, table: list[Listener]) -> in
   return _end(parts, done, waited)
 
 
-def _acts(listener: Listener, done: int, total: int) -> bool:
-  return bool(listener.every) and (done % listener.every == 0 or done == total)
-
-
 def _tell(table: list[Listener], step: int, metrics: Metrics, state: TrainState) -> None:
-  """Reads the figures of an update and gives them to all listeners."""
+  """Reads the metrics of an update and passes them to all listeners."""
   fetched = jax.device_get(metrics)
   figures = {name: (float(total), float(weight)) for name, (total, weight) in fetched.items()}
   for listener in table:
@@ -110,15 +118,14 @@ def _tell(table: list[Listener], step: int, metrics: Metrics, state: TrainState)
 
 
 def _stop_reading(parts: listeners.Parts) -> None:
-  if not isinstance(sys.exception(), RollBack):  # after that the next pass reads on
-    parts.records.close()  # ends what `batches` may wait for
+  if not isinstance(sys.exception(), RollBack):  # after a roll-back the next pass continues reading
+    parts.records.close()  # so that `batches` does not wait for a feed
   parts.batches.close()
 
 
 def _save(
   parts: listeners.Parts, table: list[Listener], done: int, state: TrainState, *, force: bool
 ) -> None:
-  """Starts a save in the background."""
   devices = f"{parts.run.mesh.devices.size} x {jax.devices()[0].device_kind}"
   meta = {"config": parts.run.config.to_dict(), "devices": devices}
   for listener in table:
@@ -127,14 +134,13 @@ def _save(
 
 
 def _end(parts: listeners.Parts, done: int, waited: float) -> int:
-  """Logs how the loop ended; returns the exit code."""
   is_finished = done == parts.run.config.train.total_steps
   if is_finished:
     parts.stop.finish()
   if done == 0:
-    parts.log("Stopped as asked before the first step; the same command starts again")
+    logger.info("Stopped as asked before the first step; the same command starts again")
   else:
     path = os.path.relpath(os.path.join(parts.checkpoints.directory, str(done)))
     what = "Finished" if is_finished else "Stopped as asked; the same command continues"
-    parts.log(f"{what}: step {done:,}, checkpoint {path} (waited {waited:.1f} s for it)")
+    logger.info(f"{what}: step {done:,}, checkpoint {path} (waited {waited:.1f} s for it)")
   return 0 if is_finished else STOPPED

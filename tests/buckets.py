@@ -25,6 +25,7 @@ def s3_server() -> Iterator[str]:
   server.start()
   try:
     endpoint = "http://{}:{}".format(*server.get_host_and_port())
+    urllib.request.urlopen(f"{endpoint}/moto-api/reset", b"")  # this process keeps what earlier servers had
     with mock.patch.dict(os.environ, environment(endpoint)):
       fsspec.filesystem("s3", skip_instance_cache=True).mkdir(BUCKET)
       yield endpoint

@@ -20,12 +20,11 @@ import zipfile
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ml_collections import ConfigDict
 from scipy import stats
 
 from data import vocabulary
-from pretrain.build import encoder_config
 from pretrain.checkpoints.checkpoint import load_params
+from pretrain.models.config import encoder_config
 from pretrain.models.encoder import encode
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -92,7 +91,7 @@ class Ours:
     params, meta = load_params(workdir)
     encoder = jax.tree.map(jnp.asarray, params["encoder"])
     self.words = vocabulary.load(workdir / "vocabulary")
-    config, pad_id = encoder_config(ConfigDict(meta["config"])), self.words.special_ids.pad
+    config, pad_id = encoder_config(meta["config"]["model"]), self.words.special_ids.pad
     self._encode = jax.jit(lambda ids: encode(encoder, config, ids, ids != pad_id, pad_id=pad_id)[1].last)
 
   def hidden(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:

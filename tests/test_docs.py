@@ -19,13 +19,10 @@ from tests.pretrain import small_run
 from tests.pretrain.conftest import small_records, text_file  # noqa: F401 (fixtures)
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-ROOT_PAGES = ("README.md", "ARCHITECTURE.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")
-PAGES = (  # without docs/lab, whose notes are of older commits
-  *ROOT_PAGES,
-  *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/[!l]*/*.md")),
-)
+TEXTS = sorted(path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
+PAGES = [page for page in TEXTS if not page.startswith("docs/lab/")]  # its notes are of older commits
 PARTS = ("configs", "data", "pretrain", "finetune", "lab", "tests", "docs")
-_PATH = re.compile(rf"(?<![\w/.])(?:{'|'.join(PARTS)})/[\w/.*]*(?:\{{[\w,/]+\}})?[\w/.]*")
+_PATH = re.compile(rf"(?<![\w/.])(?<!\]\()(?:{'|'.join(PARTS)})/[\w/.*]*(?:\{{[\w,/]+\}})?[\w/.]*")
 _SMALL = {
   "model.vocab_size": small_run.VOCAB_SIZE,
   "model.max_length": small_run.LENGTH,
@@ -62,10 +59,7 @@ def test_paths_that_a_page_names_are_there(page):
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_that_a_page_names_are_there(page):
   modules = set(re.findall(rf"python -m ((?:{'|'.join((*PARTS, 'benchmarks'))})[\w.]*)", _text(page)))
-  files = {ROOT.joinpath(*module.split(".")) for module in modules}
-  files = {
-    pathlib.Path(str(file).replace("/benchmarks/", "/lab/speed/")) for file in files
-  }  # benchmarks/__init__.py
+  files = {ROOT.joinpath(*module.replace("benchmarks.", "lab.speed.").split(".")) for module in modules}
   assert not [file for file in files if not (file.with_suffix(".py").is_file() or file.is_dir())]
   targets = set(re.findall(r"^([\w-]+):", _text("Makefile"), re.MULTILINE))
   assert set(re.findall(r"`make ([\w-]+)`", _text(page))) <= targets
@@ -127,6 +121,22 @@ def test_every_room_has_a_line():
 
 def test_the_readme_is_short():
   assert len(_text("README.md").splitlines()) <= 150
+
+
+def test_the_reference_is_current():
+  command = [sys.executable, "docs/make_reference.py", "--check"]
+  done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+  assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_links_of_a_page_lead_to_a_heading_or_a_file(page):
+  for path, _, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(#([\w-]+))?\)", _text(page)):
+    target = (ROOT / page).parent / path if path else ROOT / page
+    assert target.is_file(), (page, path)
+    headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE) if anchor else []
+    slugs = [re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in headings]
+    assert not anchor or anchor in slugs, (page, path, anchor)
 
 
 _run = subprocess.run

@@ -1,1 +1,1 @@
-"""Experiments as rows of the papers' ablation tables: one file per paper."""
+"""Rows of the papers' ablation tables as configs, one file per paper."""

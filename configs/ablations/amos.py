@@ -1,4 +1,4 @@
-"""Ablations of AMOS: its tables 4, 6 and 7, and the control without the encoder's gradient.
+"""Ablations of AMOS: its tables 4, 6 and 7, and a control without the encoder's gradient.
 
 Command: python -m pretrain.main --config=configs/ablations/amos.py:no_adv
 Source: AMOS (Meng et al., ICLR 2022), section 5.1 (table 4), appendix E (table 6), appendix F (table 7).
@@ -18,7 +18,7 @@ def _row(paper: str, note: str, changes: dict[str, Any], **others: Any) -> Row:
 
 
 def _single(depth: int) -> dict[str, Any]:
-  """One head on top of one trunk; its tokens are drawn from it alone."""
+  """Returns the changes for a generator with a single head after `depth` layers."""
   return {"generator.num_layers": depth, "generator.mlm_layers": (), "generator.mixture": "none"}
 
 
@@ -30,14 +30,12 @@ def _separate(*depths: int) -> dict[str, Any]:
   return {"generator.mlm_layers": (), "generator.separate_layers": depths}
 
 
-WHOLE = {
-  "amos_base": "MNLI 88.9/88.7, SQuAD 84.2/87.2"
-}  # {recipe: what the paper reports of the whole method}
+WHOLE = {"amos_base": "MNLI 88.9/88.7, SQuAD 84.2/87.2"}  # {recipe: the paper's result for the whole method}
 
 ROWS = {
   "random_layer": _row(
     "MNLI 88.6/88.3, SQuAD 83.6/86.6",
-    "a head drawn uniformly for every masked position (position or sequence is not written)",
+    "a head drawn uniformly for every masked position (the paper does not say if per position or sequence)",
     {"generator.mixture": "random_layer"},
   ),
   "layer_switch": _row(
@@ -48,12 +46,12 @@ ROWS = {
   "no_adv": _row("MNLI 88.7/88.5, SQuAD 83.9/86.8", "equal weights", {"generator.mixture": "uniform"}),
   "adv_mlm": _row(
     "MNLI 88.6/88.7, SQuAD 84.2/87.2",
-    "the reversed gradient reaches the heads' logits too, times 0.1",
+    "the reversed gradient also reaches the heads' logits, times 0.1",
     {"generator.adv_mlm_multiplier": 0.1},
   ),
   "final_weights": _row(
     "MNLI 88.4/88.0, SQuAD 83.5/86.5",
-    "the mean weights of a finished AMOS run all the way; give them in generator.mixture_weights",
+    "the final mean weights of a finished AMOS run from the start; give them in generator.mixture_weights",
     {"generator.mixture": "fixed"},
     required=("generator.mixture_weights",),
   ),
@@ -92,12 +90,12 @@ ROWS = {
   ),
   "no_reversal": _row(
     "",
-    "a control: the encoder says nothing to the weights; they move with the trunk and weight decay alone",
+    "a control: no gradient from the encoder to the weights, which change only by the trunk and weight decay",
     {"generator.reversal_multiplier": 0.0},
   ),
 }
 
 
 def get_config(name: str) -> ConfigDict:
-  """Returns the config of a row, or with 'NAME:tiny' that of its tiny counterpart."""
+  """Returns the config of a row, or of its tiny counterpart for 'NAME:tiny'."""
   return build(ROWS, name, family="amos")

@@ -1,8 +1,8 @@
-"""Ablations of COCO-LM: every row of its table 3, the crops of figure 4, and our extra switches.
+"""Ablations of COCO-LM: every row of its table 3, the crops of figure 4, and variants of our own.
 
 Command: python -m pretrain.main --config=configs/ablations/coco_lm.py:rtd_only
-Source: COCO-LM (Meng et al., NeurIPS 2021), table 3 and figure 4. Which rows keep the contrast objective is
-  not written; the notes say what was taken.
+Source: COCO-LM (Meng et al., NeurIPS 2021), table 3 and figure 4. The paper does not state which rows keep
+  the contrast objective; the notes state the choice made here.
 Expected: `ROWS[name].paper`: GLUE dev MNLI m/mm and average; the whole method has 88.5/88.3, 87.2.
 Cost: about that of coco_lm_base, 131.1 B tokens; `--dry_run` prints it.
 """
@@ -22,9 +22,7 @@ def _row(paper: str, note: str, changes: dict[str, Any], **others: Any) -> Row:
   return Row("coco_lm_base", changes, paper, note, "coco_lm_tiny", **others)
 
 
-WHOLE = {
-  "coco_lm_base": "MNLI 88.5/88.3, average 87.2"
-}  # {recipe: what the paper reports of the whole method}
+WHOLE = {"coco_lm_base": "MNLI 88.5/88.3, average 87.2"}  # {recipe: the paper's result for the whole method}
 
 ROWS = {
   "rtd_only": _row(
@@ -39,7 +37,7 @@ ROWS = {
   ),
   "electra_aux": _row(
     "MNLI 88.0/87.7, average 86.3",
-    "ELECTRA's generator: as deep as the encoder, a third as wide; its width takes own positions and norm; "
+    "ELECTRA's generator: as deep as the encoder, a third as wide, so with its own positions and norm; "
     "sampling without dropout is kept",
     {
       "generator.num_layers": 12,
@@ -63,13 +61,13 @@ ROWS = {
   ),
   "converged_aux": _row(
     "MNLI 88.3/88.1, average 86.3",
-    "the generator of a finished run, not trained any more; give its checkpoint in generator.init_from",
+    "the generator of a finished run, no longer trained; give its checkpoint in generator.init_from",
     {"generator.frozen": True},
     required=("generator.init_from",),
   ),
   "all_token_lm": _row(
     "MNLI 87.2/87.0, average 84.7",
-    "one likelihood at every position instead of detection and correction; no contrast, as 'only' says",
+    "one likelihood at every position instead of detection and correction; no contrast, because of 'only'",
     {"objectives.all_token.weight": 1.0} | _NO_RTD | _NO_CLM | _NO_SCL,
   ),
   "clm_no_copy": _row(
@@ -79,7 +77,7 @@ ROWS = {
   ),
   "clm_no_stopgrad": _row(
     "MNLI 88.5/88.2, average 86.9",
-    "the LM loss trains the copy probability too; no contrast, as in the CLM rows",
+    "the LM loss also trains the copy probability; no contrast, as in the CLM rows",
     {"objectives.clm.stop_gradient": False} | _NO_SCL,
   ),
   "crop_70": _row("figure 4", "crops of 70 %", {"objectives.scl.crop_fraction": 0.7}),
@@ -87,7 +85,7 @@ ROWS = {
   "crop_90": _row("MNLI 88.5/88.3, average 87.2", "the paper's crops", {"objectives.scl.crop_fraction": 0.9}),
   "crop_100": _row(
     "figure 4",
-    "the whole text, which has its [CLS]: another would not fit the position table",
+    "the whole text with its own [CLS]; a second one would exceed the position table",
     {"objectives.scl.crop_fraction": 1.0, "objectives.scl.crop_add_cls": False},
   ),
   "scl_tau_0p1": _row("", "a sharper contrast", {"objectives.scl.temperature": 0.1}),
@@ -108,5 +106,5 @@ ROWS = {
 
 
 def get_config(name: str) -> ConfigDict:
-  """Returns the config of a row, or with 'NAME:tiny' that of its tiny counterpart."""
+  """Returns the config of a row, or of its tiny counterpart for 'NAME:tiny'."""
   return build(ROWS, name, family="coco_lm")

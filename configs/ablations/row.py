@@ -1,4 +1,4 @@
-"""What a row of a paper's ablation table is: a recipe and a few changed fields."""
+"""Rows of the papers' ablation tables: a recipe and a few changed fields."""
 
 import dataclasses
 import importlib
@@ -12,23 +12,23 @@ from data.errors import ConfigError, did_you_mean
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """One ablation."""
+  """An ablation: a recipe, the fields that it changes, and the paper's result."""
 
-  recipe: str  # name of the config file the row starts from, without '.py'
+  recipe: str  # name, without '.py', of the config file from which the row starts
   changes: Mapping[str, Any]  # {dotted field: value}; nothing else differs from the recipe
-  paper: str  # the result to compare with, as the paper reports it; '' where it reports none
-  note: str  # what the row does to the method, and which of the readings of the paper it takes
+  paper: str  # the paper's result; '': it reports none
+  note: str  # how the row changes the method, and how an unclear paper was interpreted
   tiny_recipe: str  # the recipe of the tiny counterpart
-  tiny_changes: Mapping[str, Any] | None = None  # where the depths of `changes` do not fit; None: the same
+  tiny_changes: Mapping[str, Any] | None = None  # if the depths of `changes` do not fit; None: `changes`
   required: tuple[
     str, ...
-  ] = ()  # fields without a value before another run has ended; the user or `pretrain.ablations` gives them
+  ] = ()  # fields whose value is the result of another run; the user or `pretrain.ablations` sets them
 
 
 def build(rows: Mapping[str, Row], argument: str, *, family: str) -> ConfigDict:
-  """The config of a row, or of its tiny counterpart where `argument` is 'NAME:tiny'; locked, as all are.
+  """Returns the locked config of a row, or of its tiny counterpart if `argument` is 'NAME:tiny'.
 
-  `family` is the name of the table's file without '.py'; the field `recipe` becomes 'family:argument'.
+  `family` is the name of the table's file without '.py'; the field `recipe` is set to 'family:argument'.
   ConfigError: there is no such row.
   """
   name, _, size = argument.partition(":")

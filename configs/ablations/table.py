@@ -1,6 +1,6 @@
-"""Writes docs/guides/ablations.md, the tables of rows as a page: `python -m configs.ablations.table`.
+"""Writes the tables of rows to docs/guides/ablations.md: `python -m configs.ablations.table`.
 
-Run it after a change of a row; a test sees that the file is up to date.
+Run it after changing a row; a test checks that the file is current.
 """
 
 import pathlib
@@ -25,7 +25,7 @@ before another run has ended: give them on the command line. `python -m pretrain
 
 
 def render() -> str:
-  """Markdown: a section with a command and a table for every paper."""
+  """Returns Markdown with a section for every paper: a command and a table."""
   sections = [_HEAD]
   for family, module in FAMILIES.items():
     title, *_ = (module.__doc__ or family).splitlines()

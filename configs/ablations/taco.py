@@ -23,7 +23,7 @@ def _row(paper: str, note: str, changes: dict[str, Any], *, size: str = "small",
 WHOLE = {
   "taco_small": "76.2 (TACO-250k, table 1)",
   "taco_base": "81.8 (TACO-500k, table 3)",
-}  # {recipe: what the paper reports of the whole method}
+}  # {recipe: the paper's result for the whole method}
 
 ROWS = {
   "mlm_small": _row("75.0 (MLM-250k, table 1)", "masked LM only", _NO_TACO),
@@ -68,5 +68,5 @@ ROWS = {
 
 
 def get_config(name: str) -> ConfigDict:
-  """Returns the config of a row, or with 'NAME:tiny' that of its tiny counterpart."""
+  """Returns the config of a row, or of its tiny counterpart for 'NAME:tiny'."""
   return build(ROWS, name, family="taco")

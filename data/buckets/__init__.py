@@ -1,5 +1,5 @@
-"""Buckets and other addresses of fsspec (`s3://`, `gs://`, `memory://`) where a path is meant.
+"""Supports addresses of fsspec (`s3://`, `gs://`, `memory://`) in flags that expect a path.
 
-The program itself works on local files, whose locks, renames and appends no bucket has. What it reads is
-brought into a cache first, what it writes goes up from there, the mark that makes it whole last.
+The program works on local files, because buckets have no locks, renames or appends. Inputs are downloaded to
+a cache. Outputs are written there and uploaded; the file that marks them complete is uploaded last.
 """

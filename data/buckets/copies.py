@@ -1,6 +1,6 @@
-"""What a command reads of a bucket, brought here: only what has changed since, and digests are checked.
+"""Downloads the inputs of a command from a bucket; only changed files, and digests are checked.
 
-A copy is never changed but by the next fetch, and may be removed whenever nothing reads it.
+Only the next download changes a copy; it can be removed whenever no command reads it.
 """
 
 from collections.abc import Callable, Collection
@@ -21,15 +21,14 @@ def folder(
   wanted: Callable[[Collection[str]], Collection[str]] = lambda there: there,
   damaged: Callable[[Path, Collection[str]], Collection[str]] = lambda here, fetched: (),
 ) -> Path:
-  """The copy of a folder.
+  """Returns the local copy of a folder, after downloading new and changed files.
 
   Args:
-    address: of the folder, which `flag` names, for messages.
-    wanted: gives of the names of all files those to fetch.
-    damaged: gives of the names that were fetched those whose content is not what it should be; they are
-      fetched once more.
+    address: of the folder; messages name it with `flag`.
+    wanted: selects the names to download from the names of all files.
+    damaged: selects, from the downloaded names, files with wrong content; they are downloaded once more.
 
-  DataError: nothing is there, it cannot be read, or it is damaged there.
+  DataError: the folder is empty, cannot be read, or has damaged files.
   """
   mirror = Mirror(Address(address, flag=flag), READ)
   there = mirror.place.files()
@@ -42,20 +41,20 @@ def folder(
       mirror.pull(there, again)
       if damaged(mirror.directory, again):
         mirror.forget(again)
-        advice = "bring them back from a copy"
+        advice = "restore them from a copy"
         raise DataError(f"{mirror.place}: files there are not those that were written (sha256); {advice}")
   return mirror.directory
 
 
 def matching(pattern: str, *, flag: str) -> list[Path]:
-  """The copies of the files that match a pattern of globs at an address, [] if none does."""
+  """Downloads the files that match a glob at an address; returns their local copies."""
   mirror, names = _matched(pattern, flag)
   mirror.pull(names, names)
   return [mirror.directory / name for name in sorted(names)]
 
 
 def is_there(pattern: str, *, flag: str) -> bool:
-  """Whether a file matches a pattern of globs at an address; nothing is fetched."""
+  """Returns whether a file matches a glob at an address; downloads nothing."""
   return bool(_matched(pattern, flag)[1])
 
 
@@ -67,9 +66,9 @@ def _matched(pattern: str, flag: str) -> tuple[Mirror, dict[str, str]]:
 
 
 def local(path: str, *, flag: str) -> str:
-  """The path itself; of an address the copy of that file, or of that folder with all its files.
+  """Returns a local path: `path` itself or, for an address, the copy of that file or folder.
 
-  DataError: nothing is there, or it cannot be read.
+  DataError: the address does not exist or cannot be read.
   """
   if not files.is_address(path):
     return path
@@ -77,15 +76,15 @@ def local(path: str, *, flag: str) -> str:
 
 
 def records(address: str, *, flag: str, only: Collection[str] = ()) -> Path:
-  """The copy of a directory of prepared records, each of its shards held against the manifest's digest.
+  """Returns the copy of a directory of prepared records; shards are checked against the manifest.
 
-  Of its files `only` some, where names are given. DataError: the preparation is missing or unfinished, or
-  its files are damaged in the bucket.
+  `only` selects files by name; () is all. DataError: the preparation is missing or unfinished, or files in
+  the bucket are damaged.
   """
 
   def wanted(there: Collection[str]) -> Collection[str]:
     if manifest.NAME not in there:
-      advice = f"make them with `python -m data.prepare --source=... --output={address}`"
+      advice = f"to make them:\n  python -m data.prepare --source=... --output={address}"
       raise DataError(f"{flag}={address}: no prepared records there; {advice}")
     return [name for name in there if not name.startswith("work/") and (not only or name in only)]
 

@@ -1,104 +1,118 @@
-"""A local folder that holds the same files as a place in a bucket, and knows which of them have changed.
+"""Mirrors a folder of a bucket in a local folder, and tracks which files have changed.
 
-Beside the folder lies `state.json`: of each file that was fetched or sent what the bucket and what the local
-file system said of it, so that only what changed moves. It is written after the files.
+`state.json`, next to the local folder, has for each file the bucket's and the local file system's marks of
+its version, so that only changed files are transferred. It is written after the files.
 """
 
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import secrets
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from data import errors, files, progress
+from data import errors, files
 from data.buckets.place import Address
 
-CACHE = "TEXT_ENCODER_CACHE"  # the environment variable that names the folder of copies
-WORKDIRS, OUTPUTS, READ = "workdirs", "outputs", "read"  # kinds of copies; only what is read is never changed
+logger = logging.getLogger(__name__)
+
+CACHE = "TEXT_ENCODER_CACHE"  # environment variable: the folder of local copies
+WORKDIRS, OUTPUTS, READ = "workdirs", "outputs", "read"  # kinds of copies; commands never change READ
 _STATE = "state.json"
 
 
 def cache_directory() -> Path:
-  """Where copies of what lies in buckets are kept: a part of `$TEXT_ENCODER_CACHE`, else of ~/.cache."""
+  """Returns the folder of local copies of buckets, in `$TEXT_ENCODER_CACHE` or else in ~/.cache."""
   chosen = os.environ.get(CACHE) or Path.home() / ".cache" / "text_encoder_pretraining"
   return Path(chosen).absolute() / "buckets"
 
 
 def is_chosen() -> bool:
-  """Whether the user names a folder for copies, which may be one that other machines see."""
+  """Returns whether the user chose the folder of copies, which other machines may then share."""
   return bool(os.environ.get(CACHE))
 
 
 def local_name(address: str, kind: str) -> Path:
-  """The folder that an address is copied to, which has the same last name; `kind` is what for."""
+  """Returns the local folder for copies of an address; its last part is that of the address."""
   plain = address.rstrip("/")
   digest = hashlib.sha256(plain.encode()).hexdigest()[:16]
   return cache_directory() / kind / digest / (plain.rpartition("/")[2] or "files")
 
 
 class Mirror:
-  """A copy of a place. One that is to be changed is `locked`; those that are read any process may fetch."""
+  """A local copy of a bucket's folder; a process that changes the copy must hold its lock (`locked`)."""
 
   def __init__(self, place: Address, kind: str, *, of: str = "") -> None:
-    """Makes the folder, one of its own for what it is a copy `of`; StorageError where that cannot be."""
+    """Creates the local folder, named after `of` or the place's address; StorageError if that fails."""
     self.place, self.directory = place, local_name(of or place.address, kind)
     self._state_file = self.directory.parent / _STATE
     with errors.writing(self.directory):
       self.directory.mkdir(parents=True, exist_ok=True)
     content = files.read_json(self._state_file)
-    self.id = str(content.get("id") or secrets.token_hex(8))  # no other copy, on whatever machine, has it
-    self._known: dict[str, list] = content.get("files", {})  # name: [mark in the bucket, mark here]
+    self.id = str(content.get("id") or secrets.token_hex(8))  # unique among all copies on all machines
+    self._known: dict[str, list] = content.get("files", {})  # name -> [mark in the bucket, local mark]
     if "id" not in content:
       self._save()
 
   @contextlib.contextmanager
   def locked(self, *, advice: str) -> Iterator[None]:
-    """Holds the copy within the block; DataError, ending in `advice`, where another process does."""
+    """Locks the copy within the block; DataError, which ends in `advice`, if another process has the lock."""
     busy = f"another process on this machine is at work in {self.place.address}"
     with files.locked(self.directory.parent / "lock", busy=busy, advice=advice):
       yield
 
   def named(self, line: str) -> str:
-    """A line with the address instead of the copy's path."""
+    """Returns a message with the address in place of the copy's path."""
     here, address = str(self.directory), self.place.address
     return line.replace(os.path.relpath(here), address).replace(here, address)
 
   @contextlib.contextmanager
   def naming(self) -> Iterator[None]:
-    """Within the block a user's error names the address instead of the copy's path."""
+    """Makes log lines and a user's error in the block name the address instead of the copy's path."""
+
+    def name(record: logging.LogRecord) -> bool:
+      record.msg, record.args = self.named(record.getMessage()), ()
+      return True
+
+    handlers = logging.root.handlers[:]
+    for handler in handlers:
+      handler.addFilter(name)
     try:
       yield
     except errors.UserError as error:
       raise type(error)(self.named(str(error))) from error
+    finally:
+      for handler in handlers:
+        handler.removeFilter(name)
 
   @property
   def known(self) -> Collection[str]:
-    """Names of the files that were the same here and there when they were last looked at."""
+    """Names of the files whose copy was identical to the bucket at the last transfer."""
     return self._known.keys()
 
   def local(self) -> dict[str, Path]:
-    """{name: path} of the files that are here; a folder renamed meanwhile is seen by the next look."""
-    walked = os.walk(self.directory)  # which passes over what is gone, as `rglob` does not
+    """Returns {name: path} of the local files; a folder that is renamed meanwhile may be missing."""
+    walked = os.walk(self.directory)  # unlike rglob, it ignores files that disappear
     paths = sorted(Path(folder) / name for folder, _, names in walked for name in names)
     return {path.relative_to(self.directory).as_posix(): path for path in paths if path.is_file()}
 
   def pull(self, there: dict[str, str], names: Collection[str]) -> list[str]:
-    """Fetches the files of those names that are not here as they are `there`, a result of `Address.files`.
+    """Downloads those of the named files that differ from the bucket; returns their names.
 
-    Returns their names.
+    `there` is a result of `Address.files`.
     """
     missing = [name for name in names if self._known.get(name) != [there[name], self._mark(name)]]
     if missing:
-      progress.say(f"fetching {len(missing):,} files of {self.place.address}")
+      logger.info(f"fetching {len(missing):,} files of {self.place.address}")
       self.place.fetch({name: self.directory / name for name in missing})
       self._note({name: there[name] for name in missing})
     return missing
 
   def keep_only(self, names: Collection[str]) -> None:
-    """Removes what is here under other names."""
+    """Removes all local files with other names, and empty folders."""
     for name, path in self.local().items():
       if name not in names:
         path.unlink(missing_ok=True)
@@ -108,19 +122,19 @@ class Mirror:
     self._known = {name: marks for name, marks in self._known.items() if name in names}
 
   def forget(self, names: Collection[str]) -> None:
-    """Takes the files of those names as changed here: they are fetched again."""
+    """Marks these files as changed locally, so that they are downloaded again."""
     gone = set(names)
     self._known = {name: marks for name, marks in self._known.items() if name not in gone}
     self._save()
 
   def has_changed(self, names: Collection[str]) -> bool:
-    """Whether one of the files of those names has changed here since it was fetched or sent."""
+    """Returns whether one of these files has changed locally since the last transfer."""
     return any(self._known.get(name, [None, None])[1] != self._mark(name) for name in names)
 
   def push(self, names: Collection[str]) -> None:
-    """Sends the files of those names that have changed here; one that is gone is left out.
+    """Uploads those of the named files that have changed locally; missing files are skipped.
 
-    A file that grows meanwhile counts as changed again. StorageError: they cannot be sent.
+    A file that changes during the upload counts as changed again. StorageError: the upload failed.
     """
     marks = {name: self._mark(name) for name in names}
     changed = [name for name in names if self._known.get(name, [None, None])[1] != marks[name]]
@@ -131,7 +145,7 @@ class Mirror:
       self._save()
 
   def remove(self, names: Collection[str]) -> None:
-    """Removes files of those names from the bucket."""
+    """Removes these files from the bucket."""
     self.place.remove(names)
     self.forget(names)
 

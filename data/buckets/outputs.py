@@ -1,14 +1,17 @@
-"""What a command writes at an address: made in a copy here, as any output, and sent when it is whole."""
+"""Writes an output to an address: first to a local copy, which is uploaded when it is complete."""
 
 import argparse
 import contextlib
+import logging
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from data import files, progress
+from data import files
 from data.buckets.mirror import OUTPUTS, Mirror
 from data.buckets.place import Address
+
+logger = logging.getLogger(__name__)
 
 _NOT_SENT = re.compile(rf"lock$|{files.UNFINISHED}|.*\.(parts|done)(/|$)")
 
@@ -21,12 +24,12 @@ def sent(
   is_file: bool = False,
   kind: Callable[[str], Any] = str,
 ) -> Iterator[None]:
-  """Within the block the flag `name` of `asked` is a path here where it was an address; `kind` is its type.
+  """Within the block, replaces an address in the flag `name` with a local path, and uploads at its end.
 
-  What is at the address is fetched first: the command finds what it is to continue, replace or refuse. What
-  it has made is sent when the block ends well, the file that was written last after all others, so that a
-  manifest or a list of digests is there when all is. What is not finished stays here for the same command.
-  DataError, StorageError: it cannot be fetched or sent.
+  `kind` is the flag's type. Existing files are downloaded first, so that the command can continue or refuse
+  them. If the block succeeds, its files are uploaded; the file that was written last, such as a manifest,
+  is also uploaded last. Unfinished files stay in the copy for the same command. DataError, StorageError: the
+  download or upload failed.
   """
   address = getattr(asked, name, "")
   if not files.is_address(address):
@@ -52,8 +55,8 @@ def _send(mirror: Mirror, address: str) -> None:
   gone = {name for name in mirror.known if not _NOT_SENT.match(name)} - {*names}
   if not gone and not mirror.has_changed(names):
     return
-  # Without the last one nothing there is whole.
+  # Removed first: the last file marks the output as complete.
   mirror.remove({name for name in mirror.known if name in (*gone, *names[-1:])})
   mirror.push(names[:-1])
   mirror.push(names[-1:])
-  progress.say(f"sent {len(names):,} files to {address}")
+  logger.info(f"sent {len(names):,} files to {address}")

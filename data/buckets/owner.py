@@ -1,11 +1,12 @@
-"""Who writes in a place: a small object that one process makes, and whose number it raises as a sign of life.
+"""Ensures a single writer of a bucket's folder with a small object that the owner refreshes regularly.
 
-No bucket has locks that go with their process. An owner whose number stands still is gone; nobody compares
-clocks. An owner that finds the object to be another's has been taken for dead, and must write no more.
+Buckets have no locks that end with their process. The owner increments a number in the object; if it stops,
+the owner is dead. No clocks are compared. An owner that finds another owner's object must stop writing.
 """
 
 import contextlib
 import json
+import logging
 import secrets
 import threading
 import time
@@ -16,17 +17,19 @@ from data import files
 from data.buckets.mirror import Mirror
 from data.errors import DataError, UserError
 
+logger = logging.getLogger(__name__)
+
 NAME = "owner.json"
-BEAT = 15.0  # seconds between signs of life
-SILENCE = 60.0  # seconds without one until an owner counts as gone
-_LOOK = 1.0  # seconds between two looks at another's
+BEAT = 15.0  # seconds between refreshes
+SILENCE = 60.0  # seconds without a refresh after which an owner counts as dead
+_LOOK = 1.0  # seconds between checks of another owner's object
 
 
 @contextlib.contextmanager
-def owned(mirror: Mirror, *, lost: Callable[[UserError], None], log: Callable[[str], None]) -> Iterator[None]:
-  """Within the block this process, which holds the lock of the `mirror`, is the owner of its place.
+def owned(mirror: Mirror, *, lost: Callable[[UserError], None]) -> Iterator[None]:
+  """Makes this process, which must hold the lock of `mirror`, the owner of its place within the block.
 
-  `lost` is called, in a thread, when another has become the owner. DataError: another is at work there.
+  A thread calls `lost` if another process becomes the owner. DataError: another owner is active.
   StorageError: the place cannot be written.
   """
   remote, over = mirror.place, threading.Event()
@@ -40,7 +43,7 @@ def owned(mirror: Mirror, *, lost: Callable[[UserError], None], log: Callable[[s
     number = 0
     while not over.wait(BEAT):
       number += 1
-      with contextlib.suppress(UserError):  # what cannot be reached for a while is not lost
+      with contextlib.suppress(UserError):  # a bucket that is unreachable for a while is not lost
         found = _parsed(remote.read(NAME))
         if found.get("token", "") != content["token"]:
           lost(DataError(f"{remote}: {found.get('process', 'somebody')} has taken it over from this run"))
@@ -48,7 +51,7 @@ def owned(mirror: Mirror, *, lost: Callable[[UserError], None], log: Callable[[s
         remote.write(NAME, _bytes(content | {"beat": number}))
 
   while not remote.write(NAME, _bytes(content | {"beat": 0}), is_new=True):
-    _outlast(mirror, log)
+    _outlast(mirror)
   thread = threading.Thread(target=beat, name="owner of a bucket", daemon=True)
   thread.start()
   try:
@@ -61,14 +64,14 @@ def owned(mirror: Mirror, *, lost: Callable[[UserError], None], log: Callable[[s
         remote.remove([NAME])
 
 
-def _outlast(mirror: Mirror, log: Callable[[str], None]) -> None:
-  """Removes the object of an owner that is gone; DataError: it is at work."""
+def _outlast(mirror: Mirror) -> None:
+  """Waits for SILENCE and removes the object of a dead owner; DataError if the owner is active."""
   remote = mirror.place
   first = remote.read(NAME)
-  # Who had this copy, whose lock is ours now, is gone.
+  # An owner with this very copy is dead, because this process has the copy's lock.
   if _parsed(first).get("copy") != mirror.id:
     process = _parsed(first).get("process", "it has just begun")
-    log(f"{remote.address} belongs to {process}; waiting {SILENCE:.0f} s for a sign of life")
+    logger.info(f"{remote.address} belongs to {process}; waiting {SILENCE:.0f} s for a sign of life")
     deadline = time.monotonic() + SILENCE
     while time.monotonic() < deadline:
       time.sleep(_LOOK)

@@ -1,7 +1,7 @@
-"""A folder of a bucket: its files are listed, fetched, sent and removed, and every error is one line.
+"""Lists, downloads, uploads and removes files in a folder of a bucket; all errors become UserErrors.
 
-fsspec finds the library of a scheme by itself (s3fs, gcsfs, adlfs); credentials, endpoints and profiles are
-those that the library finds in the environment and files of its own.
+fsspec chooses the library of a scheme (s3fs, gcsfs, adlfs); that library reads credentials, endpoints and
+profiles from the environment and from its own files.
 """
 
 import contextlib
@@ -13,21 +13,21 @@ from typing import Any
 from data import errors, files
 from data.errors import ConfigError, DataError, StorageError, UserError
 
-# What libraries say of an object that changes with its content.
+# Fields of libraries' descriptions of an object that change with its content.
 _MARKS = ("size", "ETag", "etag", "md5Hash", "generation", "mtime", "created", "LastModified")
 _ADVICE = "check the name of the bucket, its rights, and the credentials and endpoint of this machine"
 
 
 class Address:
-  """A folder at an address, whose files have names with '/' below it."""
+  """A folder at an address; names of its files are relative, with '/'."""
 
   def __init__(self, address: str, *, flag: str) -> None:
-    """Finds the library of the address; nothing is connected to yet.
+    """Loads the library for the address; does not connect.
 
-    `flag` is the flag or field that named the address, for messages. ConfigError: no such scheme, or its
+    `flag` is the flag or field with the address, for messages. ConfigError: the scheme is unknown or its
     library is not installed.
     """
-    import fsspec  # a quarter of a second, which commands on local files need not wait
+    import fsspec  # here: it takes a quarter of a second, which most commands can save
 
     self.address, self.flag = address.rstrip("/"), flag
     try:
@@ -41,9 +41,9 @@ class Address:
     return f"{self.flag}={self.address}"
 
   def files(self, pattern: str = "") -> dict[str, str]:
-    """{name: what changes with its content} of all files, or of those that match a pattern of globs.
+    """Returns {name: mark that changes with the content} of all files, or of those that match a glob.
 
-    {} where there is none. DataError: there is no such bucket, or it cannot be read.
+    {} if there are none. DataError: the bucket does not exist or cannot be read.
     """
     with self._errors("read", DataError):
       self._system.invalidate_cache()
@@ -56,7 +56,7 @@ class Address:
     return {path[start:]: _mark(info) for path, info in entries.items() if len(path) > start}
 
   def read(self, name: str) -> bytes | None:
-    """The content of a small file; None: there is none of that name. DataError: it cannot be read."""
+    """Returns the content of a small file, None if it does not exist; DataError if it cannot be read."""
     with self._errors("read", DataError):
       self._system.invalidate_cache()
       try:
@@ -65,7 +65,7 @@ class Address:
         return None
 
   def write(self, name: str, content: bytes, *, is_new: bool = False) -> bool:
-    """Writes a small file. With `is_new` the result is False, and nothing is written, where it is there.
+    """Writes a small file and returns True; with `is_new` an existing file stays, and it returns False.
 
     StorageError: it cannot be written.
     """
@@ -77,7 +77,7 @@ class Address:
     return True
 
   def fetch(self, wanted: Mapping[str, Path]) -> None:
-    """Brings files to local paths, several at a time; each is there in full or not at all."""
+    """Downloads files to local paths, several at a time; each is written completely or not at all."""
     with contextlib.ExitStack() as stack:
       with errors.writing(f"the copy of {self.address}"):
         for path in wanted.values():
@@ -87,12 +87,12 @@ class Address:
         self._system.get([self._path(name) for name in wanted], asides)
 
   def send(self, sent: Mapping[str, Path]) -> None:
-    """Writes local files, several at a time, over what is there under their names."""
+    """Uploads local files, several at a time; replaces existing ones."""
     with self._errors("written"):
       self._system.put([str(path) for path in sent.values()], [self._path(name) for name in sent])
 
   def remove(self, names: Iterable[str]) -> None:
-    """Removes files; one that is not there is no error."""
+    """Removes files; a missing file is no error."""
     if paths := [self._path(name) for name in names]:
       with self._errors("written"), contextlib.suppress(FileNotFoundError):
         self._system.rm(paths)
@@ -102,7 +102,7 @@ class Address:
 
   @contextlib.contextmanager
   def _errors(self, done: str, kind: type[UserError] = StorageError) -> Iterator[None]:
-    """Makes one line of whatever a library raises: OSErrors, those of botocore, aiohttp and google.auth."""
+    """Turns any error of a library (OSError, botocore, aiohttp, google.auth) into an error of `kind`."""
     try:
       yield
     except Exception as error:

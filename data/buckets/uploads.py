@@ -1,4 +1,4 @@
-"""What a run makes in its copy of a place goes up behind it, in a thread, while the run owns the place."""
+"""Uploads a run's files in a thread while the run owns the bucket's folder."""
 
 import contextlib
 import os
@@ -10,18 +10,17 @@ from data.buckets import owner
 from data.buckets.mirror import Mirror
 from data.errors import UserError
 
-_LOOK = 0.5  # seconds between two looks at what there is to send
+_LOOK = 0.5  # seconds between calls of `send`
 
 
-# (is_end=) sends what is new and whole, at the end of a run all that is left; StorageError if it cannot.
+# (is_end=) uploads new complete files, and at the end of a run all others too; StorageError if it fails.
 Send = Callable[..., None]
 
 
 class Uploads:
-  """Calls a `send` again and again in a thread; as a context, once more at its end.
+  """Calls `send` repeatedly in a thread, and once more at the end of its `with` block.
 
-  Where something cannot be sent the run is asked to stop, as a user would ask, and the end of the context
-  raises the reason.
+  If `send` fails, SIGTERM asks the run to stop, and the end of the `with` block raises the error.
   """
 
   def __init__(self, send: Send) -> None:
@@ -30,9 +29,9 @@ class Uploads:
     self._thread = threading.Thread(target=self._go_on, name="uploads", daemon=True)
 
   def give_up(self, error: UserError) -> None:
-    """Sends no more, and asks the run to stop."""
+    """Stops uploading, and asks the run to stop with SIGTERM."""
     self._error = self._error or error
-    if not self._is_over.is_set():  # else the run has ended, and its next word is this error
+    if not self._is_over.is_set():  # else the run has ended already
       self._is_over.set()
       os.kill(os.getpid(), signal.SIGTERM)
 
@@ -47,7 +46,7 @@ class Uploads:
     if kind is None:
       self._send(is_end=True)
     elif issubclass(kind, UserError):
-      with contextlib.suppress(UserError):  # the run's own error says more
+      with contextlib.suppress(UserError):  # the run's own error is more important
         self._send(is_end=True)
 
   def _go_on(self) -> None:
@@ -59,12 +58,12 @@ class Uploads:
 
 
 @contextlib.contextmanager
-def owned(mirror: Mirror, send: Send, *, log: Callable[[str], None]) -> Iterator[Uploads]:
-  """Within the block this process alone works in the copy and in its place, which it sends to.
+def owned(mirror: Mirror, send: Send) -> Iterator[Uploads]:
+  """Makes this process the only user of the copy and its place within the block, and uploads to the place.
 
-  DataError: another run is at work there.
+  DataError: another run is active there.
   """
   with mirror.locked(advice=f"wait for it, stop it, or use another {mirror.place.flag}"):
     uploads = Uploads(send)
-    with owner.owned(mirror, lost=uploads.give_up, log=log):
+    with owner.owned(mirror, lost=uploads.give_up):
       yield uploads

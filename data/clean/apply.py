@@ -1,4 +1,4 @@
-"""Cleaning at work: the documents of a unit that all steps keep, and a report of those that they drop."""
+"""Applies the steps of cleaning to the documents of a unit, and reports the dropped documents."""
 
 import collections
 import dataclasses
@@ -15,9 +15,9 @@ from data.clean import duplicates, steps
 
 Read = Callable[[sources.Unit], Iterable[list[str]]]
 
-READ = "documents_read"  # count of documents before cleaning
-_DROPPED_BY = "dropped_by "  # begins the count of a step
-EXAMPLES = "dropped.jsonl"  # name of the report beside the records
+READ = "documents_read"  # name of the count of documents before cleaning
+_DROPPED_BY = "dropped_by "  # begins the name of a step's count
+EXAMPLES = "dropped.jsonl"  # name of the report in the output directory
 EXAMPLES_OF_UNIT = 20  # for each step
 EXAMPLES_OF_STEP = 100  # of all units together
 SHOWN = 200  # characters of a dropped document
@@ -25,14 +25,14 @@ SHOWN = 200  # characters of a dropped document
 
 @dataclasses.dataclass(frozen=True)
 class Cleaning:
-  """The steps of a command, and where the lists of duplicates lie."""
+  """The steps of a command, and the directory of the lists of duplicates."""
 
-  listed: str = ""  # as `--clean` has them; '': none
+  listed: str = ""  # the value of `--clean`; '': no steps
   directory: str = ""
-  code: str = ""  # `steps.code_digest` of the process that was started
+  code: str = ""  # `steps.code_digest` in the process of the command
 
   def lists(self, number: int) -> pathlib.Path:
-    """Returns the directory with what step `number` drops, where that compares documents."""
+    """Returns the directory of the lists of step `number`, which drops duplicates."""
     return pathlib.Path(self.directory) / f"step-{number}"
 
 
@@ -41,13 +41,13 @@ OFF = Cleaning()
 
 @dataclasses.dataclass(frozen=True)
 class Dropped:
-  """Collects what the steps drop of a unit: counts for the manifest, and the first examples of each step."""
+  """Counts the documents of a unit that each step drops, and keeps the first as examples."""
 
   counts: collections.Counter
   examples: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
   def add(self, label: str, why: str, place: str, index: int, document: Sequence[str]) -> None:
-    """Counts a document, and keeps the beginning of one of the first."""
+    """Counts a dropped document; of the first EXAMPLES_OF_UNIT of a step it keeps the beginning."""
     self.counts[_DROPPED_BY + label] += 1
     if self.counts[_DROPPED_BY + label] <= EXAMPLES_OF_UNIT:
       text = "\n".join(document)[:SHOWN].encode("utf-8", "replace").decode()
@@ -58,7 +58,7 @@ class Dropped:
 def find_duplicates(
   cleaning: Cleaning, read: Read, units: Sequence[sources.Unit], pool: duplicates.Pool
 ) -> None:
-  """Writes the lists of duplicates that `documents` needs; each is made once."""
+  """Writes the lists of duplicates that `documents` needs, unless they exist."""
   for number, step in enumerate(steps.parse(cleaning.listed)):
     if step.sketch:
       reach = functools.partial(reaching, cleaning, read, number)
@@ -68,16 +68,16 @@ def find_duplicates(
 def reaching(
   cleaning: Cleaning, read: Read, number: int, unit: sources.Unit
 ) -> Iterator[tuple[int, list[str]]]:
-  """Yields the documents of a unit that reach a step, with their places in the unit."""
+  """Yields (index in the unit, document) for the documents of a unit that reach step `number`."""
   return _clean(cleaning, unit, read(unit), Dropped(collections.Counter()), until=number)
 
 
 def documents(
   cleaning: Cleaning, unit: sources.Unit, read: Iterable[list[str]], dropped: Dropped
 ) -> Iterator[list[str]]:
-  """Yields what the steps make of the documents of a unit that they keep; `dropped` gets the others.
+  """Yields the cleaned documents of a unit; `dropped` records the others.
 
-  DataError: a user's function failed; file, document and reason are named.
+  DataError: a user's function failed; the message names file, document and reason.
   """
   if not cleaning.listed:
     yield from read
@@ -91,8 +91,8 @@ def _clean(
 ) -> Iterator[tuple[int, list[str]]]:
   if steps.code_digest(cleaning.listed) != cleaning.code:
     raise errors.StorageError(
-      f"--clean={cleaning.listed}: a worker ran an older or newer file of your function; restart the workers "
-      "and run the same command again"
+      f"--clean={cleaning.listed}: a worker has another version of your function; restart the workers, then "
+      "run the same command again"
     )
   unit_name = duplicates.place(unit)
   rules = [
@@ -109,7 +109,7 @@ def _clean(
           raise
         reason = errors.named_reason(error, most=200)
         raise errors.DataError(
-          f"{unit_name}: document {index + 1}: --clean={step.label} failed ({reason}); mend this function"
+          f"{unit_name}: document {index + 1}: --clean={step.label} failed ({reason}); correct this function"
         ) from error
       if isinstance(answer, str):
         dropped.add(step.label, answer, unit_name, index, document)
@@ -129,7 +129,7 @@ def _rule(
 
 
 class _Duplicates:
-  """Drops the documents of a unit that are in a list of duplicates; they come in the list's order."""
+  """Drops the documents of a unit that are in its list of duplicates; call it in order of documents."""
 
   def __init__(self, directory: pathlib.Path, unit: sources.Unit):
     self._directory = directory
@@ -149,7 +149,7 @@ class _Duplicates:
 
 
 def write_examples(path: pathlib.Path, of_units: Iterable[Iterable[Mapping[str, Any]]]) -> None:
-  """Writes the first EXAMPLES_OF_STEP examples of each step as JSON lines, in the order of units."""
+  """Writes at most EXAMPLES_OF_STEP examples of each step as JSON lines, in the order of units."""
   written: collections.Counter = collections.Counter()
   lines = []
   for example in (example for examples in of_units for example in examples):
@@ -160,23 +160,23 @@ def write_examples(path: pathlib.Path, of_units: Iterable[Iterable[Mapping[str, 
 
 
 def dropped_by(listed: str, counts: Mapping[str, int]) -> dict[str, int]:
-  """Returns how many documents each step dropped, in the order of the steps."""
+  """Returns {step: number of documents that it dropped}, in the order of the steps."""
   return {label: counts.get(_DROPPED_BY + label, 0) for label in steps.labels(listed)}
 
 
 def summary(listed: str, counts: Mapping[str, int]) -> list[str]:
-  """Returns a line for each step: how many documents it dropped, and how much of all documents that is."""
+  """Returns a line for each step: the number of documents that it dropped, and their share of all."""
   total = max(1, counts.get(READ, 0))
   dropped = dropped_by(listed, counts).items()
   return [f"{label} dropped {count:,} documents ({count / total:.1%})" for label, count in dropped]
 
 
 def refuse_nothing_left(listed: str, counts: Mapping[str, int]) -> None:
-  """Raises DataError if the steps dropped every document; it names the step that dropped most."""
+  """Raises DataError if the steps dropped every document; the message names the step that dropped most."""
   dropped = dropped_by(listed, counts)
   if dropped and sum(dropped.values()) == counts.get(READ, 0) > 0:
     label = max(dropped, key=lambda label: dropped[label])
     raise errors.DataError(
-      f"--clean={listed} dropped all {counts[READ]:,} documents, {label} {dropped[label]:,} of them; leave "
-      f"out {label} or make it milder"
+      f"--clean={listed} dropped all {counts[READ]:,} documents, {label} {dropped[label]:,} of them; remove "
+      f"{label} or relax its limits"
     )

@@ -1,12 +1,12 @@
-"""Equal and nearly equal documents of all units, in two steps of pure functions over files.
+"""Finds equal and nearly equal documents of all units, in two steps of pure functions over files.
 
 `sign_unit` writes a signature of each document of a unit, and sorted hashes of its bands. `pair_range` reads
-a range of these hashes from all units, compares documents that share one, and writes pairs of duplicates.
-Then one process joins pairs to groups and writes, for each unit, which documents to drop: all of a group but
-the first, by unit and by place in it. Neither the number of processes nor their order changes a byte.
+a range of these hashes from all units, compares documents that share a hash, and writes pairs of duplicates.
+Then one process joins pairs to groups and writes, for each unit, which documents to drop: all in a group
+except the first. The number and order of processes do not change a byte of the result.
 
-Memory: 1 kB a document of a unit for signing, 200 MB a process for comparing, and for joining 8 bytes a
-document of the corpus in one process. Sources: Broder 1997, "On the resemblance and containment of
+Memory: signing takes 1 kB per document of a unit, comparing 200 MB per process, and joining 8 bytes per
+document of the corpus, in one process. Sources: Broder 1997, "On the resemblance and containment of
 documents"; Leskovec, Rajaraman & Ullman, "Mining of Massive Datasets", section 3.4 (bands).
 """
 
@@ -28,54 +28,56 @@ SIZE = 128  # numbers in a signature of MinHash
 SHINGLE = 5  # words
 LEAST_THRESHOLD = 0.3
 LEAST_FOUND = 0.95  # chance that two documents exactly at the threshold share a band
-KEYS_PER_RANGE = 2_000_000
+KEYS_PER_RANGE = 2_000_000  # hashes of bands that one process sorts
 BLOCK = 10_000  # documents compared, or shingles signed, at a time
 JOINED = 1_000_000  # documents whose group is looked up at a time
-MAPPED = 128  # files that are open at a time
-MOST_LEADERS = 64  # documents of a band with which all others of it are compared
+MAPPED = 128  # memory-mapped files that are open at a time
+MOST_LEADERS = 64  # documents of a band that are compared with all its others
 
-PLACES = "units.json"  # the place of each unit, see `place`
-DROPPED = np.dtype([("index", "<u4"), ("unit", "<u4"), ("of", "<u4")])  # of: its first duplicate's place
+PLACES = "units.json"  # the name of each unit for messages, see `place`
+# A dropped document (`index` in its unit) and the one that is kept (index `of` in `unit`).
+DROPPED = np.dtype([("index", "<u4"), ("unit", "<u4"), ("of", "<u4")])
 
 
-Documents = Callable[[sources.Unit], Iterable[tuple[int, list[str]]]]  # a unit's, with their places in it
+Documents = Callable[[sources.Unit], Iterable[tuple[int, list[str]]]]  # unit -> (index in the unit, document)
 
 
 class Pool(Protocol):
-  """Maps functions over items in any number of processes, as `data.prepare.workers.Pool`."""
+  """The interface of `data.prepare.workers.Pool`: maps functions over items, in several processes."""
 
   def map(self, function: Callable, *items: Sequence[Any], name: str) -> list[Any]: ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Sketch:
-  """How documents are compared: `bands` of `rows` numbers of their signatures, then whole signatures."""
+  """How documents are compared: first by `bands` of `rows` numbers, then by whole signatures."""
 
   bands: int
   rows: int
-  threshold: float  # two are duplicates where so much of their signatures is equal
-  shingle: int  # words; 0: the whole text is one
+  threshold: float  # documents are duplicates if at least this fraction of their signatures is equal
+  shingle: int  # words in a shingle; 0: the whole text
 
 
 EXACT = Sketch(bands=1, rows=8, threshold=1.0, shingle=0)
 
 
 def near(threshold: float) -> Sketch:
-  """Returns the sketch with the longest bands that still find a pair at `threshold` by chance LEAST_FOUND."""
+  """Returns the sketch with the longest bands that find a pair at `threshold` with chance LEAST_FOUND."""
   found = (rows for rows in range(SIZE, 0, -1) if 1 - (1 - threshold**rows) ** (SIZE // rows) >= LEAST_FOUND)
   rows = next(found)
   return Sketch(SIZE // rows, rows, threshold, SHINGLE)
 
 
 def signature(document: list[str], sketch: Sketch) -> np.ndarray | None:
-  """Returns [numbers] uint16, of which two documents share as large a part as of their shingles, about.
+  """Returns the MinHash signature of a document, [numbers] uint16; None if it has no word.
 
-  Case does not count. For an exact sketch it is a digest of the text. None: the document has no word.
+  The share of equal numbers in two signatures estimates the share of common shingles. Case is ignored. For an
+  exact sketch the signature is a digest of the text.
   """
   if not sketch.shingle:
     text = "\n".join(document)
     return np.frombuffer(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).digest(), "<u2")
-  import rensa  # here: most preparations do without
+  import rensa  # here: an optional package
 
   tokens, width = words.of([paragraph.lower() for paragraph in document])
   if not tokens:
@@ -89,7 +91,7 @@ def signature(document: list[str], sketch: Sketch) -> np.ndarray | None:
 
 
 def band_keys(signed: np.ndarray, sketch: Sketch) -> np.ndarray:
-  """Returns [bands] uint64, a hash of each band of a signature and of the band's number."""
+  """Returns [bands] uint64: for each band a hash of its numbers in the signature and its index."""
   bands = signed[: sketch.bands * sketch.rows].reshape(sketch.bands, sketch.rows)
   hashes = (
     hashlib.blake2b(band.tobytes(), digest_size=8, salt=number.to_bytes(8, "big")).digest()
@@ -100,31 +102,31 @@ def band_keys(signed: np.ndarray, sketch: Sketch) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-  """All that `sign_unit` and `pair_range` need to know besides their unit or range."""
+  """The arguments that all calls of `sign_unit` and `pair_range` share."""
 
   sketch: Sketch
   documents: Documents
   directory: str  # of intermediate files
 
   def path(self, kind: str, number: int) -> pathlib.Path:
-    """Returns the file of a unit or range."""
+    """Returns the path of the file `kind` of a unit or range."""
     return pathlib.Path(self.directory) / f"{kind}-{number:06d}.npy"
 
   def save(self, kind: str, number: int, array: np.ndarray) -> None:
-    """Writes such a file in full or not at all; an engine may run two tries at a time."""
+    """Writes an array to a file of `path`, completely or not at all: an engine may run two tries at once."""
     with files.whole_file(self.path(kind, number)) as aside, open(aside, "wb") as file:
       np.save(file, array)
 
   def load(self, kind: str, number: int) -> np.ndarray:
-    """Returns the array of such a file; mapped, not read."""
+    """Returns the array in a file of `path`, memory-mapped."""
     return np.load(self.path(kind, number), mmap_mode="r", allow_pickle=False)
 
 
 def sign_unit(comparison: Comparison, number: int, unit: sources.Unit) -> int:
-  """Writes what is compared of one unit; returns the number of its documents with text.
+  """Writes the signatures and hashes of one unit; returns the number of its documents with text.
 
-  Files: `signatures` [documents, numbers] uint16, `keys` [documents x bands] uint64 in order, `rows` (the
-  documents of the keys) and, written last, `places` [documents] uint32, their places among all of the unit.
+  Files: `signatures` [documents, numbers] uint16; `keys` [documents x bands] uint64, sorted; `rows`, the
+  document of each key; and, written last, `places` [documents] uint32, their indices in the unit.
   """
   if comparison.path("places", number).is_file():
     return len(comparison.load("places", number))
@@ -145,7 +147,7 @@ def sign_unit(comparison: Comparison, number: int, unit: sources.Unit) -> int:
 
 
 def pair_range(comparison: Comparison, offsets: tuple[int, ...], ranges: int, number: int) -> None:
-  """Writes `pairs` [pairs, 2] int64: duplicates among the documents with a key in one of `ranges` ranges.
+  """Writes `pairs` [pairs, 2] int64: duplicates among documents with a key in range `number` of `ranges`.
 
   A document's number is its row in its unit plus the unit's offset.
   """
@@ -160,7 +162,7 @@ def pair_range(comparison: Comparison, offsets: tuple[int, ...], ranges: int, nu
     keys.append(np.array(there[start:stop]))
     rows.append(comparison.load("rows", unit)[start:stop].astype(np.int64) + offset)
   flat = np.concatenate(keys)
-  order = np.argsort(flat, kind="stable")  # documents of one key stay in their order
+  order = np.argsort(flat, kind="stable")  # stable: documents with the same key keep their order
   sorted_rows, borders = np.concatenate(rows)[order], np.flatnonzero(np.diff(flat[order])) + 1
   starts, stops = np.append(0, borders), np.append(borders, flat.size)
   load = functools.lru_cache(MAPPED)(functools.partial(comparison.load, "signatures"))
@@ -172,7 +174,7 @@ def pair_range(comparison: Comparison, offsets: tuple[int, ...], ranges: int, nu
 
 
 def _signatures(load: Callable[[int], np.ndarray], offsets: np.ndarray, documents: np.ndarray) -> np.ndarray:
-  """Returns [documents, numbers] uint16 of documents in order, out of the files of all units."""
+  """Returns the signatures of `documents`, which ascend: [documents, numbers] uint16."""
   units = np.searchsorted(offsets, documents, side="right") - 1
   parts = [load(unit)[documents[units == unit] - offsets[unit]] for unit in np.unique(units).tolist()]
   return np.concatenate(parts)
@@ -181,10 +183,10 @@ def _signatures(load: Callable[[int], np.ndarray], offsets: np.ndarray, document
 def _pairs(
   run: np.ndarray, signatures: Callable[[np.ndarray], np.ndarray], threshold: float
 ) -> Iterator[np.ndarray]:
-  """Yields [pairs, 2] of the documents that share a band: each leader with those like it.
+  """Yields [pairs, 2] of the documents in `run`, which share a band: each leader with its duplicates.
 
-  The first document leads, then the first that is unlike all leaders. That keeps the work linear where many
-  documents share a band; a pair that it leaves out has other bands.
+  The first document is a leader, and then each first one that no leader resembles. So the work stays linear
+  if many documents share a band. A pair that is missed here can still be found by another band.
   """
   leaders: list[tuple[int, np.ndarray]] = []
   for begin in range(0, run.size, BLOCK):
@@ -203,7 +205,7 @@ def _pairs(
 
 
 def join(pairs: Iterable[np.ndarray], documents: int) -> np.ndarray:
-  """Returns [documents] int64, the smallest number of each one's group: those that pairs connect."""
+  """Returns the smallest number in each document's group, which pairs connect: [documents] int64."""
   from scipy.sparse import coo_array, csgraph  # here: slow to import
 
   first = np.arange(documents)
@@ -221,7 +223,7 @@ def join(pairs: Iterable[np.ndarray], documents: int) -> np.ndarray:
 
 
 def _ends(first: np.ndarray, documents: np.ndarray) -> np.ndarray:
-  """Follows documents to the first of their groups, as far as it is known."""
+  """Returns the first document, as far as known, of each document's group."""
   while not np.array_equal(ends := first[documents], documents):
     documents = ends
   return documents
@@ -236,13 +238,13 @@ def find(
   *,
   name: str,
 ) -> None:
-  """Makes `directory` with `list_of(directory, unit)` of each unit, and PLACES; returns if it is there.
+  """Writes `directory` with `list_of(directory, unit)` of each unit, and PLACES, unless it exists.
 
   `name` is the step's, for progress.
   """
   if directory.is_dir() and all(list_of(directory, unit).is_file() for unit in units):
     return
-  shutil.rmtree(directory, ignore_errors=True)  # its lists are of the same units under other paths
+  shutil.rmtree(directory, ignore_errors=True)  # lists of units under other paths
   parts = directory.with_suffix(".parts")
   parts.mkdir(parents=True, exist_ok=True)
   comparison = Comparison(sketch, documents, str(parts))
@@ -254,7 +256,7 @@ def find(
   first = join((comparison.load("pairs", number) for number in range(ranges)), offsets[-1])
   with files.whole_directory(directory) as aside:
     _write_lists(aside, comparison, units, offsets, first)
-  shutil.rmtree(parts, ignore_errors=True)  # a worker that was given up may still write there
+  shutil.rmtree(parts, ignore_errors=True)  # an abandoned worker may still write there
 
 
 def _write_lists(
@@ -277,10 +279,10 @@ def _write_lists(
 
 
 def list_of(directory: pathlib.Path, unit: sources.Unit) -> pathlib.Path:
-  """Returns the file with what to drop of a unit: DROPPED, in order of `index`."""
+  """Returns the path of a unit's list of documents to drop: an array of DROPPED, in order of `index`."""
   return directory / f"{files.digest_json(dataclasses.asdict(unit))[:16]}.npy"
 
 
 def place(unit: sources.Unit) -> str:
-  """Returns the name of a unit for messages: 'a.txt', and from its second part on 'a.txt[1048576:]'."""
+  """Returns a unit's name for messages: 'a.txt', or 'a.txt[1048576:]' if it starts inside the file."""
   return f"{unit.name}[{unit.start}:]" if unit.start else unit.name

@@ -1,14 +1,14 @@
-"""The step `language`: documents in named languages, as CLD2 detects them."""
+"""The step `language`: keeps documents in the languages that the user names, as CLD2 detects them."""
 
 import re
 
 from data import errors
 
-MOST_CHARACTERS = 10_000  # of a document, from its start, are looked at
-# Today's codes of languages for which CLD2 has an older one.
+MOST_CHARACTERS = 10_000  # at the start of a document, from which the language is detected
+# Current codes of languages for which CLD2 uses an older code.
 _OLDER = {"he": "iw", "jv": "jw", "nb": "no"}
 _SEPARATOR = "+"
-# Characters that CLD2 takes for damaged text: controls, halves of surrogate pairs, and those that are none.
+# CLD2 rejects text with these characters: controls, lone surrogates, and noncharacters of Unicode.
 _REFUSED = re.compile(
   "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef"
   + "".join(chr(plane << 16 | low) for plane in range(17) for low in (0xFFFE, 0xFFFF))
@@ -18,7 +18,7 @@ _REFUSED = re.compile(
 
 def codes(listed: str) -> frozenset[str]:
   """Returns CLD2's codes of languages written 'en+de'; ConfigError if one is unknown."""
-  import pycld2  # here: most preparations do without
+  import pycld2  # here: an optional package
 
   by_name = dict(pycld2.LANGUAGES)
   known = sorted(by_name[name] for name in pycld2.DETECTED_LANGUAGES)
@@ -42,10 +42,10 @@ def language(document: list[str], *, wanted: frozenset[str]) -> list[str] | str:
 
 
 def detected(text: str) -> str:
-  """Returns CLD2's code of the language with the largest part of a text, '' if it detects none.
+  """Returns CLD2's code of the main language of a text, '' if it detects none.
 
-  Whether CLD2 calls the detection reliable does not count. In technical text it seldom does: for 15 % of
-  Russian man pages, whose names of options are English, though it names Russian for all but one.
+  CLD2's flag `isReliable` is ignored, because it is too strict for technical text. Of Russian man pages,
+  which have English names of options, CLD2 detects all but one as Russian, but calls only 15 % reliable.
   """
   import pycld2
 

@@ -1,15 +1,15 @@
-"""A user's own step: a Python function of a document, named FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION."""
+"""Imports a user's cleaning step: a Python function, FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION."""
 
 import functools
 from collections.abc import Callable
 
 from data import errors, files, user_module
 
-MOST_REASON = 100  # characters; a longer text is a document that was returned as a string
+MOST_REASON = 100  # characters; a longer string is probably a document returned by mistake
 
 
 def find(step: str) -> Callable[[list[str]], list[str] | str]:
-  """Returns the function that a step names, which checks each answer; ConfigError if there is none."""
+  """Returns the function that a step names, wrapped to check its results; ConfigError if it is missing."""
   file, _, name = step.rpartition(":")
   module = user_module.import_module(file, flag="--clean")
   function = getattr(module, name, None)
@@ -21,18 +21,18 @@ def find(step: str) -> Callable[[list[str]], list[str] | str]:
 
 
 def digest(step: str) -> str:
-  """Returns the sha256 of the file that holds a step's function; 'no file' where Python knows none."""
+  """Returns the sha256 of the file that defines a step's function; 'no file' if there is none."""
   return _digest(step.rpartition(":")[0])
 
 
-@functools.cache  # so that it stays that of the code which was imported
+@functools.cache  # the digest of the code that was imported, even if the file changes later
 def _digest(module: str) -> str:
   path = user_module.import_module(module, flag="--clean").__file__
   return files.sha256(path) if path else "no file"
 
 
 def _checked(function: Callable, document: list[str]) -> list[str] | str:
-  """Returns what a function makes of a document; ValueError if that is neither a document nor a reason."""
+  """Returns the result of a user's function; ValueError if it is neither a document nor a reason."""
   answer = function(list(document))
   if answer == []:
     return "no paragraph left"

@@ -1,4 +1,4 @@
-"""The step `repetition`: lines and n-grams of words that a document repeats.
+"""The step `repetition`: drops documents that repeat too many lines or n-grams of words.
 
 The limits are Table A1 of Rae et al. 2021 (arXiv 2112.11446), appendix A.1.1, "Repetition Removal". A line is
 a paragraph here, so the table's two rules about paragraphs are those about lines.
@@ -18,7 +18,7 @@ MOST_IN_DUPLICATES = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
 
 
 def repetition(document: list[str]) -> list[str] | str:
-  """Drops a document of which too much is repeated lines or n-grams of words."""
+  """Drops a document with too many repeated lines or n-grams of words."""
   return _lines(document) or _n_grams(words.of(document)) or document
 
 
@@ -35,9 +35,9 @@ def _lines(document: list[str]) -> str:
 
 
 def _n_grams(found: words.Words) -> str:
-  """Returns why n-grams drop a document; '': they do not.
+  """Returns the reason to drop a document for its n-grams, '' if there is none.
 
-  An n-gram occurs twice only where both its parts of one token less do, so each round looks at fewer places.
+  An n-gram can repeat only where both its (n-1)-grams repeat, so each round checks fewer places.
   """
   numbers: dict[str, int] = {}
   ids = np.asarray([numbers.setdefault(token, len(numbers)) for token in found.tokens], np.int64)
@@ -71,7 +71,7 @@ def _n_grams(found: words.Words) -> str:
 
 
 def _covered(lengths: np.ndarray, starts: np.ndarray, n: int) -> float:
-  """Returns which part of all characters is in the n-grams that begin at `starts`, each counted once."""
+  """Returns the fraction of characters inside n-grams that begin at `starts`; overlaps count once."""
   change = np.zeros(lengths.size + 1, np.int64)
   change[starts] += 1
   change[starts + n] -= 1

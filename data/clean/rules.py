@@ -1,4 +1,4 @@
-"""Rules about a single document: its length, its symbols, its stop words.
+"""Rules about single documents: length, number of words, symbols, stop words.
 
 The limits of `symbols`, `stop_words` and `words` are those of MassiveText: Rae et al. 2021, "Scaling Language
 Models: Methods, Analysis & Insights from Training Gopher" (arXiv 2112.11446), appendix A.1.1, "Quality
@@ -22,12 +22,12 @@ _ELLIPSES = ("...", "\u2026")
 
 
 def length(document: list[str], *, least: int, most: float) -> list[str] | str:
-  """Drops a document of fewer than `least` or more than `most` characters; line ends do not count."""
+  """Drops a document with fewer than `least` or more than `most` characters, not counting line ends."""
   return _within(document, sum(map(len, document)), "characters", least, most)
 
 
 def word_number(document: list[str], *, least: int, most: float) -> list[str] | str:
-  """Drops a document of fewer than `least` or more than `most` words."""
+  """Drops a document with fewer than `least` or more than `most` words."""
   return _within(document, words.of(document).number, "words", least, most)
 
 
@@ -43,7 +43,7 @@ SIZES = {"length": length, "words": word_number}
 def symbols(document: list[str]) -> list[str] | str:
   """Drops a document with too many hash signs, ellipses, bullets, or words without a letter.
 
-  A mean length of words outside `MEAN_WORD_LENGTH` drops it too, except in scripts without spaces.
+  A mean word length outside `MEAN_WORD_LENGTH` also drops it, except in scripts without spaces.
   """
   tokens, width = words.of(document)
   number = max(1, len(tokens) // width)

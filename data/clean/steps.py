@@ -1,4 +1,4 @@
-"""The steps of cleaning by name: `parse` reads `--clean`; a step is a rule or compares all documents."""
+"""Parses `--clean` into steps; a step is a rule about one document or compares all documents."""
 
 import dataclasses
 import functools
@@ -9,53 +9,53 @@ from collections.abc import Callable
 from data import command, errors, files
 from data.clean import duplicates, language, own_function, repetition, rules
 
-Rule = Callable[[list[str]], list[str] | str]  # a document to the document that goes on, or why it is dropped
+Rule = Callable[[list[str]], list[str] | str]  # document -> cleaned document, or the reason to drop it
 
 NAMES = ("exact", "near", "language", "length", "words", "repetition", "symbols", "stop_words")
 HELP = """\
 steps of --clean, separated by commas, in the order in which they run:
   exact                drops all but the first of equal documents
-  near[:0.8]           drops all but the first of documents that share about so much of their runs of 5 words
+  near[:0.8]           drops all but the first of documents that share at least 80 % of their 5-word sequences
   language:en+de       keeps documents in these languages, as CLD2 detects them
   length:200[-90000]   keeps documents of at least, and at most, so many characters
   words[:50-100000]    keeps documents of at least, and at most, so many words
-  repetition           drops documents that repeat lines or runs of words (Gopher's rules)
-  symbols              drops documents of symbols, bullets or odd words (Gopher's rules)
+  repetition           drops documents that repeat lines or word sequences (Gopher's rules)
+  symbols              drops documents with many symbols, bullets or unusual words (Gopher's rules)
   stop_words           drops documents without two common English words (Gopher's rule)
   mine.py:keep         calls your function: list of paragraphs -> such a list, or the reason to drop it
-near and language need `pip install -r requirements-clean.txt`. exact and near read the text once more each"""
+near and language need `pip install -r requirements-clean.txt`. exact and near each read the text once more"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-  """A step: a `rule`, or a `sketch` by which documents are compared."""
+  """A step of cleaning: either a `rule` about one document or a `sketch` that compares all documents."""
 
-  label: str  # as the user wrote it
+  label: str  # as written in `--clean`
   rule: Rule | None = None
   sketch: duplicates.Sketch | None = None
-  code: str = ""  # of a user's function: the digest of its file
+  code: str = ""  # digest of the file of a user's function
 
   @property
   def is_own(self) -> bool:
-    """Whether the rule is a user's function."""
+    """True if the rule is a user's function."""
     return bool(self.code)
 
 
 @functools.cache
 def parse(listed: str) -> tuple[Step, ...]:
-  """Returns the steps that `--clean` lists; ConfigError if one is unknown or its argument makes no sense."""
+  """Returns the steps that `--clean` lists; ConfigError if one is unknown or has an invalid argument."""
   return tuple(map(_step, labels(listed)))
 
 
 def labels(listed: str) -> list[str]:
-  """Returns the steps that `--clean` lists as the user wrote them, without a look at them."""
+  """Returns the steps that `--clean` lists as strings, without validating them."""
   return [name.strip() for name in command.names(listed)]
 
 
 def code_digest(listed: str) -> str:
-  """Returns a digest of the code of the user's functions among the steps; '' if there are none.
+  """Returns a digest of the code of the user's functions among the steps, '' if there are none.
 
-  It is that of the code which this process runs: a worker of an engine may have read the files long ago.
+  It covers the code that this process imported: a worker may have imported an older file.
   """
   own = [step.code for step in parse(listed) if step.is_own]
   return files.digest_json(own) if own else ""
@@ -85,7 +85,8 @@ def _step(item: str) -> Step:
 def _need(package: str, item: str) -> None:
   if importlib.util.find_spec(package) is None:
     raise errors.ConfigError(
-      f"--clean={item} needs {package}, not installed here; run `pip install -r requirements-clean.txt`"
+      f"--clean={item} needs {package}, not installed here; install it:\n"
+      "  pip install -r requirements-clean.txt"
     )
 
 

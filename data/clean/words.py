@@ -1,4 +1,4 @@
-"""Words of a document, also where a script puts no spaces between them."""
+"""Splits documents into words, also in scripts without spaces between words."""
 
 import re
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ _TOKEN = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
 
 
 class Words(NamedTuple):
-  """The tokens of a document: words between spaces, single characters of a script without spaces.
+  """The tokens of a document: words between spaces, or single characters in scripts without spaces.
 
-  `width` is how many tokens count as a word: 2 where most are such characters, else 1.
+  `width` is the number of tokens that count as a word: 2 if most are single characters, else 1.
   """
 
   tokens: Sequence[str]

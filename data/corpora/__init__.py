@@ -1,11 +1,11 @@
-"""The data sets that replace the papers' texts, with their sizes, licences and origins.
+"""Lists the data sets that replace the papers' texts, with sizes, licences and origins.
 
 A corpus exists in two forms: files in the layout of their publishers, and TFDS data sets. `seqio:NAME` reads
-the TFDS form (`data/seqio_tasks.py`); `python -m data.corpora` prints this table, and the commands that make
-a model of a corpus.
+the TFDS form (`data/seqio_tasks.py`). `python -m data.corpora` prints this table, and the commands that train
+a model on a corpus.
 
-Sizes are those of the data sets' cards and of the TFDS catalogue, which count titles, addresses and dates
-too; 1 GB is 10^9 bytes.
+Sizes are from the data sets' cards and the TFDS catalogue, which include titles, addresses and dates; 1 GB is
+10^9 bytes.
 """
 
 import dataclasses
@@ -13,40 +13,40 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-  """A set of documents that people can get."""
+  """A publicly available data set."""
 
-  name: str  # of the directory with its records
-  what: str
-  gigabytes: float  # of text, not compressed
-  size_from: str
+  name: str  # also the directory of its records
+  what: str  # a description
+  gigabytes: float  # of uncompressed text
+  size_from: str  # origin of that number
   licence: str
-  files: str = ""  # glob below the directory of all sources; '': it is not distributed as files
-  address: str = ""  # where the files are
+  files: str = ""  # glob relative to the directory of all sources; '': not distributed as files
+  address: str = ""  # where the files can be downloaded
   tfds_name: str = ""  # with its version; '': not in TFDS
-  text_field: str = "text"  # the feature of the TFDS data set that holds the text
-  tfds_needs: str = ""  # to build the TFDS data set
+  text_field: str = "text"  # the feature of the TFDS data set with the text
+  tfds_needs: str = ""  # requirements for building the TFDS data set
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """A source in a corpus."""
+  """A source as part of a corpus."""
 
   source: Source
-  stands_for: str  # the papers' text; '': for itself
-  keep: float = 1.0  # fraction of its documents that is used
+  stands_for: str  # the papers' text that it replaces; '': the paper used this source
+  keep: float = 1.0  # fraction of its documents to use
 
   @property
   def gigabytes(self) -> float:
-    """The size of what is used of the source, which is its rate in the mixture too: 10^9 bytes."""
+    """The size of the used fraction in GB (10^9 bytes); it is also the source's rate in the mixture."""
     return round(self.keep * self.source.gigabytes, 2)
 
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-  """A text of the papers, and how the first recipe that names it prepares it."""
+  """A text of the papers, and the settings with which the first recipe that names it prepares it."""
 
-  papers: str  # what the papers name
-  papers_gigabytes: int  # of which they write
+  papers: str  # the papers' name for it
+  papers_gigabytes: int  # the size in the papers
   files: tuple[Part, ...]
   tfds: tuple[Part, ...]
   config: str  # the recipe whose settings these are
@@ -122,7 +122,7 @@ _C4 = Source(
   tfds_name="c4/en:3.1.0",
   tfds_needs=_COMMON_CRAWL,
 )
-# Whole files instead of a fraction of the documents: nobody has to fetch the other 964.
+# Whole files instead of a fraction of documents, so that the other 964 need no download.
 _C4_FILES = dataclasses.replace(
   _C4,
   name="c4_en_60_files",

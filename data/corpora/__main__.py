@@ -1,11 +1,11 @@
-"""The table of the papers' texts, and the commands that make a model of one.
+"""Prints the table of the papers' texts, or the commands that train a model on one of them.
 
   python -m data.corpora
   python -m data.corpora web_160gb --root=/data
   python -m data.corpora wikipedia_books --tfds_directory=~/tensorflow_datasets
 
-The first prints what each text consists of, how large it is and where people get it. The others look whether
-all of it is there, and print the commands for a vocabulary, for the records and for the training.
+Without a name it prints the sources of each text, their sizes and their addresses. With a name it checks that
+all sources exist, and prints the commands for the vocabulary, the records and the training.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
   elif bool(args.root) == bool(args.tfds_directory):
     raise errors.ConfigError(
       f"{args.name}: give either --root=DIR with its files, or --tfds_directory=DIR with its TFDS data sets; "
-      "without a name `python -m data.corpora` says where people get them"
+      "to list where to get them:\n  python -m data.corpora"
     )
   args.output = args.output or os.path.join("prepared", args.name)
   return args
@@ -80,9 +80,9 @@ def _has(root: str, source: Source) -> bool:
 
 
 def commands(corpus: Corpus, *, root: str, tfds_directory: str, output: str) -> list[str]:
-  """Returns the lines of a shell that make a vocabulary, the records of each source, and a model.
+  """Returns the shell commands that make a vocabulary, the records of each source, and a model.
 
-  The files are below `root`; without it the TFDS data sets in `tfds_directory` are read.
+  They read files below `root` or, if that is '', the TFDS data sets in `tfds_directory`.
   """
   parts = corpus.files if root else corpus.tfds
   vocabulary = os.path.join(output, "vocabulary")
@@ -108,7 +108,7 @@ def commands(corpus: Corpus, *, root: str, tfds_directory: str, output: str) -> 
 
 
 def report() -> tables.Report:
-  """Returns the table of all texts: how much of which source each has, and what there is to know of those."""
+  """Returns the report of all texts: sizes by source, then licences, files and TFDS names of sources."""
   rows = []
   for name, corpus in CORPORA.items():
     forms = [{part.source.name: part for part in parts} for parts in (corpus.files, corpus.tfds)]
@@ -129,8 +129,8 @@ def report() -> tables.Report:
   ]
   columns = [tables.text_column(header, header) for header in rows[0]]
   notes = [
-    "Sizes are of text that is not compressed, 1 GB is 10^9 bytes, and they are the rates of the mixture. "
-    "The globs under 'files' are below --root=DIR."
+    "Sizes are of uncompressed text (1 GB is 10^9 bytes) and are the rates of the mixture. The globs under "
+    "'files' are relative to --root=DIR."
   ]
   return tables.Report("corpora", "The papers' texts", columns, rows, notes, details)
 

@@ -1,1 +1,1 @@
-"""Blocks straight from a seqio Task or Mixture, read by a child process: no TensorFlow in the trainer."""
+"""Feeds blocks of a seqio Task or Mixture to the trainer from a child process, which loads TensorFlow."""

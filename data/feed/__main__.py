@@ -1,7 +1,8 @@
-"""Reads a seqio Task or Mixture for a trainer: a child process of `data.feed.client`, which starts it.
+"""The child process of `data.feed.client`, which reads a seqio Task or Mixture for a trainer.
 
-It answers on stdout by `data.feed.messages`: facts about the Task with its held-out blocks; then, once a line
-on stdin names the first batch, the speed of reading and batch after batch. It ends when its stdin ends.
+It writes messages of `data.feed.messages` to stdout: first facts about the Task and its held-out blocks. When
+a line on stdin names the first batch, it sends the speed of reading and then all batches. It ends when its
+stdin closes.
 """
 
 import argparse
@@ -21,11 +22,11 @@ from data import command, tfds_reader
 from data.feed import messages
 from data.prepare import packing
 
-MEASURED_SECONDS = 2.0  # of reading, after which the speed is reported
+MEASURED_SECONDS = 2.0  # of reading before the speed is reported
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-  """Reads the flags."""
+  """Parses the flags."""
   parser = command.Parser(prog="python -m data.feed", description=__doc__)
   for name, default in (("source", ""), ("module", ""), ("text_field", "text")):
     parser.add_argument(f"--{name}", default=default)
@@ -39,13 +40,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def serve(argv: Sequence[str] | None) -> None:
-  """Answers until stdin ends; ConfigError and DataError as `data.feed.stream.Stream`."""
-  # The trainer decides when to stop: after a signal it may still want batches to end its step with.
+  """Sends messages until stdin closes; ConfigError and DataError as for `data.feed.stream.Stream`."""
+  # The trainer decides when to stop: after a signal it may still need batches to finish its step.
   for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, signal.SIG_IGN)
   asked = parse(argv)
   pipe = os.fdopen(os.dup(1), "wb")
-  os.dup2(2, 1)  # a user's module may print
+  os.dup2(2, 1)  # a user's module may print, and stdout carries the messages
   begin: queue.Queue[int] = queue.Queue()
   threading.Thread(target=_listen, args=(begin,), daemon=True).start()
   tfds_reader.import_tfds()
@@ -69,17 +70,17 @@ def _listen(begin: queue.Queue[int]) -> None:
 def batches(
   chunks: Iterable[np.ndarray], size: int, number: int, first: int
 ) -> Iterator[tuple[dict, np.ndarray | None]]:
-  """Yields messages of `chunks`, whose first block begins batch `number`: the speed, then batches.
+  """Yields messages with the speed, then the batches of `chunks`; the first chunk begins batch `number`.
 
-  The speed is {"blocks_per_second", "read": the batch to be read next}. A batch is {"number", "before": the
-  sha256 of the ids of all batches that were read before it, "sha256": that to its end}, with its rows.
-  Batches before `first` are read, but not sent.
+  The speed is {"blocks_per_second", "read": the next batch}. A batch is {"number", "before": the sha256 of
+  all ids before it, "sha256": the same including its own}, with its rows. Batches before `first` are read but
+  not sent.
   """
   digest, rest, waiting = hashlib.sha256(), [], []
   begun, blocks, is_told = 0.0, 0, False
   for chunk in chunks:
     now = time.perf_counter()
-    blocks += len(chunk) if begun else 0  # the first chunk came with the start of TensorFlow
+    blocks += len(chunk) if begun else 0  # the first chunk includes the start of TensorFlow
     begun = begun or now
     rest.append(chunk)
     cut = sum(map(len, rest)) // size
@@ -103,4 +104,4 @@ def batches(
 if __name__ == "__main__":
   code = command.exit_code(lambda: serve(None), stopped="")
   sys.stderr.flush()
-  os._exit(code)  # threads of TensorFlow that still read ahead would abort the interpreter's own end
+  os._exit(code)  # at a normal exit, TensorFlow threads that still read ahead would abort

@@ -1,4 +1,4 @@
-"""The trainer's side of a feed: a child process that reads a Task; its blocks as records. No TensorFlow."""
+"""The trainer's side of a feed: starts the child process and returns its blocks as records."""
 
 import collections
 import contextlib
@@ -17,17 +17,17 @@ from data.command import run_child
 from data.feed import messages
 from data.prepare import from_config
 
-CALLS = 8  # of `numbered` whose batches are kept: those read ahead, and those before a spike or a bad step
+CALLS = 8  # calls of `numbered` whose batches are kept, for reading ahead and for looking back at spikes
 
 
 class Feed:
-  """A child process that reads a Task or Mixture, and ends with this one."""
+  """A child process that reads a Task or Mixture; it ends when this process ends."""
 
   def __init__(self, source: str, flags: Sequence[str]) -> None:
-    """Starts `python -m data.feed` with these flags and waits until it has found the Task `source`.
+    """Starts `python -m data.feed` with these flags and waits until it has opened the Task `source`.
 
-    `facts` and `described` are those of `stream.Stream`; `heldout` is [blocks, length] int32. The errors are
-    those of the child, with fields of the config for its flags.
+    `facts` and `described` are those of `stream.Stream`; `heldout` is [blocks, length] int32. Errors of the
+    child are raised again, with fields of the config instead of flags.
     """
     self.source = source
     child_in, commands = os.pipe()
@@ -38,19 +38,19 @@ class Feed:
     arguments = (command, child_in, child_out, self._ended)
     self._thread = threading.Thread(target=_run, args=arguments, daemon=True, name="feed")
     self._thread.start()
-    # The child ends when its stdin does: when this is closed, and when this process ends in whatever way.
+    # Closing the child's stdin ends it; the system closes the pipe if this process is killed.
     self._close = weakref.finalize(self, os.close, commands)
     self.described, self.heldout = self.receive()
     self.facts: dict[str, Any] = self.described.pop("facts")
 
   def begin(self, batch: int) -> dict[str, Any]:
-    """Asks for all batches from this one on; returns how fast the child reads, as `__main__.batches` says."""
-    with contextlib.suppress(BrokenPipeError):  # it is gone: `receive` says why
+    """Requests all batches from `batch` on; returns the child's speed (see `__main__.batches`)."""
+    with contextlib.suppress(BrokenPipeError):  # the child has ended, and `receive` raises its error
       os.write(self._commands, f"{json.dumps(batch)}\n".encode())
     return self.receive()[0]
 
   def receive(self) -> tuple[dict[str, Any], np.ndarray]:
-    """Returns the next message; if there is none any more, raises the error that the child ended with."""
+    """Returns the next message; if the child has ended, raises its error."""
     try:
       return messages.receive(self._answers)
     except EOFError:
@@ -58,20 +58,19 @@ class Feed:
     code, reason = self._ended[0]
     if code in (errors.ConfigError.exit_code, errors.DataError.exit_code):
       raise errors.of_code(code, from_config.with_fields(reason))
-    how = f"killed by signal {-code}" if code < 0 else reason  # the last line it wrote
     raise errors.PeerError(
-      f"the process that reads {self.source} is gone ({how}); start the same command again, which goes on "
+      f"the process that reads {self.source} has ended ({reason}); run the same command again, which resumes "
       "from the newest checkpoint"
     )
 
   def close(self) -> None:
-    """Ends the child."""
+    """Ends the child process and waits for it."""
     self._close()
     self._thread.join()
 
 
 def _run(command: list[str], child_in: int, child_out: int, ended: list[tuple[int, str]]) -> None:
-  """Runs the child to its end, and only then closes its side of the pipes here."""
+  """Runs the child until it ends, then closes this process's copies of its pipe ends."""
   try:
     ended.append(run_child(command, relay=True, stdin=child_in, stdout=child_out))
   except OSError as error:
@@ -82,40 +81,40 @@ def _run(command: list[str], child_in: int, child_out: int, ended: list[tuple[in
 
 
 class FedRecords:
-  """The training blocks of a feed with the interface of `PackedRecords`; numbers are places in its order."""
+  """The training blocks of a feed, with the interface of `PackedRecords`; numbers follow its order."""
 
   def __init__(self, feed: Feed, *, batch_size: int, words: manifest.VocabularyInfo) -> None:
-    """Takes a feed that no other reads."""
+    """Takes a feed that only this object reads."""
     self.feed, self.vocabulary = feed, words
     self._size = batch_size
     self._lock = threading.Lock()
-    self._kept: dict[int, tuple[np.ndarray, str]] = {}  # batch: its rows, the digest of all up to its end
+    self._kept: dict[int, tuple[np.ndarray, str]] = {}  # batch -> rows, digest of all ids to its end
     self._calls: collections.deque[int] = collections.deque(maxlen=CALLS)
     self._first, self._expected = 0, ""
 
   def begin(self, batch: int, digest: str = "") -> dict[str, Any]:
-    """Begins to read at a batch; returns the speed, as `Feed.begin`.
+    """Starts reading at a batch; returns the speed as `Feed.begin` does.
 
-    Both are what `mark` gave in the run that goes on: reading raises a DataError if the batches
-    before are others now.
+    To resume a run, pass the result of its `mark`: reading raises a DataError if the earlier batches have
+    changed.
     """
     self._first, self._expected = batch, digest
     return self.feed.begin(batch)
 
   def close(self) -> None:
-    """Ends the child."""
+    """Ends the child process."""
     self.feed.close()
 
   def examples(self, step: int, batch_size: int, *, rows: Sequence[int] | None = None) -> list[int]:
-    """Returns the places of the rows of a global batch."""
+    """Returns the numbers of the rows of a global batch."""
     return [step * batch_size + row for row in (range(batch_size) if rows is None else rows)]
 
   def batch(self, step: int, batch_size: int, *, rows: Sequence[int] | None = None) -> np.ndarray:
-    """Returns the rows of the global batch of a step, as `PackedRecords.batch`."""
+    """Returns rows of the global batch of a step, as `PackedRecords.batch` does."""
     return self.numbered(self.examples(step, batch_size, rows=rows))
 
   def numbered(self, numbers: Sequence[int]) -> np.ndarray:
-    """Returns the blocks at these places, [places, length] int32: those of the last CALLS calls or later."""
+    """Returns the blocks with these numbers, [blocks, length] int32; older than CALLS calls are gone."""
     first, last = min(numbers) // self._size, max(numbers) // self._size
     with self._lock:
       self._calls.append(first)
@@ -125,10 +124,10 @@ class FedRecords:
     return rows[np.asarray(numbers) - first * self._size]
 
   def mark(self, batch: int) -> tuple[int, str]:
-    """Returns what `begin` takes to go on at a batch of the last calls, or the one behind them."""
-    if self.feed.facts["records"]:  # nothing before is read again, and their sha256 is compared
+    """Returns the arguments of `begin` to resume at a batch of the last calls, or at the next one."""
+    if self.feed.facts["records"]:  # nothing earlier is read again; `facts` has the sha256
       return batch, ""
-    # Without the lock, which the thread that reads ahead holds while it waits for the child.
+    # Without the lock: the thread that reads ahead holds it while it waits for the child.
     return batch, self._expected if batch == self._first else self._kept[batch - 1][1]
 
   def _batch(self, number: int) -> np.ndarray:
@@ -136,36 +135,36 @@ class FedRecords:
       content, rows = self.feed.receive()
       if content["number"] == self._first and self._expected not in ("", content["before"]):
         raise errors.DataError(
-          f"{self.feed.source} gives other blocks now than to the {self._first:,} steps of this run "
-          f"({self._expected[:12]}... -> {content['before'][:12]}...): its data changed, or its order is not "
-          "a function of the seed; bring the old data back, or start a new run with the weights of this one "
-          "(--workdir=NEW --config.train.init_from=WORKDIR)"
+          f"{self.feed.source} no longer gives the blocks of the first {self._first:,} steps of this run "
+          f"({self._expected[:12]}... -> {content['before'][:12]}...): its data changed, or its order does "
+          "not depend only on the seed; restore the data, or start a new run with these weights:\n"
+          "  --workdir=NEW --config.train.init_from=WORKDIR"
         )
       self._kept[content["number"]] = rows, content["sha256"]
     return self._kept[number][0]
 
 
 class HeldoutBlocks:
-  """Held-out blocks in memory, with the interface of `PackedRecords`."""
+  """Held-out blocks in memory, with the interface of `records.HeldoutRecords`."""
 
   def __init__(self, blocks: np.ndarray, words: manifest.VocabularyInfo) -> None:
     """Takes [blocks, length] int32, padded with [PAD]."""
     self.vocabulary, self._blocks = words, blocks
 
   def __len__(self) -> int:
-    """Returns how many there are."""
+    """Returns the number of blocks."""
     return len(self._blocks)
 
   def unigram(self) -> np.ndarray:
-    """Returns the count of each id in these very blocks, [vocab] int64: those of the stream are not known."""
+    """Returns the count of each id in these blocks, [vocab] int64; the stream's counts are unknown."""
     counts = np.bincount(self._blocks.ravel(), minlength=self.vocabulary.size)
     counts[self.vocabulary.special_ids["pad"]] = 0
     return counts
 
   def rows(self, start: int, stop: int) -> np.ndarray:
-    """Returns blocks [start, stop), no more than there are, [at most stop - start, length] int32."""
+    """Returns the blocks [start, stop), fewer at the end: [at most stop - start, length] int32."""
     return self._blocks[start:stop]
 
   def numbered(self, numbers: Sequence[int]) -> np.ndarray:
-    """Returns, as `rows`, the blocks with these numbers, but those that there are not."""
+    """Returns the blocks with these numbers, [blocks, length] int32; numbers past the end are skipped."""
     return self._blocks[[number for number in numbers if number < len(self)]]

@@ -1,4 +1,4 @@
-"""Messages between a feed and its trainer: a line of JSON, then the rows that it announces as raw int32."""
+"""Messages from a feed to its trainer: a line of JSON, then rows of raw int32 if it has a shape."""
 
 import json
 from typing import Any, BinaryIO
@@ -9,7 +9,7 @@ _DTYPE = np.dtype("<i4")
 
 
 def send(pipe: BinaryIO, content: dict[str, Any], rows: np.ndarray | None = None) -> None:
-  """Writes a message, with [rows, length] ids if there are some."""
+  """Writes a message, with optional ids of shape [rows, length]."""
   shape = None if rows is None else rows.shape
   pipe.write(json.dumps(content | {"shape": shape}).encode() + b"\n")
   if rows is not None:
@@ -18,7 +18,7 @@ def send(pipe: BinaryIO, content: dict[str, Any], rows: np.ndarray | None = None
 
 
 def receive(pipe: BinaryIO) -> tuple[dict[str, Any], np.ndarray]:
-  """Reads a message and its rows, [0] int32 where it has none; EOFError: the other side is gone."""
+  """Reads a message and its rows, [0] int32 if it has none; EOFError: the sender has ended."""
   line = pipe.readline()
   if not line.endswith(b"\n"):
     raise EOFError

@@ -1,4 +1,4 @@
-"""A seqio Task or Mixture as blocks of ids: a function of its name, its data, the seed and the versions."""
+"""Streams a seqio Task or Mixture as blocks of ids, reproducible for the same data, seed and versions."""
 
 import argparse
 import collections
@@ -23,22 +23,22 @@ from data import (
 from data.prepare import pipeline, sentences, tokenised
 from data.tasks import PreparedTask
 
-HELDOUT = ("validation", "heldout", "test")  # the splits to evaluate on: the first of them that is there
-PACKAGES = ("seqio", "tensorflow", "tensorflow-datasets")  # decide the order of the examples
+HELDOUT = ("validation", "heldout", "test")  # the first of these that exists is the split for evaluation
+PACKAGES = ("seqio", "tensorflow", "tensorflow-datasets")  # their versions affect the order of examples
 CHUNK_CHARACTERS = 1_000_000  # of text packed at a time; only the last block of a chunk is short
-CHUNK_IDS = 250_000  # the same of text that is tokenised already
-CHUNK_BLOCKS = 256  # blocks handed on at a time where the Task packs
-CHUNK_EXAMPLES = 100_000  # after as many a chunk ends, however short they are
+CHUNK_IDS = 250_000  # the same for Tasks of ids
+CHUNK_BLOCKS = 256  # blocks in a chunk if the Task itself packs
+CHUNK_EXAMPLES = 100_000  # most examples in a chunk, however short they are
 
 
 class Stream:
-  """The blocks of a Task or Mixture; the flags of `data.feed.__main__` say of which."""
+  """The blocks of the Task or Mixture that the flags of `data.feed.__main__` name."""
 
   def __init__(self, asked: argparse.Namespace) -> None:
-    """Finds the Task and the vocabulary.
+    """Opens the Task and the vocabulary.
 
-    DataError: either is missing, has no split to train on, or gives ids of another vocabulary. ConfigError:
-    no vocabulary is named where the Task gives text, or its blocks are packed otherwise than asked for.
+    DataError: the Task or vocabulary is missing, the Task has no training split, or its ids are of another
+    vocabulary. ConfigError: the Task has text and no vocabulary is named, or its blocks have another packing.
     """
     self._asked = asked
     self._name = asked.source.removeprefix("seqio:")
@@ -47,14 +47,14 @@ class Stream:
     self._ids = self._of_ids()
     self._words = vocabulary.load_cached(self._vocabulary())
     self._pad = self._words.special_ids.pad
-    # What `data.prepare` says about examples names them by their unit.
+    # Functions of `data.prepare` name this unit in their messages.
     part = seqio_tasks.Part(self._name, 1, tokenised=self._ids)
     self._unit = sources.Unit("seqio", self._name, part=part)
 
   def facts(self) -> dict:
-    """Returns what decides the blocks, as JSON values; a run remembers them and refuses others.
+    """Returns the facts that determine the blocks, as JSON values; a resumed run must have the same.
 
-    'records' is the sha256 of the records of a Task over prepared records, which can begin anywhere; else ''.
+    'records' is the sha256 of a `PreparedTask`'s records, which can start at any block; '' for other Tasks.
     """
     name, task = self._asked.module, self._task
     module = (sys.modules.get(name) or sys.modules.get(pathlib.Path(name).stem)) if name else None
@@ -67,7 +67,7 @@ class Stream:
     }
 
   def described(self) -> dict:
-    """Returns the directory of the vocabulary, how blocks are packed, the split to evaluate on ('': none)."""
+    """Returns the vocabulary's directory, the packing, the split for evaluation ('': none) and all splits."""
     splits = [split for split in HELDOUT if split in self._task.splits]
     return {
       "vocabulary": self._vocabulary(),
@@ -77,7 +77,7 @@ class Stream:
     }
 
   def heldout(self, number: int) -> np.ndarray:
-    """Returns the first blocks of the split to evaluate on, in its order: [at most number, length] int32."""
+    """Returns the first blocks of the split for evaluation, unshuffled: [at most number, length] int32."""
     split = self.described()["heldout"]
     blocks = (
       list(_first(self._chunks(split, shuffle=False, num_epochs=1), number)) if number and split else []
@@ -85,10 +85,10 @@ class Stream:
     return np.concatenate([np.zeros((0, self._asked.length), np.int32), *blocks])
 
   def chunks(self, first: int = 0) -> tuple[int, Iterator[np.ndarray]]:
-    """Returns the training blocks without end, several at a time, from a block on that is at most `first`.
+    """Returns the number of the first block, and an endless iterator over chunks of training blocks.
 
-    The first value is the number of that block: `first` where the Task begins anywhere, else 0. Chunks are
-    [blocks, length] int32, padded with [PAD].
+    The number is `first` if the Task can start at any block, else 0. Chunks are [blocks, length] int32,
+    padded with [PAD].
     """
     start = {"first": first} if isinstance(self._task, PreparedTask) else {}
     chunks = self._chunks(seqio_tasks.SPLIT, shuffle=True, num_epochs=None, **start)
@@ -98,16 +98,16 @@ class Stream:
     blocks = empty = 0
     for chunk in chunks:
       blocks, empty = blocks + len(chunk), 0 if len(chunk) else empty + 1
-      if empty == 3:  # and so would be all that follow
+      if empty == 3:  # then all later chunks are empty too
         break
       yield chunk
     raise errors.DataError(
-      f"{self._asked.source} ended after {blocks:,} blocks, though it is read with num_epochs=None; expected "
-      "text, and no preprocessor behind the Task's cache that takes a part of it"
+      f"{self._asked.source} ended after {blocks:,} blocks, although it is read with num_epochs=None; "
+      "expected text, and no preprocessor after the Task's cache that takes only a part of it"
     )
 
   def _of_ids(self) -> task_features.Tokenised | None:
-    """Returns what is known of a Task's ids, of a Mixture's its first Task's; None: text."""
+    """Returns the description of the ids of the Task, or of a Mixture's first Task; None: it has text."""
     tasks = seqio_tasks.tasks_of(self._task)
     of_tasks = [task_features.ids_of(task, self._asked.text_field) for task in tasks]
     for task, ids in zip(tasks, of_tasks):
@@ -125,16 +125,17 @@ class Stream:
 
   def _vocabulary(self) -> str:
     ids, named = self._ids, self._asked.vocabulary
-    if not named and not ids:
-      raise errors.ConfigError(
-        f"{self._asked.source} gives text, and no vocabulary is named; make one by `python -m "
-        "data.vocabulary train`, then give --vocabulary=DIR"
-      )
     if named and ids and vocabulary.load_cached(named).digest != ids.digest:
       raise errors.DataError(
-        f"{self._asked.source} gives ids of {ids.vocabulary}, not of --vocabulary={named}; leave that out"
+        f"{self._asked.source} gives ids of {ids.vocabulary}, not of --vocabulary={named}; remove that flag"
       )
-    return named or ids.vocabulary
+    chosen = named or (ids.vocabulary if ids else "")
+    if not chosen:
+      raise errors.ConfigError(
+        f"{self._asked.source} gives text, and no vocabulary is named; train one with `python -m "
+        "data.vocabulary train`, then name it:\n  --vocabulary=DIR"
+      )
+    return chosen
 
   def _chunks(self, split: str, **options) -> Iterator[np.ndarray]:
     with _reading(self._asked.source):
@@ -145,7 +146,7 @@ class Stream:
       padded = np.full((len(blocks), self._asked.length), self._pad, np.int32)
       for row, block in zip(padded, blocks):
         row[: block.size] = block
-      # seqio has shuffled the documents; the blocks of a long one would still follow each other.
+      # seqio shuffles documents, so without this the blocks of a long document would be neighbours.
       is_packed_here = options["shuffle"] and not (self._ids and self._ids.packing)
       yield order.permutation(padded) if is_packed_here else padded
 
@@ -155,7 +156,6 @@ class Stream:
         yield example[feature]
 
   def _of_texts(self, dataset) -> Iterator[list[np.ndarray]]:
-    """Yields the blocks of a chunk of texts; a line is a paragraph."""
     feature = task_features.text_feature(self._task, dataset.element_spec, self._asked.text_field)
     texts = map(tfds_reader.as_text, self._examples(dataset, feature))
     counts: collections.Counter = collections.Counter()
@@ -173,7 +173,7 @@ class Stream:
       )
 
   def _of_id_examples(self, dataset) -> Iterator[list[np.ndarray]]:
-    """Yields blocks as they are, and those that other ids are packed to."""
+    """Yields the blocks of each chunk of ids: finished blocks unchanged, other ids packed."""
     assert self._ids
     examples = (
       tokenised.checked(self._unit, np.asarray(ids), self._words)
@@ -193,20 +193,20 @@ class Stream:
 
 @contextlib.contextmanager
 def _reading(source: str) -> Iterator[None]:
-  """Makes a DataError of whatever seqio, TensorFlow or a user's preprocessors raise in the block."""
+  """Turns any error of seqio, TensorFlow or a user's preprocessors in the block into a DataError."""
   try:
     yield
   except errors.UserError:
     raise
   except Exception as error:
     line = errors.on_one_line(error)
-    # Of code that TensorFlow rewrites the message begins with a trace, and ends with what failed.
+    # Messages from code that TensorFlow rewrites begin with a trace and end with the failure.
     reason = errors.named_reason(error, words=line if len(line) < 300 else f"{line[:80]} ... {line[-200:]}")
-    raise errors.DataError(f"{source} cannot be read ({reason}); mend the Task") from error
+    raise errors.DataError(f"{source} cannot be read ({reason}); correct the Task") from error
 
 
 def _cut(examples: Iterable, most: int, size: Callable) -> Iterator[list]:
-  """Yields lists of examples whose sizes add up to `most`; the last may be shorter."""
+  """Yields lists of examples whose sizes add up to at least `most`; the last list may be shorter."""
   chunk, whole = [], 0
   for example in examples:
     chunk.append(example)
@@ -219,7 +219,7 @@ def _cut(examples: Iterable, most: int, size: Callable) -> Iterator[list]:
 
 
 def _first(chunks: Iterator[np.ndarray], number: int) -> Iterator[np.ndarray]:
-  """Yields the first blocks of chunks, so many in all."""
+  """Yields chunks with the first `number` blocks in total."""
   for chunk in chunks:
     yield chunk[:number]
     number -= len(chunk)

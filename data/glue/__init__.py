@@ -1,4 +1,4 @@
-"""GLUE and SNLI: splits as plain values, from the official files or a TFDS data_dir. No TensorFlow here.
+"""Reads splits of GLUE and SNLI from the official files or a TFDS data_dir, without loading TensorFlow.
 
 Commands:
   python -m data.glue import DIR [--output=TFDS_DIR]    official files -> a TFDS data_dir that works offline
@@ -28,23 +28,23 @@ __all__ = [
 
 
 def read(directory: str, task: str, split: str, *, download: bool = False) -> Split:
-  """Reads one split of one task; see `read_all`, which shares a child process between TFDS data sets."""
+  """Reads one split of a task; for several splits use `read_all`, which starts only one child process."""
   return read_all(directory, [(task, split)], download=download)[0]
 
 
 def read_all(directory: str, wanted: Sequence[tuple[str, str]], *, download: bool = False) -> list[Split]:
-  """Reads splits of tasks; the rows of each are in the order of the official files.
+  """Reads splits of tasks; rows are in the order of the official files.
 
   Args:
     directory: a folder of official files, such as DIR/CoLA/train.tsv or .tsv.gz (or subsets of them,
       DIR/MNLI/train.subset.tsv), or a data_dir of TFDS; '': TFDS's default.
     wanted: (task, split) pairs; a split is named as its official file: 'train', 'dev', 'test', and for MNLI
       'dev_matched', 'dev_mismatched', 'test_matched', 'test_mismatched'.
-    download: whether TFDS may download and prepare what is missing.
+    download: whether TFDS may download and prepare missing data sets.
 
   Raises:
     ConfigError: unknown task or split.
-    DataError: a split is not there (see `check`), or is damaged.
+    DataError: a split is missing (see `check`), or damaged.
   """
   check(directory, wanted, download=download)
   pairs = [(known_task(name), split) for name, split in wanted]
@@ -62,12 +62,12 @@ def read_all(directory: str, wanted: Sequence[tuple[str, str]], *, download: boo
 
 
 def check(directory: str, wanted: Sequence[tuple[str, str]], *, download: bool = False) -> None:
-  """Looks whether the splits of `read_all` are there: opens only TFDS's descriptions, uses no network.
+  """Checks that the splits for `read_all` exist; opens only TFDS's descriptions, uses no network.
 
   Raises:
     ConfigError: unknown task or split.
-    DataError: some are not there; the line names all, where the first was looked for, and what mends it. Or
-      a TFDS description is damaged.
+    DataError: splits are missing (the message names all of them, and the path of the first), or a TFDS
+      description is damaged.
   """
   pairs = [(known_task(name), split) for name, split in wanted]
   for task, split in pairs:
@@ -78,7 +78,7 @@ def check(directory: str, wanted: Sequence[tuple[str, str]], *, download: bool =
 
 
 def available(directory: str, task: str) -> tuple[str, ...]:
-  """Returns the splits that `read` finds without a download; ConfigError for an unknown task."""
+  """Returns the splits that `read` can read without a download; ConfigError for an unknown task."""
   row = known_task(task)
   return tuple(split for split in row.sizes if _is_there(directory, row, split))
 
@@ -91,10 +91,10 @@ def _is_there(directory: str, task: GlueTask, split: str) -> bool:
 
 
 def fraction(split: Split, fraction: float, seed: int) -> Split:
-  """Returns a part of a training set for studies with few labels (COCO-LM figure 7: 1 %, 10 %, ...).
+  """Returns a random part of a training set, for studies with few labels (COCO-LM figure 7).
 
-  The first rows of a permutation that the seed decides, in the order of the file, at least one: for one seed
-  a smaller part is a subset of a larger one. ConfigError: the fraction is outside (0, 1].
+  The part has at least one row, in the order of the file. With one seed, a smaller part is a subset of a
+  larger one. ConfigError: the fraction is outside (0, 1].
   """
   if not 0 < fraction <= 1:
     raise errors.ConfigError(f"fraction={fraction} of the training set is outside (0, 1]")
@@ -102,13 +102,12 @@ def fraction(split: Split, fraction: float, seed: int) -> Split:
 
 
 def fraction_rows(count: int, fraction: float, seed: int) -> np.ndarray:
-  """[rows] int64, increasing: the rows of a set of `count` that `fraction` takes."""
+  """Returns the indices of the rows in a `fraction` of `count` rows: [rows] int64, ascending."""
   number = max(1, round(fraction * count))
   return np.sort(np.random.default_rng(seed).permutation(count)[:number])
 
 
 def _missing_line(directory: str, missing: Sequence[tuple[GlueTask, str]]) -> str:
-  """What was looked for and what mends it."""
   task, split = missing[0]
   path = tfds_reader.find(directory, task.tfds_name)
   stem = dict(task.stems).get(split, (split,))[0]
@@ -117,21 +116,19 @@ def _missing_line(directory: str, missing: Sequence[tuple[GlueTask, str]]) -> st
     looked = f"{pathlib.Path(directory) / task.folders[0] / stem}.tsv (or .tsv.gz) and {looked}"
   if path:
     splits = ", ".join(tfds_reader.split_sizes(path))
-    looked += f", which is there with no {tfds_reader.split_name(split)!r} but {splits}"
-  importable = (
-    "" if task.name == "snli" else " (`python -m data.glue import DIR --output=TFDS_DIR` makes one)"
-  )
+    looked += f", which has no {tfds_reader.split_name(split)!r} but {splits}"
+  importable = "" if task.name == "snli" else " (made by `python -m data.glue import DIR --output=TFDS_DIR`)"
   more = ", ".join(f"{row.name} {name}" for row, name in missing[1:])
   return (
     f"no {split} split of {task.name} in {tfds_reader.place(directory)}"
     + (f", nor {more}" if more else "")
-    + f": looked for {looked}; set --config.data.directory to a folder of the official files or a TFDS "
+    + f": looked for {looked}; set --config.data.directory=DIR, a folder of the official files or a TFDS "
     f"directory{importable}, or let TFDS download it with --download"
   )
 
 
 def _from_tfds(task: GlueTask, split: str, examples: list[tfds_reader.Example], source: str) -> Split:
-  if examples and "idx" in examples[0]:  # the row in the official file; TFDS shuffles
+  if examples and "idx" in examples[0]:  # the row number in the official file; TFDS shuffles rows
     examples = sorted(examples, key=lambda example: example["idx"])
   labels_there = [example.get("label") for example in examples]
   dropped = 0
@@ -152,7 +149,7 @@ def _from_tfds(task: GlueTask, split: str, examples: list[tfds_reader.Example], 
 
 
 def _label_text(task: GlueTask, label: str | float | None) -> str:
-  """Returns a label of TFDS as our table names it: its classes have other names and another order."""
+  """Returns a TFDS label in the names of `GlueTask.labels`; TFDS has other names and another order."""
   if label is None or task.is_regression:
     return "" if label is None else str(label)
   names = task.tfds_labels or task.labels

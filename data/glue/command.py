@@ -1,4 +1,4 @@
-"""The command `python -m data.glue import`: official files become a TFDS directory that works offline."""
+"""The command `python -m data.glue import`: converts official files to a TFDS directory for offline use."""
 
 from data import command, tfds_reader
 from data.glue import import_files
@@ -6,7 +6,7 @@ from data.glue import import_files
 _DESCRIPTION = """Reads the official GLUE files below DIR (DIR/CoLA/train.tsv or .tsv.gz, ...), checks the
 rows of every split against the official numbers, and builds a TFDS data_dir from them. Then
 `tfds.load('glue/cola', data_dir=TFDS_DIR)` and --config.data.directory=TFDS_DIR work without a network.
-Tasks that are not there are reported and left out. A task that is in TFDS_DIR already is left alone."""
+Missing tasks are reported and skipped. A task that exists in TFDS_DIR is not changed."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -18,7 +18,7 @@ def main(arguments: list[str] | None = None) -> int:
     help="official files -> a TFDS data_dir",
     description=_DESCRIPTION,
   )
-  text = "folder with CoLA, SST-2, MRPC, ... in it"
+  text = "folder that contains CoLA, SST-2, MRPC, ..."
   importer.add_argument("directory", metavar="DIR", bucket=command.FETCHED, help=text)
   importer.add_argument(
     "--output",
@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
   importer.add_argument(
     "--allow_differing_sizes",
     action="store_true",
-    help="import splits whose number of rows is not the official one; their results are no GLUE scores",
+    help="import splits with other than the official number of rows; their results are not GLUE scores",
   )
 
   def run() -> None:

@@ -1,6 +1,7 @@
-"""Official GLUE files, checked, to a data_dir that TFDS reads offline."""
+"""Converts official GLUE files, after checks, to a data_dir that TFDS can read offline."""
 
 import contextlib
+import logging
 import os
 import pathlib
 import tempfile
@@ -9,29 +10,31 @@ from typing import Any
 
 import numpy as np
 
-from data import errors, progress, tfds_reader
+from data import errors, tfds_reader
 from data.glue import tsv
 from data.glue.tasks import TASKS, GlueTask, Split
 
-# A task, the name of a split, and what its file holds; None: there is no file.
+logger = logging.getLogger(__name__)
+
+# A task, the name of a split, and its content; None: the file is missing.
 _Row = tuple[GlueTask, str, Split | None]
 
 
 def import_files(directory: str, output: str, *, allow_differing_sizes: bool = False) -> None:
-  """Builds `<output>/glue/<task>/<version>` for every official task found in a directory.
+  """Builds `<output>/glue/<task>/<version>` for every official task in a directory.
 
-  What else is in `output`, a data_dir of TFDS, stays.
+  `output` is a data_dir of TFDS; its other contents stay.
 
   Raises:
     ConfigError: the output is a file.
-    DataError: no task is found, a file is damaged, a size differs from the official one and that is not
-      allowed, or the output has other data of a task.
+    DataError: there is no task, a file is damaged, a size is not the official one and that is not allowed,
+      or the output has other data of a task.
   """
   target = pathlib.Path(output).expanduser().absolute()
   if target.exists() and not target.is_dir():
     raise errors.ConfigError(f"--output={output} is a file; name a directory")
   if not pathlib.Path(directory).expanduser().is_dir():
-    raise errors.DataError(f"{directory}: no such directory; expected the folder with CoLA, SST-2, ... in it")
+    raise errors.DataError(f"{directory}: no such directory; expected a folder with CoLA, SST-2, ... in it")
   rows = list(_look(directory))
   tasks: dict[str, dict[str, Split]] = {}
   for task, name, split in rows:
@@ -48,7 +51,7 @@ def import_files(directory: str, output: str, *, allow_differing_sizes: bool = F
   if differing and not allow_differing_sizes:
     raise errors.DataError(
       f"{', '.join(differing)}: not the official number of rows (see the table); use the complete official "
-      "files, or --allow_differing_sizes if the difference is meant"
+      "files, or accept the difference:\n  --allow_differing_sizes"
     )
   _build(tasks, target)
 
@@ -74,12 +77,11 @@ def _report(rows: list[_Row]) -> str:
 
 
 def _build(splits_of_tasks: dict[str, dict[str, Split]], output: pathlib.Path) -> None:
-  """Builds all tasks aside and moves each into its place."""
   wanted = {name: splits for name, splits in splits_of_tasks.items() if not _is_there(name, splits, output)}
   if wanted:
-    progress.say(f"building {', '.join(wanted)} (TensorFlow takes some seconds to load)")
+    logger.info(f"building {', '.join(wanted)} (TensorFlow takes some seconds to load)")
     output.parent.mkdir(parents=True, exist_ok=True)
-    # TFDS builds in <data_dir>/glue/<task>/<version>, so what is built aside is a whole data_dir.
+    # TFDS builds in <data_dir>/glue/<task>/<version>, so the temporary directory is a whole data_dir.
     with tempfile.TemporaryDirectory(prefix=f"{output.name}.", suffix=".part", dir=output.parent) as aside:
       with _quiet_tfds() as tfds:
         built = [_build_task(tfds, TASKS[name], splits, aside) for name, splits in wanted.items()]
@@ -88,10 +90,10 @@ def _build(splits_of_tasks: dict[str, dict[str, Split]], output: pathlib.Path) -
         target.parent.mkdir(parents=True, exist_ok=True)
         path.rename(target)
   kept = [name for name in splits_of_tasks if name not in wanted]
-  progress.say(f"{output}: {len(wanted)} tasks added ({', '.join(wanted) or 'none'})")
+  logger.info(f"{output}: {len(wanted)} tasks added ({', '.join(wanted) or 'none'})")
   if kept:
-    progress.say(f"{output}: there already, with the same numbers of rows: {', '.join(kept)}")
-  progress.say(f"use it with --config.data.directory={output}, or tfds.load('glue/...', data_dir={output!s})")
+    logger.info(f"{output}: there already, with the same numbers of rows: {', '.join(kept)}")
+  logger.info(f"use it with --config.data.directory={output}, or tfds.load('glue/...', data_dir={output!s})")
 
 
 def _is_there(name: str, splits: dict[str, Split], output: pathlib.Path) -> bool:
@@ -109,7 +111,7 @@ def _is_there(name: str, splits: dict[str, Split], output: pathlib.Path) -> bool
 
 @contextlib.contextmanager
 def _quiet_tfds():
-  """Yields TFDS without its progress and notices: what matters is in the report."""
+  """Yields TFDS without its progress bars and notices."""
   tfds = tfds_reader.import_tfds()
   from absl import logging
 
@@ -124,7 +126,7 @@ def _quiet_tfds():
 
 
 def _build_task(tfds: Any, task: GlueTask, splits: dict[str, Split], data_dir: str) -> pathlib.Path:
-  """Builds one data set as TFDS's own builder would: its features, order of labels, splits and version."""
+  """Builds one data set with the features, order of labels, splits and version of TFDS's own builder."""
   config = next(
     config for config in tfds.builder_cls("glue").BUILDER_CONFIGS if f"glue/{config.name}" == task.tfds_name
   )
@@ -153,7 +155,7 @@ def _examples(task: GlueTask, split: Split) -> Iterator[dict[str, Any]]:
   class_names = task.tfds_labels or task.labels
   columns = [split.first] if split.second is None else [split.first, split.second]
   for row, texts in enumerate(zip(*columns)):
-    label: Any = -1  # TFDS's own sign of a test row
+    label: Any = -1  # TFDS's label of a test row
     if split.labels is not None:
       label = float(split.labels[row]) if task.is_regression else class_names[split.labels[row]]
     yield {**dict(zip(task.tfds_texts or task.texts, texts)), "label": label, "idx": row}

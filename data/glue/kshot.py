@@ -1,4 +1,4 @@
-"""K examples of each class: LM-BFF's files, or drawn from a full training set as LM-BFF draws them."""
+"""K examples of each class: reads LM-BFF's files, or draws them from a training set as LM-BFF does."""
 
 import os
 import pathlib
@@ -10,24 +10,24 @@ from data import errors
 from data.glue import tsv
 from data.glue.tasks import GlueTask, Split, known_task
 
-_MIDDLE = 2.5  # STS-B is drawn as two classes, scores below and from here
+_MIDDLE = 2.5  # STS-B is drawn as two classes: scores below it, and from it on
 
 
 def read(directory: str | os.PathLike, task: str, *, k: int = 16, seed: int) -> tuple[Split, Split]:
-  """Reads `<directory>/<task's folder>/<k>-<seed>/train.tsv` and its dev.tsv (MNLI: dev_matched.tsv).
+  """Reads train.tsv and dev.tsv (MNLI: dev_matched.tsv) in `<directory>/<task's folder>/<k>-<seed>`.
 
   Args:
     directory: LM-BFF's `data/k-shot`; its files may be gzipped.
     task: name of a GLUE task, or 'snli'.
-    k: examples of each class in either set (of STS-B 2 k rows).
-    seed: names the draw; the published ones are 13, 21, 42, 87 and 100.
+    k: examples of each class in each set (STS-B has 2 k rows).
+    seed: of the draw; LM-BFF published 13, 21, 42, 87 and 100.
 
   Returns:
     Training and development set.
 
   Raises:
     ConfigError: unknown task.
-    DataError: the files are not there (the draws that are there are named), damaged, or hold other numbers
+    DataError: the files are missing (the message names the draws that exist), damaged, or have other numbers
       of a class.
 
   Source: princeton-nlp/LM-BFF, tools/generate_k_shot_data.py.
@@ -42,9 +42,9 @@ def read(directory: str | os.PathLike, task: str, *, k: int = 16, seed: int) -> 
 
 
 def check(directory: str | os.PathLike, tasks: Sequence[str], *, k: int = 16, seeds: Sequence[int]) -> None:
-  """Looks whether the files of all draws are there, and opens none; arguments as of `read`.
+  """Checks that the files of all draws exist, without opening them; arguments as for `read`.
 
-  ConfigError: unknown task. DataError: some are not there; the line names all, and the draws that are there.
+  ConfigError: unknown task. DataError: files are missing; the message names them, and the draws that exist.
   """
   rows = [known_task(task) for task in tasks]
   wanted = [path for row in rows for seed in seeds for path in _paths(directory, row, k, seed).values()]
@@ -56,28 +56,28 @@ def check(directory: str | os.PathLike, tasks: Sequence[str], *, k: int = 16, se
   draws = ", ".join(sorted(draw.name for draw in folder.glob("*-*"))) or "none"
   more = "".join(f", nor {other.relative_to(other.parents[2])}" for other in missing[1:])
   raise errors.DataError(
-    f"{path} (or .gz) is not there{more}; {folder} has the draws (k-seed) {draws}; choose one of them with "
-    "--config.prompt.shots and --config.prompt.splits, or leave prompt.directory empty and draw from the "
-    "full training set in --config.data.directory"
+    f"{path} (or .gz) is missing{more}; {folder} has the draws (k-seed) {draws}; choose one of them with "
+    "--config.prompt.shots=K and --config.prompt.splits=SEEDS, or draw from the full training set in "
+    "data.directory with --config.prompt.directory="
   )
 
 
 def sample(split: Split, k: int, seed: int) -> tuple[Split, Split]:
-  """Draws k training and k development rows of each class, disjoint: (training set, development set).
+  """Draws k training and k other development rows of each class; returns both sets.
 
-  All rows of `split`, a training set in the order of the official file, are shuffled by `seed` (`read` names
-  LM-BFF's seeds); of each class, in the order in which the classes then appear, the first k are for training
-  and the next k for development. Scores (STS-B) count as two classes, below 2.5 and from 2.5. DataError:
-  there are no labels, or fewer than 2 k rows of a class.
+  All rows of `split`, a training set in the order of the official file, are shuffled by `seed` (`read` lists
+  LM-BFF's seeds). Then the first k rows of each class are for training and the next k for development;
+  classes are in the order of first appearance. Scores (STS-B) count as two classes, below 2.5 and from 2.5.
+  DataError: there are no labels, or fewer than 2 k rows of a class.
 
   Source: princeton-nlp/LM-BFF, tools/generate_k_shot_data.py. The official files of RTE, MRPC and STS-B give
-  its published draws. Those of CoLA do so for seed 100 alone, since that program shuffles CoLA's rows again
-  and again without reading them anew; its SST-2 is another file than GLUE's.
+  its published draws. CoLA's give them only for seed 100, because that program shuffles CoLA's rows
+  repeatedly without reading them again; its SST-2 is another file than GLUE's.
   """
   if k < 1:
     raise errors.ConfigError(f"k={k} examples of each class; expected at least 1")
   if split.labels is None:
-    raise errors.DataError(f"{split.source}: no labels to draw {k} examples of each class by")
+    raise errors.DataError(f"{split.source}: has no labels; {k} examples of each class cannot be drawn")
   classes = _classes(split.labels)
   order = list(range(len(split)))
   np.random.RandomState(seed).shuffle(order)
@@ -99,7 +99,7 @@ def _classes(labels: np.ndarray) -> np.ndarray:
 
 
 def _paths(directory: str | os.PathLike, task: GlueTask, k: int, seed: int) -> dict[str, pathlib.Path]:
-  """{split: file} of a draw; each may be there as '.gz' instead."""
+  """Returns {split: path} of a draw; a file may instead exist with '.gz' added."""
   draw = pathlib.Path(directory).expanduser() / task.folders[0] / f"{k}-{seed}"
   return {stem: draw / f"{stem}.tsv" for stem in ("train", "dev_matched" if task.name == "mnli" else "dev")}
 
@@ -110,5 +110,5 @@ def _check_counts(split: Split, task: GlueTask, k: int) -> None:
   if np.any(counts != k):
     raise errors.DataError(
       f"{split.source}: {', '.join(map(str, counts))} rows of the classes, expected {k} of each; copy the "
-      "file again or make the draw anew"
+      "file again or repeat the draw"
     )

@@ -1,4 +1,4 @@
-"""The GLUE tasks, and SNLI: folders, columns, labels in our order, official sizes, names in TFDS."""
+"""The table of GLUE tasks and SNLI: folders, columns, order of labels, official sizes, names in TFDS."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -8,55 +8,55 @@ import numpy as np
 from data import errors
 
 Sizes = dict[str, tuple[int, ...]]
-Place = Callable[[int], str]  # of a row in the input, for messages
+Place = Callable[[int], str]  # row number -> 'file:line', for messages
 
 
 @dataclasses.dataclass(frozen=True)
 class GlueTask:
-  """Where a task's files are and what their columns mean."""
+  """A task: its files, and the meaning of their columns."""
 
   name: str  # as everywhere in this project, such as 'sst2'
-  folders: tuple[str, ...]  # names of its folder, the official one first
-  texts: tuple[str, ...]  # columns of the first sentence and, where there is one, of the second
+  folders: tuple[str, ...]  # possible names of its folder, the official one first
+  texts: tuple[str, ...]  # columns of the first sentence and, if any, of the second
   label: str  # column of the label; '': the task has none
-  labels: tuple[str, ...]  # label strings, class 0 first; empty: a number from 0 to 5
-  sizes: Sizes  # official numbers of rows of a split, which is named as its official file without '.tsv'
-  tfds_texts: tuple[str, ...] = ()  # features with the sentences in TFDS; empty: named as the columns
-  tfds_labels: tuple[str, ...] = ()  # label strings of TFDS in our order; empty: those of `labels`
-  headerless: tuple[str, ...] = ()  # columns of the training and development files, if they have no header
-  widths: tuple[int, ...] = ()  # columns a row may have where rows differ; the label is then the last one
-  ragged_rows_dropped: bool = False  # not refused: training and development rows of another width
-  unlabelled: str = ""  # the label of rows without agreement, which are dropped; '': there are none
-  stems: tuple[tuple[str, tuple[str, ...]], ...] = ()  # names of files, where not those of the splits
+  labels: tuple[str, ...]  # label strings, class 0 first; empty: a score from 0 to 5
+  sizes: Sizes  # split (name of its official file without '.tsv') -> official numbers of rows
+  tfds_texts: tuple[str, ...] = ()  # features of the sentences in TFDS; empty: the same names
+  tfds_labels: tuple[str, ...] = ()  # label strings of TFDS in the order of `labels`; empty: the same
+  headerless: tuple[str, ...] = ()  # columns of training and development files that have no header
+  widths: tuple[int, ...] = ()  # allowed numbers of columns if rows differ; the label is then the last
+  ragged_rows_dropped: bool = False  # drop training and development rows of another width, no error
+  unlabelled: str = ""  # the label of rows without agreement, which are dropped; '': none
+  stems: tuple[tuple[str, tuple[str, ...]], ...] = ()  # split -> names of its file, if not the split's name
 
   @property
   def tfds_name(self) -> str:
-    """Data set and config in TFDS."""
+    """The data set and config in TFDS."""
     return "snli" if self.name == "snli" else f"glue/{self.name}"
 
   @property
   def is_regression(self) -> bool:
-    """Whether the label is a number (STS-B)."""
+    """True if the label is a score (STS-B)."""
     return bool(self.label) and not self.labels
 
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-  """The rows of one split."""
+  """The rows of one split, as columns."""
 
   first: list[str]  # first sentences, as in the file
-  second: list[str] | None  # second sentences; None: the task has one
-  labels: np.ndarray | None  # [rows] int32 by `GlueTask.labels`, or float32 from 0 to 5; None: not given
+  second: list[str] | None  # second sentences; None: the task has single sentences
+  labels: np.ndarray | None  # [rows] int32, indices in `GlueTask.labels`, or float32 scores; None: unknown
   ids: list[str]  # the index column, or the row's number from 0
-  dropped: int  # rows of the file that the official code drops too, and that are not here
+  dropped: int  # number of rows that were dropped, as in the official code
   source: str  # the file or data set, for messages
-  is_official: bool  # whether these are all rows of the official split; if not, results are no GLUE scores
+  is_official: bool  # all rows of the official split; otherwise results are not GLUE scores
 
   def __len__(self) -> int:
     return len(self.first)
 
   def take(self, rows: Sequence[int] | np.ndarray) -> "Split":
-    """Returns the rows [n] int in that order; they are official only if they are all rows, once each."""
+    """Returns a split of these rows, [n] int, in this order; official only if it has every row once."""
     rows = np.asarray(rows, np.int64)
     is_whole = len(rows) == len(self) and len(np.unique(rows)) == len(self)
     return dataclasses.replace(
@@ -170,23 +170,23 @@ TASKS: dict[str, GlueTask] = {task.name: task for task in _ROWS}
 
 
 def known_task(name: str) -> GlueTask:
-  """Returns a task by name; ConfigError, with the nearest name, if there is none."""
+  """Returns a task by name; ConfigError, with the closest name, if it is unknown."""
   if name not in TASKS:
     raise errors.ConfigError(errors.unknown("GLUE task", name, TASKS))
   return TASKS[name]
 
 
 def check_split(task: GlueTask, split: str) -> None:
-  """Refuses, with a ConfigError that names those there are, a split that a task has not."""
+  """Raises ConfigError, which lists the task's splits, if a task has no such split."""
   if split not in task.sizes:
     raise errors.ConfigError(f"{task.name} has no split {split!r}; its splits are {', '.join(task.sizes)}")
 
 
 def labels_of(task: GlueTask, split: str, texts: list[str], line_of: Place) -> np.ndarray | None:
-  """Turns label strings in our naming into [rows] int32 classes, or float32 scores (STS-B).
+  """Converts label strings to classes, [rows] int32, or to scores, [rows] float32 (STS-B).
 
-  None where a test split comes without labels: all empty or -1. `line_of` turns a row's number into
-  'file:line'. DataError: a label is unknown, outside 0..5 or not a number.
+  None for a test split without labels (all empty or -1). `line_of` converts a row's number to 'file:line'.
+  DataError: a label is unknown, or a score is not a number from 0 to 5.
   """
   if split.startswith("test") and all(text in ("", "-1", "-1.0") for text in texts):
     return None
@@ -199,7 +199,7 @@ def labels_of(task: GlueTask, split: str, texts: list[str], line_of: Place) -> n
     row = next(row for row, text in enumerate(texts) if text not in classes)
     raise errors.DataError(
       f"{line_of(row)}: label {texts[row]!r}, expected one of {', '.join(task.labels)} ({task.name}); "
-      "mend or remove this row"
+      "correct or remove this row"
     ) from None
 
 
@@ -209,5 +209,5 @@ def _score(text: str, line_of: Place, row: int) -> float:
   except ValueError:
     value = np.nan
   if not 0 <= value <= 5:  # also not-a-number
-    raise errors.DataError(f"{line_of(row)}: score {text!r}, expected a number from 0 to 5; mend this row")
+    raise errors.DataError(f"{line_of(row)}: score {text!r}, expected a number from 0 to 5; fix this row")
   return value

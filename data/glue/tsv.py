@@ -1,6 +1,7 @@
-"""GLUE tasks out of files: the official TSVs, and a generic TSV for subsets. Quotes mean nothing in them.
+"""Reads GLUE tasks from files: the official TSV files, and a generic TSV for subsets.
 
-A row is a line, a tab separates columns. All official files are UTF-8, some with a byte-order mark.
+A row is a line, tabs separate columns, and quotes are ordinary characters. All official files are UTF-8, some
+with a byte-order mark.
 """
 
 import dataclasses
@@ -16,14 +17,14 @@ _MRPC_TRAIN, _MRPC_TEST, _MRPC_DEV_IDS = "msr_paraphrase_train.txt", "msr_paraph
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-  """A file with a split in it; `layout` is 'official', 'generic', or 'msr' (Microsoft's files of MRPC)."""
+  """A file of a split; `layout` is 'official', 'generic' or 'msr' (Microsoft's files of MRPC)."""
 
   path: pathlib.Path
   layout: str
 
 
 def find(directory: str | os.PathLike, task: GlueTask, split: str) -> Found | None:
-  """Returns the file of a split in a folder of tasks, official files first; None if there is none."""
+  """Returns the file of a split in a folder of tasks, preferring official files; None if there is none."""
   for folder in task.folders:
     folder_path = pathlib.Path(directory).expanduser() / folder
     for stem in dict(task.stems).get(split, (split,)):
@@ -33,7 +34,7 @@ def find(directory: str | os.PathLike, task: GlueTask, split: str) -> Found | No
       path = existing(folder_path / (_MRPC_TEST if split == "test" else _MRPC_TRAIN))
       if path and (split == "test" or existing(folder_path / _MRPC_DEV_IDS)):
         return Found(path, "msr")
-    # A subset has one development set, whatever it was drawn from.
+    # Subsets have a single development set, also for MNLI.
     stem = "dev" if split == "dev_matched" else split
     if path := existing(folder_path / f"{stem}.subset.tsv"):
       return Found(path, "generic")
@@ -41,16 +42,16 @@ def find(directory: str | os.PathLike, task: GlueTask, split: str) -> Found | No
 
 
 def existing(path: pathlib.Path) -> pathlib.Path | None:
-  """Returns `path`, or the gzipped file of that name beside it; None if there is neither."""
+  """Returns `path` if it exists, else `path` with '.gz' if that exists, else None."""
   packed = path.with_name(path.name + ".gz")
   return path if path.is_file() else packed if packed.is_file() else None
 
 
 def read(file: Found, task: GlueTask, split: str) -> Split:
-  """Reads a split; rows of QQP of another width are dropped, as fairseq does.
+  """Reads a split; rows of QQP with a wrong number of columns are dropped, as in fairseq.
 
-  DataError: the file is damaged, empty or not UTF-8, lacks a column, has one twice, has a row of another
-  width or a label that is unknown or out of range.
+  DataError: the file is damaged, empty or not UTF-8; a column is missing or repeated; a row has a wrong
+  number of columns; a label is unknown or out of range.
   """
   if file.layout == "msr":
     return _read_msr(file.path, task, split)
@@ -58,7 +59,7 @@ def read(file: Found, task: GlueTask, split: str) -> Split:
 
 
 def read_file(path: pathlib.Path, task: GlueTask, split: str, *, is_generic: bool = False) -> Split:
-  """As `read`, for a file of the official or the generic layout wherever it is."""
+  """Reads a file of the official or the generic layout at any path; otherwise as `read`."""
   is_test = split.startswith("test")
   header = () if is_generic or is_test else task.headerless
   text_names = ("sentence1", "sentence2")[: len(task.texts)] if is_generic else task.texts
@@ -102,7 +103,7 @@ def read_file(path: pathlib.Path, task: GlueTask, split: str, *, is_generic: boo
 
 
 def _read_msr(path: pathlib.Path, task: GlueTask, split: str) -> Split:
-  """MRPC as Microsoft ships it: GLUE's development rows are in `dev_ids.tsv`, test labels are not used."""
+  """Reads MRPC in Microsoft's layout: `dev_ids.tsv` lists GLUE's development rows; test labels are unused."""
   whole = read_file(path, task, "train")
   if split == "test":
     return dataclasses.replace(whole, labels=None, is_official=len(whole) in task.sizes[split])
@@ -121,7 +122,7 @@ def _read_msr(path: pathlib.Path, task: GlueTask, split: str) -> Split:
 
 
 class _Table:
-  """The lines of a TSV file; `rows` checks the width of each, `dropped` counts those it left out."""
+  """The lines of a TSV file; `rows` checks their numbers of columns, `dropped` counts dropped rows."""
 
   def __init__(
     self,
@@ -148,7 +149,7 @@ class _Table:
       )
 
   def column(self, name: str) -> int:
-    """Returns where a column is."""
+    """Returns the index of a column."""
     if name in self.header:
       return self.header.index(name)
     raise errors.DataError(
@@ -169,5 +170,5 @@ class _Table:
       else:
         raise errors.DataError(
           f"{self._path}:{number + 1}: {len(fields)} columns, expected "
-          f"{' or '.join(map(str, self._widths))}, separated by tabs (quotes mean nothing); mend this row"
+          f"{' or '.join(map(str, self._widths))}, separated by tabs (quotes mean nothing); correct this row"
         )

@@ -1,5 +1,5 @@
-"""A look at prepared text: sizes, lengths, pieces per word, copies, repairs, on a console and as a page.
+"""Inspects prepared records and vocabularies: sizes, lengths, pieces per word, duplicates, repairs.
 
-`scripts` and `languages` name them, `pieces` counts words of ids, `look` reads a directory, `reports` makes
-tables of that, `page` one HTML page.
+`look` reads a directory, `scripts` and `languages` detect those of texts, `pieces` counts words in ids,
+`reports` makes tables, and `page` an HTML page.
 """

@@ -1,4 +1,4 @@
-"""Tables about one directory, or two beside each other."""
+"""Makes tables about one directory, or about two in neighbouring columns."""
 
 import pathlib
 from collections.abc import Callable, Sequence
@@ -9,18 +9,18 @@ from data.tables import Column, Report, text_column
 
 
 def label(look: Look, looks: Sequence[Look]) -> str:
-  """Returns the last part of a directory's path, or the whole where those of two are the same."""
+  """Returns the last part of a directory's path, or the whole path if two directories share it."""
   names = [pathlib.Path(each.name).absolute().name for each in looks]
   return look.name if len(set(names)) < len(looks) else pathlib.Path(look.name).absolute().name
 
 
 def share(part: float, whole: float) -> str:
-  """Returns a part in percent, '-' of nothing."""
+  """Returns part / whole in percent, '-' if the whole is 0."""
   return f"{part / whole:.2%}" if whole else "-"
 
 
 def column(header: str, key: str) -> Column:
-  """Returns a column at the right that shows the value `key` of each row, '-' if it is absent."""
+  """Returns a right-aligned column that shows the value `key` of each row, '-' if it is absent."""
   return Column(header, lambda row: str(row.get(key, "-")))
 
 
@@ -32,7 +32,7 @@ def facts_table(
   *,
   are_words: bool = False,
 ) -> Report:
-  """Returns a row for each name in the facts of any look, and a column for each look, left if `are_words`."""
+  """Returns a table with a row for each fact and a column for each look, left-aligned if `are_words`."""
   found = [facts(look) for look in looks]
   names = dict.fromkeys(name for each in found for name in each)
   rows = [
@@ -47,11 +47,11 @@ def facts_table(
 def groups_table(
   title: str, looks: Sequence[Look], kind: str, groups: Sequence[dict], notes: Sequence[str] = ()
 ) -> Report:
-  """Returns a row for each `kind` of group and look; `groups` has {name: {header: text}} of each look."""
+  """Returns a table with a row for each group and look; `groups` has {group: {header: text}} per look."""
   names = dict.fromkeys(name for each in groups for name in each)
   rows = [
     {kind: name, "directory": label(look, looks), **each[name]}
-    for name in sorted(names, key=lambda name: name.startswith("("))  # the rest comes last
+    for name in sorted(names, key=lambda name: name.startswith("("))  # '(no letters)' is last
     for look, each in zip(looks, groups)
     if name in each
   ]

@@ -1,36 +1,39 @@
-"""A look at prepared records or at a vocabulary; two directories of a kind are shown beside each other.
+"""Shows facts about prepared records or a vocabulary; two directories of one kind are compared.
 
   python -m data.inspect prepared/mine
   python -m data.inspect prepared/mine prepared/other --html=both.html
   python -m data.inspect prepared/mine/vocabulary --source='corpus/*.txt'
 
-Sizes, fill, unknown pieces and repairs are those of the whole; lengths, words and copies are of a sample of
-records, in which no record is twice. A vocabulary is tried on the text of --source, if one is given.
+Sizes, fill, unknown pieces and repairs are exact; lengths, words and copies are those of a sample of records
+without repetition. With --source, a vocabulary is applied to that text.
 """
 
 import argparse
+import logging
 import pathlib
 from collections.abc import Sequence
 
 from data import command, errors, files, sources
 from data.inspect import look, page, reports
 
+logger = logging.getLogger(__name__)
+
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-  """Reads the flags; ConfigError if one is unknown or its value makes no sense."""
+  """Parses the flags; ConfigError if one is unknown or has an invalid value."""
   parser = command.Parser(prog="python -m data.inspect", description=__doc__)
-  parser.add_argument("directories", nargs="+", metavar="DIR", help="of data.prepare or data.vocabulary")
+  parser.add_argument(
+    "directories", nargs="+", metavar="DIR", help="output of data.prepare or data.vocabulary"
+  )
   parser.add_argument(
     "--records",
     type=int,
     default=look.Asked.records,
-    help="most records of each split to look at, or documents of --source (0: all)",
+    help="most records of each split to read, or documents of --source (0: all)",
   )
   parser.add_argument("--blocks", type=int, default=look.Asked.blocks, help="records to show decoded")
-  parser.add_argument("--seed", type=int, default=look.Asked.seed, help="of the sample of records")
-  parser.add_argument(
-    "--html", default="", metavar="FILE", help="write the same as one HTML page, with charts"
-  )
+  parser.add_argument("--seed", type=int, default=look.Asked.seed, help="decides the sample of records")
+  parser.add_argument("--html", default="", metavar="FILE", help="also write one HTML page with charts")
   sources.add_flags(parser, is_required=False)
   asked = parser.parse_args(arguments)
   if len(asked.directories) > 2:
@@ -54,12 +57,12 @@ def _run(asked: argparse.Namespace) -> None:
   is_vocabulary = [look.is_vocabulary(directory) for directory in asked.directories]
   if len(set(is_vocabulary)) > 1:
     raise errors.ConfigError(
-      f"{' and '.join(asked.directories)}: one is a vocabulary, the other prepared records; compare two of a "
-      "kind (the vocabulary of records is in DIR/vocabulary)"
+      f"{' and '.join(asked.directories)}: one is a vocabulary, the other prepared records; compare two of "
+      "one kind (the vocabulary of records is in DIR/vocabulary)"
     )
   if asked.source and not is_vocabulary[0]:
     raise errors.ConfigError(
-      f"--source is for vocabularies, {asked.directories[0]} is prepared records; leave it out, or name "
+      f"--source needs a vocabulary, {asked.directories[0]} is prepared records; remove --source, or name "
       f"{asked.directories[0]}/vocabulary"
     )
   if asked.html:
@@ -72,7 +75,7 @@ def _run(asked: argparse.Namespace) -> None:
   if asked.html:
     with errors.writing(f"--html={asked.html}"):
       files.write_atomically(asked.html, page.make(looks, made))
-    print(f"\n{asked.html}: the same with charts")
+    logger.info(f"{asked.html}: the same with charts")
 
 
 def _look(directory: str, is_vocabulary: bool, amount: look.Asked, asked: argparse.Namespace) -> look.Look:

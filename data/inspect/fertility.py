@@ -1,4 +1,4 @@
-"""Pieces per word and character by script and language, and the words that are cut most."""
+"""Makes tables of pieces per word and character, by script and language, and of the most cut words."""
 
 import itertools
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ from data.tables import Report, Table, text_column
 
 CUT_INTO = "cut into"
 MOST_ROWS = 12  # of a table of scripts, languages, words or characters
-_MOST_PIECES, _MOST_LETTERS = 12, 24  # of a word that are shown
-_MOST_UNKNOWN = 0.1  # of the pieces, so that words and characters can still be counted
+_MOST_PIECES, _MOST_LETTERS = 12, 24  # shown of a word
+_MOST_UNKNOWN = 0.1  # fraction of unknown pieces above which words cannot be counted
 _NO_SPACES = f"Scripts without spaces have no words here: {', '.join(sorted(scripts.UNSPACED))}."
 
 
 def _rates(counts: np.ndarray, *, is_unspaced: bool, unknown: float) -> dict[str, str]:
-  """Returns pieces per word and per character of [3] counts; `unknown` is the share of unknown pieces."""
+  """Returns pieces per word and per character as text, from counts [3] (words, pieces, letters)."""
   words, pieces, letters = counts.tolist() if unknown <= _MOST_UNKNOWN else (0, 0, 0)
   return {
     "per word": "-" if is_unspaced or not words else f"{pieces / words:.3f}",
@@ -28,7 +28,7 @@ def _rates(counts: np.ndarray, *, is_unspaced: bool, unknown: float) -> dict[str
 
 
 def by_script(looks: Sequence[Look]) -> Report:
-  """Returns the share of each script in the pieces of the texts, with its pieces per word and character."""
+  """Returns a table with each script's share of the pieces, and its pieces per word and character."""
 
   def group(look: Look) -> dict[str, dict[str, str]]:
     assert look.counts
@@ -51,7 +51,7 @@ def by_script(looks: Sequence[Look]) -> Report:
 
 
 def of_vocabulary(looks: Sequence[Look]) -> Report:
-  """Returns how many pieces of a vocabulary each script has."""
+  """Returns a table with the number of a vocabulary's pieces in each script."""
 
   def group(look: Look) -> dict[str, dict[str, str]]:
     names = np.array(look.pieces.scripts)[look.pieces.script[look.pieces.sizes > 0]]
@@ -68,7 +68,7 @@ def of_vocabulary(looks: Sequence[Look]) -> Report:
 
 
 def by_language(looks: Sequence[Look]) -> Report:
-  """Returns the same for the commonest languages; without pycld2 one line that says so."""
+  """Returns the table of `by_script` for the most frequent languages, or a note if pycld2 is missing."""
 
   def group(look: Look) -> dict[str, dict[str, str]]:
     assert look.counts
@@ -100,7 +100,7 @@ def _shortened(word: str) -> str:
 
 
 def most_cut(looks: Sequence[Look]) -> Report:
-  """Returns the words on which most pieces are spent, with these pieces."""
+  """Returns a table of the words that take the most pieces, with their pieces."""
 
   def table(look: Look) -> Table:
     assert look.counts
@@ -120,4 +120,4 @@ def most_cut(looks: Sequence[Look]) -> Report:
 
   first, *others = [table(look) for look in looks]
   note = "The first ones take most pieces beyond one for each occurrence."
-  return Report("", "Words that are cut most", *first, [note], others)
+  return Report("", "Words cut into most pieces", *first, [note], others)

@@ -1,4 +1,4 @@
-"""Languages of texts by pycld2, which only requirements-clean.txt installs."""
+"""Detects languages of texts with pycld2, an optional package of requirements-clean.txt."""
 
 import importlib
 from collections.abc import Callable
@@ -10,9 +10,9 @@ MISSING = "Languages are not shown: pycld2 is not installed (pip install -r requ
 
 
 def detector() -> Callable[[str], str] | None:
-  """Returns the function from a text to the code of its language, such as 'ja'; None without pycld2.
+  """Returns a function from a text to its language code, such as 'ja'; None if pycld2 is missing.
 
-  The function returns 'unsure' where no language is detected.
+  The function returns 'unsure' if no language is detected.
   """
   try:
     importlib.import_module("pycld2")

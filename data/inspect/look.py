@@ -1,4 +1,4 @@
-"""Reads a directory of prepared records, or a vocabulary and a text, within bounded time and memory."""
+"""Reads facts about prepared records, or about a vocabulary and a text, in bounded time and memory."""
 
 import array
 import collections
@@ -21,7 +21,7 @@ _BATCH = 256  # records read at a time
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-  """The flags that say how much is read."""
+  """The flags about the amount that is read."""
 
   records: int = 4096  # of each split, or documents of a text; 0: all
   blocks: int = 3  # shown
@@ -30,53 +30,53 @@ class Asked:
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-  """Facts about prepared records; exact, but for those that `Look.counts` and `lengths` are of."""
+  """Facts about prepared records; exact, except those about the sampled records."""
 
   made: manifest.Manifest
-  unigram: np.ndarray  # [vocab] int64, how often each id occurs in the training records
-  lengths: np.ndarray  # [records looked at] int64, tokens of training records
-  copies: int  # of the training records looked at: those equal to another one that was counted
-  heldout: int  # held-out records looked at
-  leaked: int  # of these: equal to a training record that was looked at
+  unigram: np.ndarray  # [vocab] int64, count of each id in all training records
+  lengths: np.ndarray  # [sampled records] int64, tokens of each training record
+  copies: int  # sampled training records that equal an earlier one
+  heldout: int  # sampled held-out records
+  leaked: int  # sampled held-out records that equal a sampled training record
   blocks: list[str]  # the first training records of the files, decoded
 
   @property
   def is_sample(self) -> bool:
-    """Whether there are training records that were not looked at."""
+    """Whether only a part of the training records was read."""
     return self.lengths.size < self.made.splits["train"].records
 
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-  """Facts about a text that a vocabulary was tried on."""
+  """Facts about a text to which a vocabulary was applied."""
 
   source: str
   documents: int
   characters: int
   is_whole: bool  # all of it was read
-  unknown: list[tuple[str, int]]  # characters that become [UNK], with how often they occur
+  unknown: list[tuple[str, int]]  # characters that become [UNK], with their counts
 
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-  """All that is known about one directory."""
+  """All facts about one directory."""
 
   name: str  # as the user typed it
   words: vocabulary.Vocabulary
   pieces: Pieces
-  counts: Counts | None = None  # of the training records or the text; None: a vocabulary alone
+  counts: Counts | None = None  # of the training records or the text; None: only a vocabulary
   records: Records | None = None  # None: a vocabulary
   text: Text | None = None
 
 
 def is_vocabulary(directory: str) -> bool:
-  """Whether a directory is a vocabulary, not prepared records; DataError if it is neither."""
+  """Returns whether a directory is a vocabulary, not prepared records; DataError if it is neither."""
   path = pathlib.Path(directory)
   is_there = path.is_dir()
   if is_there and not (path / manifest.NAME).exists():
     if (path / vocabulary.NAME).exists():
       return True
-    is_there = (path / "work").is_dir()  # then reading the manifest says that it is unfinished
+    is_there = (path / "work").is_dir()  # then `manifest.read` reports that it is unfinished
   if not is_there:
     found = f"has no {manifest.NAME} and no {vocabulary.NAME}" if path.is_dir() else "is no directory"
     raise errors.DataError(
@@ -87,7 +87,7 @@ def is_vocabulary(directory: str) -> bool:
 
 
 def at_records(directory: str, asked: Asked) -> Look:
-  """Looks at prepared records: sampled by `asked.seed`, all of them if there are no more.
+  """Returns facts about prepared records, from a sample by `asked.seed` or from all of them.
 
   DataError: the preparation is unfinished or damaged.
   """
@@ -96,7 +96,7 @@ def at_records(directory: str, asked: Asked) -> Look:
   words = vocabulary.load(pathlib.Path(directory) / "vocabulary")
   counts = Counts(Pieces(words))
   detect = languages.detector()
-  lengths, digests = array.array("I"), array.array("Q")  # a few bytes for each of millions
+  lengths, digests = array.array("I"), array.array("Q")  # compact: there may be millions
   number = min(len(train), asked.records or len(train))
   for row in progress.track(_rows(train, number), name=f"look at {directory}", total=number):
     counts.add(row, detect(words.decode(row.tolist())) if detect else "")
@@ -129,7 +129,7 @@ def _opened(directory: str, split: str, made: manifest.Manifest, asked: Asked) -
 
 
 def _rows(source: records.PackedRecords, number: int) -> Iterator[np.ndarray]:
-  """Yields `number` records without their padding, none twice: the first of the first epoch."""
+  """Yields the first `number` records of the first epoch, so none twice, without padding."""
   for step in range(-(-number // _BATCH)):
     batch = source.batch(step, _BATCH, rows=range(min(_BATCH, number - step * _BATCH)))
     yield from (_unpadded(source, row) for row in batch)
@@ -144,15 +144,15 @@ def _digest(row: np.ndarray) -> int:
 
 
 def at_vocabulary(directory: str) -> Look:
-  """Looks at a vocabulary alone; DataError if it is damaged or has special pieces only."""
+  """Returns facts about a vocabulary; DataError if it is damaged or has only special pieces."""
   words = vocabulary.load(directory)
   if words.size == len(vars(words.special_ids)):
-    raise errors.DataError(f"{directory} has special pieces only; train or import a vocabulary with others")
+    raise errors.DataError(f"{directory} has only special pieces; train or import another vocabulary")
   return Look(directory, words, Pieces(words))
 
 
 def with_text(look: Look, request: sources.Request, asked: Asked, *, num_workers: int) -> Look:
-  """Returns the look at a vocabulary with facts about a text; DataError if the text has no sentence."""
+  """Returns a copy of a vocabulary's look with facts about a text; DataError if it has no sentence."""
   counts, characters = Counts(look.pieces), collections.Counter()
   detect, sep = languages.detector(), [look.words.special_ids.sep]
   documents = 0
@@ -173,11 +173,11 @@ def with_text(look: Look, request: sources.Request, asked: Asked, *, num_workers
 
 
 class _Documents:
-  """The documents of a source, each a list of sentences: the first ones of each unit."""
+  """The first documents of each unit of a source, each a list of sentences."""
 
   def __init__(self, request: sources.Request, asked: Asked, num_workers: int):
     self._request, self._most, self._num_workers = request, asked.records, num_workers
-    self.is_cut = False  # whether documents were left out
+    self.is_cut = False  # whether documents were skipped
 
   def __iter__(self) -> Iterator[list[str]]:
     with tempfile.TemporaryDirectory(prefix="inspect-") as temporary:

@@ -1,4 +1,4 @@
-"""The tables as one HTML page, with charts of distributions."""
+"""Renders the tables as one HTML page with charts of distributions."""
 
 import pathlib
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ _Points = tuple[np.ndarray, np.ndarray, str]  # x, y, a note for the legend
 
 
 def make(looks: Sequence[Look], made: Sequence[Report]) -> str:
-  """Returns the whole page with the tables of `reports.make`, the charts behind the first of them."""
+  """Returns the HTML page with the tables of `reports.make` and, after the first one, the charts."""
   kinds = ("Prepared records", "Two directories of prepared records")
   if not looks[0].records:
     kinds = ("A vocabulary", "Two vocabularies")
@@ -43,7 +43,7 @@ def _plots(looks: Sequence[Look]) -> list[Plot]:
   if looks[0].records:
     return [
       plot("Tokens in a training record", "tokens", "share of records", _lengths),
-      plot("Tokens made up by the commonest pieces", "pieces", "share of tokens", _coverage),
+      plot("Tokens covered by the most frequent pieces", "pieces", "share of tokens", _coverage),
     ]
   return [plot("Characters in a piece", "characters", "share of pieces", _sizes)]
 
@@ -60,14 +60,14 @@ def _sizes(look: Look) -> _Points:
 
 
 def _bars(values: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the outline, x and y, of a histogram of whole numbers from 1 to `most`: shares of all of them."""
+  """Returns x and y of the outline of a histogram (in shares) of integers from 1 to `most`."""
   edges = np.unique(np.linspace(0, most, min(most, _MOST_BARS) + 1).round().astype(np.int64))
   shares = np.histogram(values, edges + 0.5)[0] / values.size
   return np.repeat(edges, 2), np.concatenate([[0.0], np.repeat(shares, 2), [0.0]])
 
 
 def _coverage(look: Look) -> _Points:
-  """Returns numbers of pieces, the share of tokens that as many of the commonest make up, and half of all."""
+  """Returns x (numbers of the most frequent pieces), y (their share of the tokens) and a legend note."""
   assert look.records
   sums = np.cumsum(np.sort(look.records.unigram)[::-1])
   shares = sums / sums[-1]

@@ -1,4 +1,4 @@
-"""Words in ids: how many there are of each script, in how many pieces, and which are cut most."""
+"""Finds words in ids; counts words, pieces and letters by script, and the words with most pieces."""
 
 import collections
 import re
@@ -10,24 +10,24 @@ from data import vocabulary
 from data.inspect import scripts
 
 WORDS, PIECES, LETTERS = range(3)  # columns of counts
-MOST_WORDS = 1 << 18  # remembered of those that are cut; the rarer half goes when there are more
+MOST_WORDS = 1 << 18  # most counted words of several pieces; beyond it the rarer half is dropped
 
-UNKNOWN, _BYTES = "[UNK]", "bytes"  # stand for scripts
+UNKNOWN, _BYTES = "[UNK]", "bytes"  # used in place of a script
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 class Pieces:
-  """Facts about each piece of a vocabulary, as arrays [vocab].
+  """Facts about each piece of a vocabulary, as arrays of shape [vocab].
 
-  A word is a run of letters, marks and digits. It begins where the vocabulary's mark says so, behind anything
-  else, and where a script without spaces begins or ends. A '▁' that is a piece of its own belongs to the word
-  behind it. An unknown piece is a letter.
+  A word is a sequence of letters, marks and digits. It begins at the vocabulary's mark, after any other
+  character, and where a script without spaces begins or ends. A piece '▁' belongs to the following word. An
+  unknown piece counts as a letter.
   """
 
   def __init__(self, words: vocabulary.Vocabulary):
     special = set(vars(words.special_ids).values())
     self.letters = np.zeros(words.size, np.int64)  # letters, marks and digits of a piece
-    self.sizes = np.zeros(words.size, np.int64)  # all its characters, without the mark; 0 of special pieces
+    self.sizes = np.zeros(words.size, np.int64)  # characters without the mark; 0 for special pieces
     self._begins, self._is_mark, self._starts_inside, self._joins = np.zeros((4, words.size), bool)
     names, self.script = [""], np.zeros(words.size, np.int64)
     for piece in range(words.size):
@@ -36,7 +36,7 @@ class Pieces:
       if piece in special and not is_unknown:
         continue
       name = UNKNOWN if is_unknown else _BYTES if is_byte else scripts.of_text(text)
-      # A byte of a character that is no piece counts as a letter too.
+      # A byte piece, which is part of a character, also counts as a letter.
       kinds = [name] if is_unknown or is_byte else [scripts.of(character) for character in text]
       self.sizes[piece], self.letters[piece] = 0 if is_unknown else len(text), sum(map(bool, kinds))
       self._begins[piece], self._is_mark[piece] = begins, text == " "
@@ -44,13 +44,13 @@ class Pieces:
       if name not in names:
         names.append(name)
       self.script[piece] = names.index(name)
-    self.scripts = tuple(names)  # the first, '', is of pieces without letters
+    self.scripts = tuple(names)  # the first, '', is for pieces without letters
     self.is_unspaced = np.array([name in scripts.UNSPACED for name in names])
     self._is_word = ~self.is_unspaced & ~np.isin(names, ("", scripts.DIGITS, UNKNOWN))
     self.unknown = words.special_ids.unk
 
   def spans(self, ids: np.ndarray) -> np.ndarray:
-    """Returns [words, 3] int64: the first piece, the first with letters, the end of each word in [n] ids."""
+    """Returns, per word in ids [n], its first piece, its first piece with letters, its end: [words, 3]."""
     is_text = self.letters[ids] > 0
     before = np.roll(ids, 1)
     joined = self._joins[before] & self._starts_inside[ids] & ~self._begins[ids]
@@ -63,7 +63,7 @@ class Pieces:
     return np.stack([starts - lead, starts, stops], axis=1)
 
   def count(self, ids: np.ndarray, spans: np.ndarray) -> np.ndarray:
-    """Returns [scripts, 3] int64 counts of WORDS, PIECES and LETTERS of [n] ids with these spans."""
+    """Returns the counts of WORDS, PIECES and LETTERS in ids [n] with these spans: [scripts, 3] int64."""
     first, start, stop = spans.T
     script = self._script_of_words(ids, spans)
     ends = np.append(0, np.cumsum(self.letters[ids]))
@@ -74,20 +74,20 @@ class Pieces:
     return counts
 
   def _script_of_words(self, ids: np.ndarray, spans: np.ndarray) -> np.ndarray:
-    """Returns [words] int64: the script of the first piece, of the second where the first is unknown."""
+    """Returns the script of each word's first piece, or of the second if the first is unknown: [words]."""
     _, start, stop = spans.T
     is_unknown = (ids[start] == self.unknown) & (stop - start > 1)
     return self.script[ids[start + is_unknown]]
 
   def cut(self, ids: np.ndarray, spans: np.ndarray) -> Iterator[tuple[int, ...]]:
-    """Yields the pieces of each word of several; not of numbers, nor where spaces show no words."""
+    """Yields the pieces of each word that has several, except numbers and scripts without spaces."""
     is_wanted = self._is_word[self._script_of_words(ids, spans)] & (spans[:, 2] - spans[:, 0] > 1)
     for begin, end in spans[is_wanted][:, [0, 2]].tolist():
       yield tuple(ids[begin:end].tolist())
 
 
 class Counts:
-  """Sums over texts that are ids."""
+  """Counts over texts of ids: words by script and language, uses of ids, words with many pieces."""
 
   def __init__(self, pieces: Pieces):
     self.pieces = pieces
@@ -98,7 +98,7 @@ class Counts:
     self.cut: collections.Counter[tuple[int, ...]] = collections.Counter()
 
   def add(self, ids: np.ndarray, language: str) -> None:
-    """Adds a text of [n] ids."""
+    """Adds a text, ids [n], to the counts."""
     spans = self.pieces.spans(ids)
     zero = np.zeros((len(self.pieces.scripts), 3), np.int64)
     self.by_language[language] = self.by_language.get(language, zero) + self.pieces.count(ids, spans)
@@ -111,17 +111,17 @@ class Counts:
 
   @property
   def total(self) -> int:
-    """Returns how many pieces the texts have, unknown ones too, special ones not."""
+    """The number of pieces in the texts, including unknown but not special ones."""
     return int(self.used[self.pieces.sizes > 0].sum()) + self.unknown.total()
 
   @property
   def by_script(self) -> dict[str, np.ndarray]:
-    """Returns {script: [3] counts} of scripts that occur, the one with most pieces first."""
+    """{script: counts [3]} of the scripts that occur, in descending order of pieces."""
     total = sum(self.by_language.values(), np.zeros((len(self.pieces.scripts), 3), np.int64))
     found = {name: row for name, row in zip(self.pieces.scripts, total) if row[PIECES]}
     return dict(sorted(found.items(), key=lambda item: -item[1][PIECES]))
 
   def most_cut(self, most: int) -> list[tuple[tuple[int, ...], int]]:
-    """Returns (pieces of a word, its occurrences) of words that take most pieces beyond their first."""
+    """Returns (pieces, count) of the words that take the most pieces beyond one per occurrence."""
     saved = sorted(self.cut.items(), key=lambda item: (-item[1] * (len(item[0]) - 1), item[0]))
     return saved[:most]

@@ -1,4 +1,4 @@
-"""All tables about one directory, or two of a kind; the console and the page show the same."""
+"""Makes all tables about one directory, or two of one kind, for the console and the page."""
 
 import dataclasses
 import itertools
@@ -12,16 +12,16 @@ from data.inspect.beside import facts_table, label, share
 from data.inspect.look import Asked, Look
 from data.tables import Report, Table, text_column
 
-_MOST_FILES = 5  # of a directory that are named because they were repaired
-_QUANTILES = ("least", "5 % have at most", "half have at most", "95 % have at most", "most")
+_MOST_FILES = 5  # repaired input files that are named
+_QUANTILES = ("minimum", "5 % quantile", "median", "95 % quantile", "maximum")
 _SHOWN = (400, 150)  # characters of a record, from its beginning and from its end
-# Counts of a manifest that stand among the sizes.
+# Counts of a manifest that are in the table of sizes.
 _AMONG_SIZES = ("documents", "sentences", "characters", "unknown_tokens")
 _AMONG_SIZES += tuple(f"{split}_{what}" for split in ("train", "heldout") for what in ("records", "tokens"))
 
 
 def make(looks: Sequence[Look], asked: Asked) -> list[Report]:
-  """Returns the tables in the order in which they are read; all looks are of one kind."""
+  """Returns the tables in the order of display; all looks must be of one kind."""
   of_words = [fertility.by_script, fertility.by_language, fertility.most_cut]
   if looks[0].records:
     parts = [_lengths, *of_words, _noted, _settings, _blocks]
@@ -31,7 +31,7 @@ def make(looks: Sequence[Look], asked: Asked) -> list[Report]:
 
 
 def quantiles(values: np.ndarray) -> list[int]:
-  """Returns the lowest, 5 %, median, 95 % and highest of [n] numbers; each is one of them."""
+  """Returns minimum, 5 % quantile, median, 95 % quantile and maximum of numbers [n], not interpolated."""
   return np.quantile(values, (0, 0.05, 0.5, 0.95, 1), method="inverted_cdf").tolist()
 
 
@@ -55,25 +55,25 @@ def _sizes(looks: Sequence[Look], asked: Asked) -> Report:
       "kind of vocabulary": words.kind,
       "case": "cased" if words.cased else "uncased",
       "pieces": f"{words.size:,}",
-      "its sha256": words.digest[:12],
+      "vocabulary sha256": words.digest[:12],
       **_use(look, look.records.unigram),
-      "training records looked at": f"{looked_at:,}",
+      "training records read": f"{looked_at:,}",
       "copies among them": f"{look.records.copies:,} ({share(look.records.copies, looked_at)})",
-      "held-out records looked at": f"{look.records.heldout:,}",
-      "of them also in training": f"{look.records.leaked:,}",
+      "held-out records read": f"{look.records.heldout:,}",
+      "of these also in training": f"{look.records.leaked:,}",
     }
 
   notes = _same_vocabulary(looks)
   if any(look.records and look.records.is_sample for look in looks):
     notes.append(
       f"Lengths, words and copies are those of a sample by seed {asked.seed}, all else is exact. A sample "
-      "has few of the copies; --records=0 looks at every record."
+      "has few of the copies; --records=0 reads every record."
     )
   return facts_table("Records", looks, facts, notes)
 
 
 def _use(look: Look, times: np.ndarray) -> dict[str, str]:
-  """Returns how many of [vocab] occurrences are unknown, and how many pieces never occur."""
+  """Returns the numbers of unknown and of unused pieces as text; `times` are the ids' counts [vocab]."""
   unk, unused = int(times[look.words.special_ids.unk]), np.count_nonzero(times[look.pieces.sizes > 0] == 0)
   return {
     "unknown pieces": f"{unk:,} ({share(unk, int(times.sum()))})",
@@ -109,7 +109,7 @@ def _noted(looks: Sequence[Look]) -> Report:
       name.replace("_", " "): f"{value:,}" for name, value in counts.items() if name not in _AMONG_SIZES
     }
 
-  report = facts_table("Repaired or left out", looks, facts)
+  report = facts_table("Repairs and skipped text", looks, facts)
   rows = [
     {"file": name, "repairs": ", ".join(f"{n:,} {kind.replace('_', ' ')}" for kind, n in repairs.items())}
     for look in looks
@@ -142,7 +142,6 @@ def _blocks(looks: Sequence[Look]) -> Report:
 
 
 def _shortened(text: str) -> str:
-  """Returns the beginning and the end of a text that is longer than both."""
   return text if len(text) <= sum(_SHOWN) + 5 else f"{text[: _SHOWN[0]]} ... {text[-_SHOWN[1] :]}"
 
 
@@ -169,7 +168,7 @@ def _vocabularies(looks: Sequence[Look]) -> Report:
 def _facts_of_text(look: Look) -> dict[str, str]:
   assert look.text and look.counts
   tokens = look.counts.used.copy()
-  tokens[look.words.special_ids.sep] = 0  # those between sentences are not the text's
+  tokens[look.words.special_ids.sep] = 0  # added between sentences, not part of the text
   return {
     "documents read": f"{look.text.documents:,}",
     "characters read": f"{look.text.characters:,}",

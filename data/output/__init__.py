@@ -1,5 +1,5 @@
-"""A table with a row for each row of an input, written part by part: a kill loses one part at most.
+"""Writes a table with a row for each row of an input, in parts: a kill loses at most one part.
 
-`columns` says what the columns are, `formats` how rows become bytes and parts one file, `parts` what of an
-output is finished.
+`columns` finds the columns and their types, `formats` encodes rows and joins parts to a file, and `parts`
+tracks the finished parts of an output.
 """

@@ -1,19 +1,22 @@
-"""What a file's rows are, found by reading all of them once before long work begins on them."""
+"""Surveys a file's rows and columns by reading it once, before long work on it begins."""
 
 import datetime
 import decimal
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from data import arrow_files, progress, rows, text_files
+from data import arrow_files, rows, text_files
 from data.rows import Row, values
 from data.rows.read import STANDARD_INPUT, TEXT, no_row
 
-_EXACT = 2**53  # the largest whole number up to which float64 holds all
+logger = logging.getLogger(__name__)
+
+_EXACT = 2**53  # float64 represents all integers up to this one
 _WIDE, _WIDER = "int64 and not float64", "not int64"
-# Types of values -> the type of a Parquet column; None does not count. Other mixtures are written as JSON.
+# Types of values in a column, except None -> type of the Parquet column; other mixtures are written as JSON.
 _ARROW: dict[frozenset[type | str], str] = {
   frozenset({str}): "string",
   frozenset({bool}): "bool",
@@ -23,21 +26,22 @@ _ARROW: dict[frozenset[type | str], str] = {
   frozenset({_WIDE}): "int64",
   frozenset({int, _WIDE}): "int64",
 }
-JSON = "json"  # text that holds the value as JSON
+JSON = "json"  # a text column with values as JSON
 
 
 class Survey(NamedTuple):
-  """All rows of a file, looked at."""
+  """Facts about all rows of a file."""
 
   rows: int
-  columns: dict[str, str]  # name -> a type of Arrow's or `JSON`, in the order of first appearance
+  columns: dict[str, str]  # name -> Arrow type or `JSON`, in order of first appearance
   digest: str  # sha256 of all rows
 
 
 def survey(path: str, check: Callable[[Row], object] = lambda row: None) -> Survey:
-  """Reads every row of a file, so that no mistake is found hours later.
+  """Reads and checks every row of a file, so that errors are found before long work begins.
 
-  Of a pipe nothing is read: 0 rows. DataError: of `rows.read` or `check`, or there is no row.
+  Standard input is not read: the result has 0 rows. DataError: as for `rows.read` and `check`, or there is no
+  row.
   """
   if path == STANDARD_INPUT:
     return Survey(0, {TEXT: "string"}, "")
@@ -52,22 +56,22 @@ def survey(path: str, check: Callable[[Row], object] = lambda row: None) -> Surv
   if not count:
     raise no_row(path)
   if replaced:
-    progress.say(values.replaced(path, replaced))
+    logger.warning(values.replaced(path, replaced))
   kinds = {name: _ARROW.get(frozenset(types - {type(None)}), JSON) for name, types in seen.items()}
   return Survey(count, kinds, digest.hexdigest())
 
 
 def _type(value: Any) -> type | str:
-  """The type of a value; of a whole number also how wide it is, where that matters."""
+  """Returns the type of a value, or a name for integers that are too large for float64 or int64."""
   if type(value) is not int or abs(value) <= _EXACT:
     return type(value)
   return _WIDE if -(2**63) <= value < 2**63 else _WIDER
 
 
 def arrow_schema(path: str, columns: Mapping[str, str], more: Mapping[str, Any]):
-  """The schema of a Parquet file with the columns of the input `path` and then `more` {name: Arrow type}.
+  """Returns the schema of a Parquet file: the columns of the input `path`, then `more` {name: type}.
 
-  A Parquet or Arrow input keeps its types; of others `columns` is that of a survey.
+  Columns of a Parquet or Arrow input keep their types; for other inputs `columns` is that of a `Survey`.
   """
   import pyarrow  # here: slow to import
 
@@ -83,7 +87,7 @@ def arrow_schema(path: str, columns: Mapping[str, str], more: Mapping[str, Any])
 
 
 def plain(value: Any) -> Any:
-  """A value as JSON can hold it: dates in ISO 8601, exact decimals and bytes as text."""
+  """Returns a value as a JSON type: dates in ISO 8601, exact decimals and bytes as text."""
   if isinstance(value, datetime.date | datetime.time | datetime.datetime):
     return value.isoformat()
   if isinstance(value, values.Exact):
@@ -94,4 +98,4 @@ def plain(value: Any) -> Any:
     return str(value)
   if hasattr(value, "tolist"):  # of numpy
     return value.tolist()
-  raise TypeError(f"{type(value).__name__} has no form in JSON")
+  raise TypeError(f"{type(value).__name__} cannot be written as JSON")

@@ -1,4 +1,4 @@
-"""Files of rows, by their ending: CSV, JSONL, Parquet, and vectors as .npy."""
+"""Formats of output files: CSV, JSONL, Parquet, and vectors as .npy."""
 
 import io
 import json
@@ -18,14 +18,14 @@ Rows = Sequence[dict[str, Any]]
 
 
 class Format(Protocol):
-  """How rows become bytes, and parts one file."""
+  """Encodes rows as a part, and joins parts to one file."""
 
   def encode(self, rows: Rows) -> bytes:
-    """A part."""
+    """Returns a part with these rows."""
     ...
 
   def join(self, parts: Iterable[pathlib.Path], target: pathlib.Path) -> None:
-    """Writes the file that all parts make up, in flat memory."""
+    """Writes all parts as one file, in bounded memory."""
     ...
 
 
@@ -38,7 +38,7 @@ def _append(parts: Iterable[pathlib.Path], target: pathlib.Path, head: bytes) ->
 
 
 class Csv:
-  """Comma-separated, with a header; what is not text is written as JSON, and nothing for None."""
+  """CSV with a header; other values than text are written as JSON, None as an empty cell."""
 
   def __init__(self, names: Sequence[str]) -> None:
     self.names = names
@@ -47,11 +47,11 @@ class Csv:
     return cells.csv_text(rows).encode()
 
   def encode(self, rows: Rows) -> bytes:
-    """A line for each row."""
+    """Returns a line for each row."""
     return self._lines([[_cell(row.get(name)) for name in self.names] for row in rows])
 
   def join(self, parts: Iterable[pathlib.Path], target: pathlib.Path) -> None:
-    """The header, then the parts."""
+    """Writes the header, then the parts."""
     _append(parts, target, self._lines([self.names]))
 
 
@@ -65,26 +65,26 @@ def _cell(value: Any) -> str:
 
 
 class JsonLines:
-  """A JSON object a line."""
+  """JSON lines: one object per line."""
 
   def encode(self, rows: Rows) -> bytes:
-    """A line for each row."""
+    """Returns a line for each row."""
     return b"".join(json.dumps(row, ensure_ascii=False, default=plain).encode() + b"\n" for row in rows)
 
   def join(self, parts: Iterable[pathlib.Path], target: pathlib.Path) -> None:
-    """The parts, one after another."""
+    """Writes the parts one after another."""
     _append(parts, target, b"")
 
 
 class Parquet:
-  """Columnar; a part is a row group."""
+  """Parquet; each part becomes a row group."""
 
   def __init__(self, schema) -> None:
-    """`schema` is a pyarrow.Schema; what is no text in a column of text is written as JSON."""
+    """`schema` is a pyarrow.Schema; other values than text in a text column are written as JSON."""
     self.schema = schema
 
   def encode(self, rows: Rows) -> bytes:
-    """A Parquet file of its own."""
+    """Returns a Parquet file with these rows."""
     import pyarrow  # here: slow to import
     from pyarrow import parquet
 
@@ -97,7 +97,7 @@ class Parquet:
     return content.getvalue()
 
   def join(self, parts: Iterable[pathlib.Path], target: pathlib.Path) -> None:
-    """One file with all row groups."""
+    """Writes one file with all row groups."""
     from pyarrow import parquet
 
     with parquet.ParquetWriter(target, self.schema) as whole:
@@ -106,13 +106,12 @@ class Parquet:
 
 
 def _value(value: Any, kind: Any) -> Any:
-  """A value as a column of the Arrow type holds it."""
   is_text = str(kind) in ("string", "large_string")
   return _cell(value) if is_text and value is not None else _in_arrow(value)
 
 
 def _in_arrow(value: Any) -> Any:
-  """A value with numbers, of which Arrow makes its own type, for what Python has no type."""
+  """Returns a value with `Exact` replaced by its integer, which Arrow converts to its own type."""
   if isinstance(value, list):
     return [_in_arrow(item) for item in value]
   if isinstance(value, dict):
@@ -121,17 +120,17 @@ def _in_arrow(value: Any) -> Any:
 
 
 class Npy:
-  """numpy's format of one array [rows, width] float32, the vectors in the column `name`; nothing else."""
+  """A .npy file with one array [rows, width] float32: the vectors in the column `name`."""
 
   def __init__(self, name: str, width: int) -> None:
     self.name, self.width = name, width
 
   def encode(self, rows: Rows) -> bytes:
-    """The numbers, little-endian."""
+    """Returns the numbers as little-endian float32."""
     return b"".join(np.asarray(row[self.name], "<f4").tobytes() for row in rows)
 
   def join(self, parts: Iterable[pathlib.Path], target: pathlib.Path) -> None:
-    """The header, then the numbers."""
+    """Writes the header, then the numbers."""
     parts = list(parts)
     count = sum(part.stat().st_size for part in parts) // (4 * self.width)
     header = io.BytesIO()
@@ -141,10 +140,10 @@ class Npy:
 
 
 class Nothing:
-  """Rows that nobody keeps."""
+  """Discards all rows."""
 
   def encode(self, rows: Rows) -> bytes:
-    """Nothing."""
+    """Returns no bytes."""
     return b""
 
   def join(self, parts: Iterable[pathlib.Path], target: pathlib.Path) -> None:
@@ -152,9 +151,9 @@ class Nothing:
 
 
 def choose(output: str, made: Mapping[str, Callable[[], Format]]) -> Callable[[], Format]:
-  """How the format that the ending of `--output`, or its whole name, has in `made` is made.
+  """Returns the constructor in `made` for the ending of `--output`, or for '' or '-'.
 
-  ConfigError: it is none of {'.csv': ..., '-': ...}.
+  ConfigError: the ending is not a key of `made`, {'.csv': ..., '-': ...}.
   """
   ending = output if output in ("", "-") else pathlib.PurePath(output).suffix.lower()
   if ending not in made:

@@ -1,8 +1,8 @@
-"""An output that is made part by part, so that a killed command goes on where it was.
+"""Writes an output part by part, so that a killed command can resume.
 
-`<output>.parts` holds a numbered file for each finished part and `identity.json`: which command, model and
-rows they are of. The joined file gets its name at the end. `<output>.done` has the same identity and the
-output's digest: by it the same command, started again, finds that all is finished.
+`<output>.parts` has a numbered file for each finished part, and `identity.json` with the command, model and
+rows of the parts. At the end the parts are joined to the output. `<output>.done` has the same identity and
+the output's digest, so that the same command, run again, detects a finished output.
 """
 
 import contextlib
@@ -19,19 +19,19 @@ from data.errors import ConfigError, DataError
 from data.output.formats import Format, Rows
 from data.rows import Row
 
-MAX_CHARACTERS = 4 << 20  # in the rows of a part, so that memory does not depend on how long texts are
+MAX_CHARACTERS = 4 << 20  # in the rows of a part, so that memory does not depend on the length of texts
 _IDENTITY = "identity.json"
 
 
 class Part(NamedTuple):
-  """Rows that are answered together."""
+  """Rows that are processed together, and their number in order."""
 
   number: int
   rows: list[Row]
 
 
 def cut(rows: Iterable[Row], most: int) -> Iterator[list[Row]]:
-  """Cuts rows into parts of at most `most`, fewer where texts are long: a function of the rows alone."""
+  """Cuts rows into parts of at most `most` rows, fewer if texts are long; depends only on the rows."""
   part: list[Row] = []
   characters = 0
   for row in rows:
@@ -45,7 +45,7 @@ def cut(rows: Iterable[Row], most: int) -> Iterator[list[Row]]:
 
 
 class Printed:
-  """Rows that go to standard output as they come; a killed command cannot continue there."""
+  """Prints rows to standard output at once; a killed command cannot resume."""
 
   was_finished = False
 
@@ -57,20 +57,20 @@ class Printed:
     return (Part(number, rows) for number, rows in enumerate(parts))
 
   def add(self, part: Part, answers: Rows) -> None:
-    """Prints the answers to a part."""
+    """Prints the results of a part."""
     self.rows += len(part.rows)
     sys.stdout.buffer.write(self.form.encode(answers))
     sys.stdout.flush()
 
   def join(self) -> None:
-    """Does nothing: everything is printed."""
+    """Does nothing, because everything is printed."""
 
 
 class Parts:
-  """The finished parts of an output file."""
+  """The parts of an output file, with the finished ones on disk."""
 
   def __init__(self, output: pathlib.Path, identity: Mapping[str, Any], form: Format) -> None:
-    """`identity` (JSON values) is all that the answers depend on: command, model, rows, settings."""
+    """`identity`, JSON values, has everything that determines the results: command, model, rows, settings."""
     self.output, self.identity, self.form = output, dict(identity), form
     self.directory, self._done = self._places(output)
     self.rows = 0  # in finished parts
@@ -83,11 +83,11 @@ class Parts:
 
   @contextlib.contextmanager
   def opened(self) -> Iterator["Parts"]:
-    """Holds the output within the block; an output of another command, input or model is refused.
+    """Locks the output within the block, and checks that it belongs to this command, input and model.
 
     Raises:
-      ConfigError: the output exists already, or its parts are of a command with other rows or flags.
-      DataError: another process writes them, or their list is damaged.
+      ConfigError: the output exists and another command made it, or the parts have another identity.
+      DataError: another process is writing the parts, or their identity file is damaged.
       StorageError: the folder of the parts cannot be written.
     """
     self.refuse_foreign(self.output)
@@ -107,7 +107,7 @@ class Parts:
 
   @classmethod
   def refuse_foreign(cls, output: pathlib.Path) -> None:
-    """Raises ConfigError if the output exists and no command of ours made it: nothing is ever replaced."""
+    """Raises ConfigError if the output exists and has no `.done` file: files are never replaced."""
     if output.is_symlink() or (output.exists() and not cls._places(output)[1].exists()):
       raise ConfigError(f"--output={output} is there already; name another file, or remove this one")
 
@@ -115,7 +115,7 @@ class Parts:
     done = self._read(self._done)
     changed = self._changes(done.get("identity", {}))
     if done.get("output") != files.sha256(self.output):
-      changed = "it is not as it was written"
+      changed = "it was changed later"
     if changed:
       raise ConfigError(
         f"--output={self.output} is there already, and not what this command would make ({changed}); name "
@@ -124,14 +124,14 @@ class Parts:
     self.was_finished = True
 
   def _begin(self) -> None:
-    """Compares the identity of the parts with ours, or writes ours where nothing was begun."""
-    self._done.unlink(missing_ok=True)  # of an output that was removed, or that was not renamed before a kill
+    """Compares the identity of existing parts with this command's, or writes the identity."""
+    self._done.unlink(missing_ok=True)  # left by a removed output, or by a kill before the rename
     path = self.directory / _IDENTITY
     if path.exists():
       if changed := self._changes(self._read(path)):
         raise ConfigError(
-          f"{self.directory} was begun by another command or with other rows ({changed}); give the same "
-          "flags and input, name another --output, or remove it to begin again"
+          f"{self.directory} was begun by another command or with other rows ({changed}); use the same flags "
+          f"and input, name another --output, or remove it:\n  rm -r {self.directory}"
         )
     elif any(path.name != "lock" for path in self.directory.iterdir()):
       raise ConfigError(f"{self.directory} holds files that this command did not make; name another --output")
@@ -153,7 +153,7 @@ class Parts:
     return self.directory / f"{number:06}"
 
   def undone(self, parts: Iterable[list[Row]]) -> Iterator[Part]:
-    """Yields the parts that are not answered yet."""
+    """Yields the parts that are not finished."""
     if self.was_finished:
       return
     for number, rows in enumerate(parts):
@@ -164,16 +164,16 @@ class Parts:
         yield Part(number, rows)
 
   def add(self, part: Part, answers: Rows) -> None:
-    """Stores the answers to a part."""
+    """Stores the results of a part."""
     with errors.writing(self.directory):
       files.write_atomically(self._path(part.number), self.form.encode(answers))
     self.rows += len(part.rows)
 
   def join(self) -> None:
-    """Makes the output of all parts, in full or not at all; an output that was finished before stays."""
+    """Joins all parts to the output, completely or not at all; a finished output stays unchanged."""
     if self.was_finished:
       return
     with errors.writing(self.output), files.whole_file(self.output, aside=self.directory / "whole") as whole:
       self.form.join(map(self._path, range(self._count)), whole)
-      self.refuse_foreign(self.output)  # made by somebody else meanwhile
+      self.refuse_foreign(self.output)  # another command may have made it meanwhile
       files.write_json(self._done, {"identity": self.identity, "output": files.sha256(whole)})

@@ -1,4 +1,4 @@
-"""One chart for pages, analyses and searches: drawn by matplotlib, with the same bytes every time."""
+"""Draws charts for pages, analyses and searches with matplotlib; the same data give the same bytes."""
 
 import dataclasses
 import io
@@ -12,23 +12,23 @@ import numpy as np
 from data import cells, errors, files
 from data.page import printable
 
-# Colours that people who see few colours can tell apart, each with a contrast of 3 to 1 on white. The ninth
-# curve has the first colour and dots instead of a line.
+# Distinguishable for colour-blind readers, with a contrast of at least 3 to 1 on white. The ninth curve has
+# the first colour again, dotted.
 COLOURS = ("#0072b2", "#c2500a", "#00805c", "#a3467b", "#8a6500", "#3b8fc4", "#6b4fbb", "#4d4d4d")
 _STYLES = ("-", "--", ":", "-.")
-_WIDTH, _HEIGHT, _LINE = 5.0, 3.0, 0.19  # inches: of a chart, and of a line of its legend
-_COLUMN = 26  # letters of a name that leave room for a second column
-_MOST_NAMED = 40  # curves in a legend: two of each run of a page
+_WIDTH, _HEIGHT, _LINE = 5.0, 3.0, 0.19  # inches: chart, and one line of its legend
+_COLUMN = 26  # longest name in a legend of two columns, in letters
+_MOST_NAMED = 40  # curves in a legend, two for each run of a page
 
 
 class Curve(NamedTuple):
-  """A line of a plot."""
+  """A curve of a plot, with its style."""
 
   name: str
   x: np.ndarray  # [points]
   y: np.ndarray  # [points]
-  colour: int | None = None  # its number; None: curves of one name share the next
-  note: str = ""  # behind its name in the legend
+  colour: int | None = None  # index of the colour; None: the next one, shared by curves of one name
+  note: str = ""  # after its name in the legend
   is_dashed: bool = False
   is_step: bool = False  # a histogram: each value holds up to the next point; drawn as an area
   has_dots: bool = False
@@ -37,19 +37,19 @@ class Curve(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Plot:
-  """Curves over an axis, with units in the labels."""
+  """A chart of curves; labels of axes include units."""
 
   stem: str  # name of its files without endings
   title: str
   x_label: str
   y_label: str
   curves: Sequence[Curve]
-  has_diagonal: bool = False  # where both axes are the same quantity
+  has_diagonal: bool = False  # for charts whose axes have the same quantity
   y_limits: tuple[float, float] | None = None  # None: all values
 
   @property
   def summary(self) -> str:
-    """A sentence for readers who do not see the picture: where each curve begins and ends."""
+    """The alternative text of the picture: first and last value of each curve."""
     ends = (
       f"{curve.name or 'value'} from {shown(float(curve.y[0]))} to {shown(float(curve.y[-1]))}"
       for curve in self.curves
@@ -57,8 +57,8 @@ class Plot:
     return printable(f"{self.title} over {self.x_label}: {'; '.join(ends)}")
 
   def picture(self, ending: Literal["svg", "png"]) -> bytes:
-    """Draws the plot."""
-    # Here: a second. Without pyplot, which keeps every figure.
+    """Draws the plot; returns the bytes of the picture."""
+    # Imported here because it takes a second; not pyplot, which keeps every figure in memory.
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -67,9 +67,9 @@ class Plot:
     with matplotlib.rc_context(
       {
         "font.size": 10,
-        "svg.fonttype": "none",  # text that can be searched, at a tenth of the bytes of outlines
+        "svg.fonttype": "none",  # searchable text, a tenth of the size of outlines
         "svg.hashsalt": "plot",
-        "text.parse_math": False,  # a run may be called `$a$`
+        "text.parse_math": False,  # a run may have the name `$a$`
       }
     ):
       figure = Figure(figsize=(_WIDTH, _HEIGHT), dpi=160, layout="constrained")
@@ -83,7 +83,7 @@ class Plot:
         label = textwrap.fill(printable(f"{curve.name}  {curve.note}".strip()), 60)
         if curve.is_step:
           area = axis.fill_between(curve.x, curve.y, step="post", color=colour, alpha=0.25, linewidth=0)
-          if has_lines:  # the histogram behind a density
+          if has_lines:  # a histogram behind a density, drawn as an area only
             legend.setdefault(label, area)
             continue
         (line,) = axis.plot(
@@ -115,7 +115,7 @@ class Plot:
     return content.getvalue()
 
   def write(self, directory: pathlib.Path) -> list[pathlib.Path]:
-    """Writes `<stem>.svg`, `.png` and the points as `_points.csv`; StorageError where they cannot be."""
+    """Writes `<stem>.svg`, `<stem>.png` and `<stem>_points.csv`; StorageError if that fails."""
     paths = [directory / f"{self.stem}.svg", directory / f"{self.stem}.png"]
     rows: list[tuple] = [("curve", "x", "y")]
     for curve in self.curves:
@@ -129,7 +129,6 @@ class Plot:
 
 
 def _name_curves(figure: Any, legend: Mapping[str, Any]) -> None:
-  """Adds a legend below the axes, and its height to the figure's."""
   labels = list(legend)[:_MOST_NAMED]
   handles = [legend[label] for label in labels]
   if more := len(legend) - len(labels):
@@ -141,7 +140,7 @@ def _name_curves(figure: Any, legend: Mapping[str, Any]) -> None:
 
 
 def shown(value: float) -> str:
-  """A number in at most four digits: '12,350', '4.413', '1.1e-06'."""
+  """Returns a number with at most four significant digits: '12,350', '4.413', '1.1e-06'."""
   if abs(value) >= 1000:
     return f"{float(f'{value:.4g}'):,.0f}"
   return f"{value:.4g}" if abs(value) >= 1e-3 or value == 0 else f"{value:.2g}"

@@ -1,4 +1,4 @@
-"""Pages from Jinja2 templates, in which every value is escaped."""
+"""Renders pages from Jinja2 templates; every value is escaped."""
 
 import base64
 import pathlib
@@ -12,7 +12,7 @@ _HERE = pathlib.Path(__file__).parent
 
 
 def render(path: pathlib.Path, **values: Any) -> str:
-  """Returns the page of a template that extends `page.html` or imports `parts.html`."""
+  """Returns the page of a template, which may extend `page.html` or import `parts.html`."""
   environment = jinja2.Environment(
     loader=jinja2.FileSystemLoader([path.parent, _HERE]),
     autoescape=True,

@@ -1,7 +1,7 @@
-"""Apache Beam as an engine: each step is a map with retries over part numbers; nothing else travels.
+"""Apache Beam as an engine: each step is a map with retries over the numbers of its parts.
 
-Only this module imports apache_beam. Pipelines run in a child process, which can be ended with all that it
-started where a runner hangs.
+Only this module imports apache_beam. Pipelines run in a child process, so that it and its own children can be
+killed if a runner hangs.
 """
 
 import concurrent.futures.process
@@ -23,42 +23,42 @@ import psutil
 from data import errors
 from data.prepare import steps, workers
 
-logging.disable(logging.WARNING)  # Beam warns of libraries for clouds that nobody asked for
+logging.disable(logging.WARNING)  # Beam warns of missing libraries for clouds
 try:
   import apache_beam
   from apache_beam.options.pipeline_options import PipelineOptions
 except ImportError as error:
   raise errors.ConfigError(
-    f"--engine=beam: Apache Beam is not installed ({errors.reason(error)}); type: pip install -r "
-    "requirements-beam.txt"
+    f"--engine=beam: Apache Beam is not installed ({errors.reason(error)}); install it:\n"
+    "  pip install -r requirements-beam.txt"
   ) from error
 finally:
   logging.disable(logging.NOTSET)
 
 DASK = "apache_beam.runners.dask.dask_runner.DaskRunner"
-# Beam's DirectRunner looks for a Go program on the internet first. This is the one in Python.
+# Beam's DirectRunner first tries to download a Go program; this runner is the one in Python.
 LOCAL = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 FULL_NAMES = {"daskrunner": DASK, "directrunner": LOCAL, "fnapirunner": LOCAL}
-LOG = "beam.log"  # beside the steps: the output of local workers
-WATCH = 2.0  # seconds between two looks at the worker processes, since a look takes 10 ms
-GRACE = 5.0  # seconds from the end of a worker process to the end of its pipeline
-SETTLE = 60.0  # seconds until a network file system shows a file that another machine wrote
+LOG = "beam.log"  # in the folder of steps: the output of local workers
+WATCH = 2.0  # seconds between checks of the worker processes; a check takes 10 ms
+GRACE = 5.0  # seconds that a pipeline may continue after one of its workers died
+SETTLE = 60.0  # seconds until a network file system surely shows files of other machines
 
 
 class Options(NamedTuple):
-  """Options that Beam knows, and the full name of the runner among them."""
+  """Validated options of Beam, and the full name of the runner among them."""
 
   flags: list[str]
   runner: str
 
   @property
   def is_local(self) -> bool:
-    """Whether the workers are processes of this machine, which this module watches."""
+    """True if the workers are processes of this machine; this module watches them."""
     return self.runner == LOCAL
 
 
 def checked(options: Sequence[str]) -> Options:
-  """Returns Beam's options as its runner needs them, or raises a ConfigError, before any work.
+  """Returns Beam's options after validating and completing them; ConfigError if one is wrong.
 
   Beam itself only warns of options that it does not know.
   """
@@ -67,19 +67,19 @@ def checked(options: Sequence[str]) -> Options:
   flags = [*options, f"--runner={runner}"]
   if "." in runner:
     try:
-      importlib.import_module(runner.rpartition(".")[0])  # defines options of its own
+      importlib.import_module(runner.rpartition(".")[0])  # defines the runner's own options
     except (ImportError, AttributeError) as error:
-      advice = "type: pip install distributed" if runner == DASK else "install its package"
+      advice = "install it:\n  pip install distributed" if runner == DASK else "install its package"
       problem = f"--runner={named}: cannot be imported ({errors.reason(error)})"
       raise errors.ConfigError(f"{problem}; {advice}") from error
   parsed = _parsed(flags)
   _refuse_unknown(flags)
   if runner == DASK and not (parsed["partition_size"] or parsed["npartitions"]):
-    flags.append("--dask_partition_size=1")  # its own guess gives 128 parts to one worker
+    flags.append("--dask_partition_size=1")  # Dask's default gives 128 parts to one worker
   if "dataflow" in runner.lower() and not parsed["sdk_container_image"]:
     raise errors.ConfigError(
-      f"--runner={named}: its workers share no disk with this machine, so they cannot write --output; name a "
-      "container that mounts one (--sdk_container_image=...), or prepare on machines that share a disk"
+      f"--runner={named}: its workers share no disk with this machine and cannot write --output; prepare on "
+      "machines that share a disk, or name a container that mounts one:\n  --sdk_container_image=NAME"
     )
   _refuse_closed(parsed["job_endpoint"] or "")
   try:
@@ -90,7 +90,7 @@ def checked(options: Sequence[str]) -> Options:
 
 
 def _parsed(flags: Sequence[str]) -> dict[str, Any]:
-  """Returns all options that Beam knows now; ConfigError for a value that makes no sense."""
+  """Returns {name: value} of all options that Beam knows so far; ConfigError for an invalid value."""
   said = io.StringIO()
   try:
     with contextlib.redirect_stderr(said):
@@ -111,7 +111,7 @@ def _refuse_unknown(flags: Sequence[str]) -> None:
 
 
 def _refuse_closed(job_endpoint: str) -> None:
-  """Raises ConfigError where no job service answers, for which Beam would wait without end."""
+  """Raises ConfigError if no job service answers, because Beam would wait for it forever."""
   host, _, port = job_endpoint.rpartition(":")
   if host and port.isdigit():
     try:
@@ -119,13 +119,13 @@ def _refuse_closed(job_endpoint: str) -> None:
     except OSError as error:
       raise errors.ConfigError(
         f"--job_endpoint={job_endpoint}: no job service answers ({errors.reason(error)}); start one, "
-        f"such as: python -m apache_beam.runners.portability.local_job_service_main --port={port}"
+        f"such as:\n  python -m apache_beam.runners.portability.local_job_service_main --port={port}"
       ) from error
 
 
 @contextlib.contextmanager
 def engine(options: Options, work: pathlib.Path, seen: Sequence[str]) -> Iterator["Engine"]:
-  """Opens the engine; its steps are in `work`.
+  """Opens a Beam engine whose steps are files in `work`.
 
   StorageError: a worker on another machine does not see `work` or one of the paths `seen`.
   """
@@ -145,7 +145,7 @@ def engine(options: Options, work: pathlib.Path, seen: Sequence[str]) -> Iterato
 
 
 def _start(log: str) -> None:
-  """Starts the child process; what it and its children print goes to the file `log`, if there is one."""
+  """Initialises the child process; its output and that of its children are appended to `log`, unless ''."""
   workers.start_worker()
   logging.getLogger().setLevel(logging.ERROR)
   if log:
@@ -155,35 +155,35 @@ def _start(log: str) -> None:
 
 
 def _run(flags: list[str], directory: str, parts: int) -> str:
-  """Runs a pipeline, in the child process; returns why it failed, '' if it did not."""
+  """Runs a pipeline in the child process; returns the reason if it failed, else ''."""
   try:
     with apache_beam.Pipeline(options=PipelineOptions(flags)) as pipeline:
       numbers = pipeline | "numbers" >> apache_beam.Create(range(parts), reshuffle=False)
       _ = numbers | "spread" >> apache_beam.Reshuffle() | "work" >> apache_beam.Map(steps.run, directory)
   except Exception as error:
-    while error.__cause__ is not None:  # Dask's says no more than that something failed
+    while error.__cause__ is not None:  # Dask's own error has no reason
       error = error.__cause__
     return errors.named_reason(error, words=str(error))
   return ""
 
 
 class Engine:
-  """Maps functions over items by Beam pipelines, with the interface of `workers.Pool`."""
+  """Maps functions over items with Beam pipelines; the interface is that of `workers.Pool`."""
 
   def __init__(self, executor: concurrent.futures.Executor, options: Options, work: pathlib.Path):
     self._executor, self._options, self._work = executor, options, work
     self._child = psutil.Process(executor.submit(os.getpid).result())
-    self._before: set[psutil.Process] = set()  # processes of earlier pipelines, which are about to end
+    self._before: set[psutil.Process] = set()  # processes of earlier pipelines, which may still be ending
     self._workers: set[psutil.Process] = set()  # on this machine
-    self._died = float("inf")  # when one of them was first missed
+    self._died = float("inf")  # time at which one of them was first missing
     self._looked = 0.0
 
   def map(self, function: Callable, *items: Sequence[Any], name: str) -> list[Any]:
-    """Returns the results in order and shows progress under `name`.
+    """Returns the results in order; shows progress as `name`.
 
-    UserError: that of the first part with one. DataError: workers or the runner gave up.
+    UserError: the error of the first part that failed. DataError: workers or the runner gave up.
     """
-    if self._options.is_local and len(items[0]) == 1:  # workers take two seconds of CPU each to start
+    if self._options.is_local and len(items[0]) == 1:  # starting a worker takes two seconds of CPU
       return list(map(function, *items))
     step = steps.publish(self._work, function, items, name)
     self._before = set(self._child.children(recursive=True))
@@ -197,7 +197,7 @@ class Engine:
     return step.results()
 
   def _is_dead(self) -> bool:
-    """Whether a worker process on this machine has died: Python's runner would wait for it without end."""
+    """Returns whether a local worker process has died; Beam's local runner would wait for it forever."""
     now = time.monotonic()
     if not self._options.is_local or now - self._looked < WATCH:
       return False
@@ -210,7 +210,7 @@ class Engine:
     return now - self._died > GRACE
 
   def _check(self, step: steps.Step, future: concurrent.futures.Future) -> None:
-    """Returns once all parts are done; a DataError names those that will not be."""
+    """Waits until all parts are done; DataError if some are missing and will not be done."""
     if not step.missing():
       return
     try:
@@ -226,7 +226,7 @@ class Engine:
       raise errors.StorageError(f"--engine=beam: {reason}; {steps.SHARED}")
     advice = "run the same command again to go on"
     if "No module named" in reason:
-      advice = "install this project's wheel for every worker (pip wheel --no-deps .)"
+      advice = "install this project's wheel for every worker:\n  pip wheel --no-deps ."
     raise errors.DataError(
       f"--engine=beam: {self._options.runner.rpartition('.')[2]} gave up with {len(missing)} of "
       f"{len(step.call.parts)} parts missing ({reason or 'it reported no error'}); at work: "
@@ -234,7 +234,7 @@ class Engine:
     )
 
   def end(self) -> None:
-    """Ends the child process with all that it started."""
+    """Kills the child process and all its children."""
     with contextlib.suppress(psutil.NoSuchProcess):
       for process in [*self._child.children(recursive=True), self._child]:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -249,7 +249,7 @@ def _is_worker(process: psutil.Process) -> bool:
 
 
 def _last_line(reason: str) -> str:
-  """Returns why a pipeline failed: a worker's traceback ends in it."""
+  """Returns the error line of a pipeline's failure, which is last in a worker's traceback."""
   lines = [line for line in reason.splitlines() if re.match(r"[A-Za-z_][\w.]*: ", line)]
   line = (lines or reason.splitlines() or [""])[-1]
   return re.sub(r" \[while running .*", "", line)[:300]

@@ -1,7 +1,7 @@
-"""Calls of a preparation's functions, and their results, as JSON that other processes read.
+"""Encodes calls of a preparation's functions, and their results, as JSON for other processes.
 
-A pickle would run whatever a directory holds. This reads plain values, and names of functions and dataclasses
-that PLACES define.
+Reading a pickle could run any code that somebody put into the directory. This format has only plain values
+and the names of functions and dataclasses in PLACES.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ PLACES += ("data.task_features",)
 
 
 def encode(value: Any) -> Any:
-  """Returns a value for `json.dumps`; TypeError if it holds what `decode` cannot restore."""
+  """Returns `value` as types of JSON; TypeError if `decode` could not restore it."""
   if value is None or isinstance(value, bool | int | float | str):
     return value
   if isinstance(value, list):
@@ -33,7 +33,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(value: Any) -> Any:
-  """Returns what `encode` was given; ValueError for a name outside PLACES."""
+  """Returns the value that `encode` encoded; ValueError for a name outside PLACES."""
   if isinstance(value, list):
     return [decode(item) for item in value]
   match value:
@@ -52,7 +52,7 @@ def decode(value: Any) -> Any:
 
 def _name(value: Any) -> str:
   name = getattr(value, "__qualname__", "")
-  # A method, a lambda and a function within another have names that are no identifiers.
+  # Methods, lambdas and nested functions have qualified names that are not identifiers.
   if not (name.isidentifier() and value.__module__.startswith(PLACES)):
     raise TypeError(f"{value!r} cannot be sent to other processes")
   return f"{value.__module__}:{name}"
@@ -63,6 +63,6 @@ def _named(name: str) -> Callable:
   if not module.startswith(PLACES):
     raise ValueError(f"{name} is in none of {', '.join(PLACES)}")
   value = getattr(importlib.import_module(module), name_there)
-  if getattr(value, "__module__", "") != module:  # imported there from elsewhere
+  if getattr(value, "__module__", "") != module:  # imported there from another module
     raise ValueError(f"{name} is not defined there")
   return value

@@ -1,11 +1,11 @@
-"""Text to packed, shuffled token records on disk.
+"""Converts text to packed, shuffled records of token ids on disk.
 
   python -m data.prepare --source=installed_docs --output=DIR --length=128 --train_vocabulary_size=8192
   python -m data.prepare --source='corpus/*.txt.gz' --vocabulary=VOCABULARY_DIR --output=DIR
 
-The output holds ArrayRecord shards of unpadded ids, the vocabulary, `unigram.npy` (how often each id stands
-in the training records) and, written last, `manifest.json`. The same input and flags give the same bytes
-for any number of workers; the same command run again after a kill finishes what is missing.
+The output has ArrayRecord shards of unpadded ids, the vocabulary, `unigram.npy` (the count of each id in the
+training records) and, written last, `manifest.json`. The same input and flags give the same bytes for any
+number of workers. After a kill, run the same command again; it makes only the missing files.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def _work(args: argparse.Namespace) -> None:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-  """Reads the flags; ConfigError if one is unknown or its value makes no sense."""
+  """Parses the flags; ConfigError if one is unknown or has an invalid value."""
   parser = command.Parser(prog="python -m data.prepare", description=__doc__, epilog=steps.HELP)
   sources.add_flags(parser)
   parser.add_argument("--output", required=True, bucket=command.SENT, help="directory to write")
@@ -40,21 +40,23 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     "--packing", choices=packing.MODES, default="complete", help="how text is cut into records"
   )
   parser.add_argument(
-    "--vocabulary", default="", bucket=command.FETCHED, help="its directory; '': train one from the source"
+    "--vocabulary", default="", bucket=command.FETCHED, help="its directory; '': train one on the source"
   )
-  parser.add_argument("--train_vocabulary_kind", choices=vocabulary.KINDS, default="sentencepiece")
-  parser.add_argument("--train_vocabulary_size", type=int, default=0, help="pieces (0: as the papers)")
+  parser.add_argument(
+    "--train_vocabulary_kind", choices=vocabulary.KINDS, default="sentencepiece", help="if one is trained"
+  )
+  parser.add_argument("--train_vocabulary_size", type=int, default=0, help="pieces (0: as in the papers)")
   parser.add_argument("--train_vocabulary_cased", action="store_true", help="keep case")
   parser.add_argument(
-    "--seed", type=int, default=0, help="of the order of records and of the held-out documents"
+    "--seed", type=int, default=0, help="decides the order of records and which documents are held out"
   )
   parser.add_argument(
     "--heldout_fraction",
     type=float,
     default=0.02,
-    help="of documents, kept for evaluation (of blocks, if that is no document)",
+    help="fraction of documents for evaluation (of blocks, if that is less than one document)",
   )
-  parser.add_argument("--fraction", type=float, default=1.0, help="of documents that are used")
+  parser.add_argument("--fraction", type=float, default=1.0, help="fraction of documents to use")
   parser.add_argument("--clean", default="", metavar="STEPS", help="cleaning steps, see below; '' for none")
   engine.add_flag(parser)
   own, of_engine = engine.split(sys.argv[1:] if arguments is None else arguments)
@@ -73,9 +75,9 @@ def _check_flags(args: argparse.Namespace) -> None:
   if args.length < 8:
     wrong.append(f"--length={args.length} is below 8 tokens")
   if args.workers < 0:
-    wrong.append(f"--workers={args.workers} is negative; use 0 for one per core")
+    wrong.append(f"--workers={args.workers} is negative; 0 is one per core")
   if args.limit < 0:
-    wrong.append(f"--limit={args.limit} is negative; use 0 for all")
+    wrong.append(f"--limit={args.limit} is negative; 0 is all")
   if not 0 <= args.seed < 2**63:
     wrong.append(f"--seed={args.seed} is outside [0, 2^63)")
   if not 0 <= args.heldout_fraction < 1:
@@ -83,8 +85,6 @@ def _check_flags(args: argparse.Namespace) -> None:
   if not 0 < args.fraction <= 1:
     wrong.append(f"--fraction={args.fraction} is outside (0, 1]")
   if args.train_vocabulary_size < 0:
-    wrong.append(
-      f"--train_vocabulary_size={args.train_vocabulary_size} is negative; use 0 for the papers' size"
-    )
+    wrong.append(f"--train_vocabulary_size={args.train_vocabulary_size} is negative; 0 is the papers' size")
   if wrong:
     raise errors.ConfigError("; ".join(wrong))

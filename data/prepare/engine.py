@@ -1,7 +1,7 @@
-"""Which processes do the steps of a preparation: `--engine=` and what is behind `--` on the command line.
+"""Engines, the processes that run a preparation's steps: `--engine=` and their options after `--`.
 
 An engine has one method, `map(function, *items, name=)`, which returns the results in order. Functions are
-pure and leave their files whole or not at all, so an engine may do any part again, or twice at the same time.
+pure and write files completely or not at all, so an engine may repeat any part, even at the same time.
 """
 
 import argparse
@@ -23,31 +23,31 @@ class Engine(Protocol):
   """The interface of all engines."""
 
   def map(self, function: Callable, *items: Sequence[Any], name: str) -> list[Any]:
-    """Returns `list(map(function, *items))`; `name` is the step's, for people."""
+    """Returns `list(map(function, *items))`; progress is shown as `name`."""
     ...
 
 
 def add_flag(parser: command.Parser) -> None:
-  """Adds `--engine`."""
+  """Adds the flag `--engine`."""
   parser.add_argument(
     "--engine",
     choices=NAMES,
     default="pool",
-    help="pool: processes of this machine; beam: workers of Apache Beam, with its options behind '--'; "
+    help="pool: processes of this machine; beam: workers of Apache Beam, with its options after '--'; "
     "ranks: this command started N times, each with '-- --rank=R --ranks=N'",
   )
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-  """Returns the flags before '--' and the engine's options behind it."""
+  """Returns the flags before '--' and the engine's options after it."""
   at = [*arguments, "--"].index("--")
   return list(arguments[:at]), list(arguments[at + 1 :])
 
 
 def check(args: argparse.Namespace, options: list[str]) -> None:
-  """Raises ConfigError for options that the engine does not know, and for paths that its workers cannot see.
+  """Raises ConfigError for unknown options of the engine, and for paths that its workers cannot see.
 
-  `args.engine_options` becomes what `opened` and `is_follower` read.
+  Sets `args.engine_options`, which `opened` and `is_follower` read.
   """
   args.engine_options = options
   if args.engine != "pool":
@@ -55,12 +55,12 @@ def check(args: argparse.Namespace, options: list[str]) -> None:
     if not files.is_address(args.output):
       args.output = os.path.abspath(args.output)
   if args.engine == "pool" and options:
-    raise errors.ConfigError(f"{options[0]}: options behind '--' are an engine's; add --engine=beam or ranks")
+    raise errors.ConfigError(f"{options[0]}: options after '--' are an engine's; add --engine=beam or ranks")
   if args.engine == "ranks":
     args.engine_options = ranks.parse(options)
     if files.is_address(args.output):
       raise errors.ConfigError(
-        f"--output={args.output} --engine=ranks: ranks share a directory; name one on a disk that all "
+        f"--output={args.output} --engine=ranks: ranks share a local directory; name one on a disk that all "
         "of them mount, and copy it to the bucket afterwards"
       )
     _refuse_relative(args)
@@ -69,8 +69,8 @@ def check(args: argparse.Namespace, options: list[str]) -> None:
 
     if args.workers:
       raise errors.ConfigError(
-        f"--workers={args.workers} is of --engine=pool; Beam's options say how many, such as -- "
-        f"--direct_running_mode=multi_processing --direct_num_workers={args.workers}"
+        f"--workers={args.workers} needs --engine=pool; Beam's own options set the number of workers:\n"
+        f"  -- --direct_running_mode=multi_processing --direct_num_workers={args.workers}"
       )
     args.engine_options = beam.checked(options)
     if not args.engine_options.is_local:
@@ -78,13 +78,13 @@ def check(args: argparse.Namespace, options: list[str]) -> None:
     addresses = [text for text in (args.output, *args.source.split(",")) if files.is_address(text)]
     if addresses and not args.engine_options.is_local and not mirror.is_chosen():
       raise errors.ConfigError(
-        f"{addresses[0]}: Beam's workers read and write copies of what is at addresses; name a directory for "
-        f"them on a disk that all workers mount: {mirror.CACHE}=/shared/cache python -m data.prepare ..."
+        f"{addresses[0]}: Beam's workers read and write local copies of addresses; name a directory for them "
+        f"on a disk that all workers mount:\n  export {mirror.CACHE}=/shared/cache"
       )
 
 
 def _refuse_relative_step(clean: str) -> None:
-  """Raises ConfigError for a user's step in a file that workers in another directory would not find."""
+  """Raises ConfigError if a user's step is in a file with a relative path; workers may run elsewhere."""
   for label in (step.label for step in steps.parse(clean) if step.is_own):
     file, _, name = label.rpartition(":")
     if os.path.isfile(file) and not os.path.isabs(file):
@@ -94,10 +94,10 @@ def _refuse_relative_step(clean: str) -> None:
 
 
 def _refuse_relative(args: argparse.Namespace) -> None:
-  """Raises ConfigError for a path that depends on where a process was started: workers start elsewhere."""
+  """Raises ConfigError for relative paths in the flags, because workers may run in other directories."""
   paths = command.names(args.source) if sources.is_of_files(args.source) else []
   if not all(map(_is_absolute, paths)):
-    paths = [pattern for pattern, _ in globs.patterns(args.source)]  # the name of a file may hold commas
+    paths = [pattern for pattern, _ in globs.patterns(args.source)]  # names of files may have commas
   named = {
     "source": paths,
     "tfds_directory": [args.tfds_directory] if args.tfds_directory else [],
@@ -107,7 +107,7 @@ def _refuse_relative(args: argparse.Namespace) -> None:
     if not all(map(_is_absolute, paths)):
       absolute = ",".join(path if _is_absolute(path) else os.path.abspath(path) for path in paths)
       raise errors.ConfigError(
-        f"--{flag}={','.join(paths)}: workers may run in other directories; type --{flag}={absolute}"
+        f"--{flag}={','.join(paths)}: workers may run in other directories:\n  --{flag}={absolute}"
       )
 
 
@@ -116,13 +116,13 @@ def _is_absolute(path: str) -> bool:
 
 
 def is_follower(args: argparse.Namespace) -> bool:
-  """Whether another process prepares, and this one works for it."""
+  """Returns whether this process only works for another one, which prepares (a rank above 0)."""
   return args.engine == "ranks" and args.engine_options.rank > 0
 
 
 @contextlib.contextmanager
 def opened(args: argparse.Namespace) -> Iterator[Engine]:
-  """Opens the engine that the flags name, for a preparation whose directory `work` is there."""
+  """Opens the engine that the flags name; the directory `work` of the preparation must exist."""
   work = pathlib.Path(args.output) / "work"
   if args.engine == "beam":
     from data.prepare import beam

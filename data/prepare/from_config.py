@@ -1,6 +1,6 @@
-"""What a pretraining config asks of `data.prepare`: where the records are, and the command that makes them.
+"""Derives from a pretraining config the directory of its records and the command that makes them.
 
-Nothing here imports what `data.prepare` needs: starting it as a child process costs the trainer nothing.
+The module imports nothing that `data.prepare` needs, so the trainer can import it quickly.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-# Flags of data.prepare and the fields of a pretraining config that say the same.
+# Flags of data.prepare and the equivalent fields of a pretraining config.
 FIELD_OF_FLAG = {
   "source": "data.source",
   "output": "data.directory",
@@ -29,7 +29,7 @@ FIELD_OF_FLAG = {
 
 
 def with_fields(reason: str) -> str:
-  """Returns a line about flags with the fields of a config that say the same."""
+  """Returns a message about flags of data.prepare with the equivalent fields of a config."""
 
   def field(flag: re.Match[str]) -> str:
     name = FIELD_OF_FLAG.get(flag[1])
@@ -39,10 +39,10 @@ def with_fields(reason: str) -> str:
 
 
 def directory(data: Mapping[str, Any], *, vocab_size: int) -> str:
-  """Returns where the records of a config are, or would be.
+  """Returns the directory of a config's records, whether or not it exists.
 
-  By default that is `prepared/<source, vocabulary, packing, length>`. `data` holds the fields of
-  `config.data`; `vocab_size` is that of a vocabulary that has to be trained.
+  The default is `prepared/<source, vocabulary, packing, length>`. `data` has the fields of `config.data`;
+  `vocab_size` is the size of a vocabulary that must be trained.
   """
   if data["directory"]:
     return data["directory"]
@@ -51,16 +51,16 @@ def directory(data: Mapping[str, Any], *, vocab_size: int) -> str:
   else:
     case = "cased" if data["vocabulary_cased"] else "uncased"
     pieces = f"{data['vocabulary_kind']}_{case}_{vocab_size}"
-  # A text field of '' is the default, which the name leaves out.
+  # The default text field, '', is not in the name.
   field = f"-{_slug(data['text_field'])}" if data["text_field"] else ""
-  # Older configs have no field `clean`.
+  # Configs of older versions have no field `clean`.
   cleaned = f"-clean_{_slug(data['clean'])}" if data.get("clean") else ""
   name = f"{_slug(data['source'])}-{pieces}-{data['packing']}-{data['length']}{field}{cleaned}"
   return os.path.join("prepared", name)
 
 
 def _slug(text: str) -> str:
-  """Returns `text` where it is a fit file name, else its letters and a digest that keeps names apart."""
+  """Returns `text` if it is a valid file name, else its letters and a digest that makes it unique."""
   plain = re.sub(r"^(tfds|seqio):", r"\1_", text)
   if re.fullmatch(r"\w[\w.]*", plain):
     return plain
@@ -70,7 +70,7 @@ def _slug(text: str) -> str:
 
 
 def command(data: Mapping[str, Any], *, vocab_size: int, output: str) -> list[str]:
-  """Returns the command that makes the records of a config in `output`; run it in the repository's root."""
+  """Returns the command that makes a config's records in `output`; run it in the repository's root."""
   fields = {f"data.{name}": value for name, value in data.items()}
   fields |= {"data.directory": output, "model.vocab_size": vocab_size}
   arguments = [sys.executable, "-m", "data.prepare"]

@@ -1,7 +1,7 @@
-"""Held-out records of a text with too few documents to hold any out: single blocks of its training records.
+"""Holds out single blocks of the training records if there are too few documents to hold any out.
 
-Documents are held out where there are enough of them (`pipeline.text_chunks`). A text file without blank
-lines is one document, though, and of twenty documents 2 % is often none.
+With enough documents, whole documents are held out (`pipeline.text_chunks`). But a text file without blank
+lines is one document, and 2 % of twenty documents is often none.
 """
 
 import dataclasses
@@ -10,24 +10,24 @@ import numpy as np
 
 from data.prepare import shards
 
-MIN_RECORDS = 2  # one for each side
+MIN_RECORDS = 2  # one for training, one for evaluation
 
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-  """Which training records are held out, and what that leaves."""
+  """The training records that are held out, and the counts of ids that remain."""
 
   border: int  # records whose shuffle key is below it are held out
   records: int  # held out
   tokens: int  # of the records held out
-  unigram: np.ndarray  # [vocab_size] int64, how often each id stands in the records that stay
+  unigram: np.ndarray  # [vocab_size] int64, count of each id in the remaining training records
 
 
 def choose(packed: shards.Packed) -> Blocks:
-  """Chooses `heldout_fraction` of the training records, at least one: a function of seed and input.
+  """Chooses `heldout_fraction` of the training records, at least one; depends only on seed and input.
 
-  There must be `MIN_RECORDS` of them. Every record has an equal chance, so neighbours of a held-out block are
-  trained on.
+  At least `MIN_RECORDS` are needed. Every record has the same chance, so the neighbours of a held-out block
+  are usually trained on.
   """
   numbers = range(packed.num_units)
   order = np.sort(np.concatenate([np.array(packed.records(number, "train").keys) for number in numbers]))

@@ -1,18 +1,21 @@
-"""Who may write into the directory of a preparation: one process, the same settings, the same input."""
+"""Guards the output directory of a preparation against other settings, changed input and leftovers."""
 
 import contextlib
 import json
+import logging
 import pathlib
 import shutil
 from collections.abc import Iterator
 from typing import Any
 
-from data import errors, files, manifest, progress, sources
+from data import errors, files, manifest, sources
+
+logger = logging.getLogger(__name__)
 
 
 def refuse_other_settings(output: pathlib.Path, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
   """Raises a ConfigError that names every setting in which two preparations differ."""
-  stored = {"clean": ""} | stored  # which an older version did not know
+  stored = {"clean": ""} | stored  # older versions did not store it
   different = [
     f"{key}: {stored.get(key)!r} there, {wanted[key]!r} asked"
     for key in wanted
@@ -21,21 +24,21 @@ def refuse_other_settings(output: pathlib.Path, stored: dict[str, Any], wanted: 
   if different:
     raise errors.ConfigError(
       f"--output={output} was prepared with other settings ({'; '.join(different)}); name another directory "
-      "or remove it"
+      f"or remove this one:\n  rm -r {output}"
     )
 
 
 def missing_directories(output: pathlib.Path) -> list[pathlib.Path]:
-  """Returns `output` and the directories above it that are not there yet, the innermost first."""
+  """Returns `output` and those of its parents that do not exist, innermost first."""
   return [path for path in (output, *output.parents) if not path.exists()]
 
 
 @contextlib.contextmanager
 def removed_on_failure(output: pathlib.Path, missing: list[pathlib.Path]) -> Iterator[None]:
-  """Removes what was made in `output` if a user's error ends the work before any unit gave records.
+  """Removes new files in `output` if a user's error occurs before any unit has records.
 
-  What was there before stays: a vocabulary may have taken hours. Enter it with the lock in `work/` held;
-  `missing` is what `missing_directories` gave before `output` was made.
+  Older files stay, because a vocabulary may have taken hours. The caller must hold the lock in `work/`;
+  `missing` is the result of `missing_directories` before `output` was created.
   """
   work = output / "work"
   before = {*output.iterdir(), *work.iterdir()} - {work / "lock"}
@@ -50,40 +53,40 @@ def removed_on_failure(output: pathlib.Path, missing: list[pathlib.Path]) -> Ite
           shutil.rmtree(path, ignore_errors=True)
         else:
           path.unlink(missing_ok=True)
-      for directory in (work, *missing):  # those that are empty now
+      for directory in (work, *missing):  # rmdir removes only empty ones
         with contextlib.suppress(OSError):
           directory.rmdir()
     raise
 
 
 def start_or_continue(output: pathlib.Path, settings: dict[str, Any]) -> None:
-  """Writes the settings of a new preparation, or checks those of the unfinished one that is there.
+  """Writes the settings of a new preparation, or checks that an unfinished one has the same settings.
 
   ConfigError: the unfinished one has other settings. DataError: an older version of this program began it.
   """
   path = output / "work" / "settings.json"
-  for aside in (output / "work").glob("*.part"):  # of workers that were killed
+  for aside in (output / "work").glob("*.part"):  # left by killed workers
     # A worker of an earlier start may still be writing there, or renames it now.
     shutil.rmtree(aside, ignore_errors=True) if aside.is_dir() else aside.unlink(missing_ok=True)
-  for aside in output.glob(".vocabulary.*"):  # of a process that was killed while it made the vocabulary
+  for aside in output.glob(".vocabulary.*"):  # left by a process that was killed while it made the vocabulary
     shutil.rmtree(aside, ignore_errors=True)
   if path.is_file():
     stored = json.loads(path.read_text())
     refuse_other_settings(output, stored, settings)
     if stored.get("format") != manifest.FORMAT:
       raise errors.DataError(
-        f"{output} holds an unfinished preparation by an older version; remove it and start anew: "
-        f"rm -r {output}"
+        f"{output} has an unfinished preparation of an older version; remove it and start again:\n"
+        f"  rm -r {output}"
       )
-    progress.say(f"{output}: going on with an unfinished preparation")
+    logger.info(f"{output}: going on with an unfinished preparation")
   else:
     files.write_atomically(path, json.dumps(settings | {"format": manifest.FORMAT}).encode())
 
 
 def refuse_changed_files(output: pathlib.Path, source: str, input_digest: str, *, advice: str) -> None:
-  """Raises DataError, which ends in `advice`, if files of a finished preparation's source have changed.
+  """Raises DataError, which ends in `advice`, if a finished preparation's input files have changed.
 
-  `input_digest` is that of the input from which it was made.
+  `input_digest` is the digest of the input when the preparation ran.
   """
   if sources.have_changed(source, input_digest, since=(output / manifest.NAME).stat().st_mtime):
     raise errors.DataError(
@@ -95,9 +98,10 @@ def refuse_changed_files(output: pathlib.Path, source: str, input_digest: str, *
 def refuse_other_input(output: pathlib.Path, input_digest: str) -> None:
   """Raises DataError if the input changed since an unfinished preparation began."""
   path = output / "work" / "input.json"
-  # An older version wrote names and sizes alone, with which a digest begins.
+  # Older versions wrote only names and sizes, which are the start of today's digest.
   if path.is_file() and not input_digest.startswith(json.loads(path.read_text())):
     raise errors.DataError(
-      f"the input changed since the unfinished preparation in {output} began; remove it and start anew"
+      f"the input changed since the unfinished preparation in {output} began; remove it and start again:\n"
+      f"  rm -r {output}"
     )
   files.write_atomically(path, json.dumps(input_digest).encode())

@@ -1,7 +1,7 @@
-"""Tokenised documents to the blocks of tokens that a model reads. Arrays in, arrays out.
+"""Packs tokenised documents into blocks of tokens, the model's inputs; pure functions on arrays.
 
-A block has at most `length` tokens. Except for 'concat', its first is [CLS], and a sentence is its tokens
-and one [SEP]; between two documents stands one [SEP] more, the border.
+A block has at most `length` tokens. Except for 'concat', it begins with [CLS], each sentence ends in [SEP],
+and an additional [SEP], the border, separates documents.
 """
 
 import itertools
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 MODES = ("complete", "complete_doc", "none", "eos", "concat")
-BORDER_SIZE = 1  # tokens; a sentence has at least two, so its size tells a border
+BORDER_SIZE = 1  # tokens; a sentence has at least two, so size 1 means a border
 
 
 def block_slices(sizes: np.ndarray, block: int, mode: str) -> np.ndarray:
@@ -18,7 +18,7 @@ def block_slices(sizes: np.ndarray, block: int, mode: str) -> np.ndarray:
 
   Args:
     sizes: [sentences] int, tokens of each sentence with its separator; 1 is a border between documents.
-    block: tokens a block may have, [CLS] not counted.
+    block: most tokens in a block, not counting [CLS].
     mode: 'complete': as many whole sentences as fit, across documents; 'complete_doc': the same within
       one document, borders left out; 'none': every `block` tokens, the last block may be shorter; 'eos':
       each sentence alone; 'concat': as 'none' without the last, shorter block.
@@ -43,7 +43,7 @@ def block_slices(sizes: np.ndarray, block: int, mode: str) -> np.ndarray:
 
 
 def _whole_sentences(sizes: list[int], block: int, *, keep_borders: bool) -> np.ndarray:
-  """Fills blocks greedily with whole sentences; without borders a document ends its block."""
+  """Fills blocks greedily with whole sentences; without `keep_borders` each document starts a new block."""
   slices = []
   start = end = 0
   for size in sizes:
@@ -60,7 +60,7 @@ def _whole_sentences(sizes: list[int], block: int, *, keep_borders: bool) -> np.
 
 
 def cut_sentences(sentences: Sequence[Sequence[int]], most_tokens: int) -> tuple[list[Sequence[int]], int]:
-  """Cuts sentences of more than `most_tokens` tokens; returns all pieces and how many sentences were cut."""
+  """Cuts sentences longer than `most_tokens`; returns all pieces and the number of cut sentences."""
   pieces = []
   num_cut = 0
   for sentence in sentences:
@@ -75,10 +75,10 @@ def cut_sentences(sentences: Sequence[Sequence[int]], most_tokens: int) -> tuple
 def pack(
   documents: Sequence[Sequence[Sequence[int]]], *, length: int, mode: str, cls: int, sep: int
 ) -> tuple[list[np.ndarray], int]:
-  """Packs documents into records; returns these and the number of sentences that had to be cut.
+  """Packs documents into records; returns the records and the number of sentences that were cut.
 
-  A document is its sentences, each a non-empty sequence of ids without special ids. A record is
-  [at most `length`] int64, [CLS] included; blocks of separators alone are left out. `mode` is one of MODES.
+  A document is a list of sentences, each a non-empty sequence of ids without special ids. A record is
+  [at most `length`] int64, [CLS] included; blocks of only separators are dropped. `mode` is one of MODES.
   """
   if mode == "concat":
     return _pack_concatenated(documents, length=length, cls=cls, sep=sep), 0

@@ -1,8 +1,8 @@
-"""The first step of a preparation: `pack_unit` turns one part of the input into files of packed records.
+"""The first step of a preparation: `pack_unit` converts one unit of input to files of packed records.
 
-It and `shards.write_shard`, the second step, are functions of their arguments and of files, leave a file in
-full or not at all, and return at once if their result is there: so any number of processes, on one machine or
-on many, gives the same bytes, and a killed preparation goes on where it stopped.
+`pack_unit` and the second step, `shards.write_shard`, depend only on their arguments and on files. They write
+a file completely or not at all, and return at once if it exists. So any number of processes on any number of
+machines gives the same bytes, and a killed preparation resumes where it stopped.
 """
 
 import collections
@@ -21,12 +21,12 @@ from data.prepare import packing, sentences, tokenised, unit_files
 
 SPLITS = ("train", "heldout")
 CHUNK_CHARACTERS = 2_000_000  # of text packed at a time; only the last block of a chunk is short
-CHUNK_IDS = 500_000  # the same of text that is tokenised already
+CHUNK_IDS = 500_000  # the same for sources of ids
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """What every step needs to know; small, and the same for all of them."""
+  """The settings that all steps share; small, because every call carries a copy."""
 
   request: sources.Request
   output: str  # directory of the finished preparation
@@ -34,7 +34,7 @@ class Job:
   packing: str  # one of packing.MODES
   seed: int  # decides the order of records and which documents are held out
   heldout_fraction: float  # of documents
-  fraction: float  # of documents that are used at all
+  fraction: float  # of documents that are used
   cleaning: clean.Cleaning = clean.OFF
 
   @property
@@ -49,12 +49,12 @@ class Job:
 
 
 def id_dtype(vocab_size: int) -> np.dtype:
-  """Returns the type of an id in a record, little-endian."""
+  """Returns the little-endian dtype of ids in records."""
   return np.dtype(manifest.dtype_of(vocab_size)).newbyteorder("<")
 
 
 def document_fraction(document: Iterable[str], purpose: str, seed: int) -> float:
-  """Returns a number in [0, 1) that depends on the text of a document, `purpose` and `seed` alone."""
+  """Returns a number in [0, 1) that depends only on a document's text, `purpose` and `seed`."""
   digest = hashlib.blake2b(digest_size=8, person=purpose.encode()[:16], salt=seed.to_bytes(8, "big"))
   for paragraph in document:
     digest.update(paragraph.encode("utf-8", "replace"))
@@ -65,7 +65,7 @@ def document_fraction(document: Iterable[str], purpose: str, seed: int) -> float
 def sampled_documents(
   job: Job, unit: sources.Unit, counts: collections.Counter | None = None
 ) -> Iterator[list[str]]:
-  """Yields the documents of a unit that `job.fraction` leaves; `counts` gets what was cut or repaired."""
+  """Yields the documents of a unit that `job.fraction` selects; `counts` counts cuts and repairs."""
   counts = collections.Counter() if counts is None else counts
   for document in sources.read_documents(unit, job.request, counts):
     if job.fraction == 1 or document_fraction(document, "fraction", job.seed) < job.fraction:
@@ -75,9 +75,9 @@ def sampled_documents(
 def documents(
   job: Job, unit: sources.Unit, counts: collections.Counter, examples: list | None = None
 ) -> Iterator[tuple[str, list[str]]]:
-  """Yields the documents of a unit that are used, each a list of paragraphs, with the split of each.
+  """Yields (split, document) for the sampled, cleaned documents of a unit; a document is its paragraphs.
 
-  `counts` gets what was cut, repaired or dropped; `examples` gets some of those that cleaning dropped.
+  `counts` counts cuts, repairs and drops; `examples` gets some of the documents that cleaning dropped.
   """
   dropped = clean.Dropped(counts, [] if examples is None else examples)
   for document in clean.documents(job.cleaning, unit, sampled_documents(job, unit, counts), dropped):
@@ -88,10 +88,10 @@ def documents(
 def text_chunks(
   job: Job, unit: sources.Unit, counts: collections.Counter, examples: list | None = None
 ) -> Iterator[dict[str, list[list[str]]]]:
-  """Yields chunks of a unit: for each split the documents, each a list of sentences.
+  """Yields chunks of a unit: {split: documents}, each document a list of sentences.
 
-  `counts` gets documents, sentences, characters, and what was skipped, cut, repaired or dropped; `examples`
-  gets some of the documents that cleaning dropped.
+  `counts` counts documents, sentences and characters, and skips, cuts, repairs and drops; `examples` gets
+  some of the documents that cleaning dropped.
   """
   chunk: dict[str, list[list[str]]] = {split: [] for split in SPLITS}
   characters = 0
@@ -115,9 +115,9 @@ def text_chunks(
 def tokenised_chunks(
   job: Job, unit: sources.Unit, words: vocabulary.Vocabulary, counts: collections.Counter
 ) -> Iterator[dict[str, list[np.ndarray]]]:
-  """Yields chunks of a tokenised unit: for each split the ids of its examples, each [tokens] int64.
+  """Yields chunks of a tokenised unit: {split: the ids of its examples, each [tokens] int64}.
 
-  `counts` gets documents, which are examples, and those without ids. DataError: an id is not one of `words`.
+  `counts` counts examples as documents, and those without ids as empty. DataError: an id is not in `words`.
   """
   chunk: dict[str, list[np.ndarray]] = {split: [] for split in SPLITS}
   size = 0
@@ -143,9 +143,9 @@ def tokenised_chunks(
 def pack_unit(job: Job, number: int, unit: sources.Unit) -> dict[str, int]:
   """Tokenises and packs one unit into `work/unit-<number>.*` and returns its counts.
 
-  Files: `<split>.ids` and `<split>.index` (`unit_files.Unsorted.sort`), `unigram` (int64 [size], ids in the
-  training records), `dropped` (JSON, examples of documents that cleaning dropped) and `json` with the counts,
-  the last to appear. DataError: the input is damaged.
+  Files: `<split>.ids` and `<split>.index` (`unit_files.Unsorted.sort`), `unigram` (int64 [size], counts of
+  ids in the training records), `dropped` (JSON, examples of documents that cleaning dropped) and, written
+  last, `json` with the counts. DataError: the input is damaged.
   """
   done = unit_files.path(job.work, number, unit_files.COUNTS)
   if done.is_file():
@@ -182,9 +182,9 @@ def pack_documents(
   mode: str,
   counts: collections.Counter,
 ) -> list[np.ndarray]:
-  """Returns the records, each [at most length] int64, of documents, each a list of sentences.
+  """Tokenises and packs documents, each a list of sentences; returns records, [at most length] int64.
 
-  `mode` is one of packing.MODES; `counts` gets 'sentences_cut_to_length' and 'unknown_tokens'.
+  `mode` is one of packing.MODES; `counts` counts 'sentences_cut_to_length' and 'unknown_tokens'.
   """
   encoded = iter(words.encode_batch([sentence for document in documents for sentence in document]))
   of_sentences = [[ids for ids in (next(encoded) for _ in document) if ids] for document in documents]
@@ -199,7 +199,7 @@ def pack_tokenised(
   mode: str,
   counts: collections.Counter,
 ) -> list[np.ndarray]:
-  """Returns records as `pack_documents`, of documents whose sentences are ids already, none empty."""
+  """Packs documents as `pack_documents` does; their sentences are non-empty sequences of ids."""
   special = words.special_ids
   records, num_cut = packing.pack(documents, length=length, mode=mode, cls=special.cls, sep=special.sep)
   counts["sentences_cut_to_length"] += num_cut

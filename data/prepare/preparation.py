@@ -1,4 +1,4 @@
-"""The work of `data.prepare`: makes a directory of packed records, or finishes one that was left over."""
+"""Runs `data.prepare`: makes a directory of packed records, or finishes an interrupted one."""
 
 import argparse
 import collections
@@ -7,6 +7,7 @@ import functools
 import io
 import itertools
 import json
+import logging
 import pathlib
 import shutil
 import time
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from data import errors, files, manifest, progress, sources, vocabulary
+from data import errors, files, manifest, sources, vocabulary
 from data.clean import apply as clean
 from data.clean import steps as cleaning_steps
 from data.prepare import (
@@ -31,24 +32,26 @@ from data.prepare import (
 )
 from data.vocabulary import train as vocabulary_train
 
-# Flags that, with the vocabulary and the input, decide every byte of the result.
+logger = logging.getLogger(__name__)
+
+# Flags that, with the vocabulary and the input, determine every byte of the result.
 SETTINGS = ("source", "text_field", "module", "limit", "length", "packing")
 SETTINGS += ("seed", "heldout_fraction", "fraction", "clean")
 MAX_DAMAGED_FILES = 100  # named in the manifest
 
 
 def prepare(args: argparse.Namespace) -> None:
-  """Makes, or finishes, the preparation that the flags of `data.prepare.command` ask for."""
+  """Makes, or finishes, the preparation that the flags of `data.prepare.command` describe."""
   begin = time.monotonic()
   output = pathlib.Path(args.output)
   settings = settings_of(args)
   if (output / manifest.NAME).is_file():
     made = manifest.read(output)
     output_directory.refuse_other_settings(output, made.settings, settings)
-    advice = f"name another --output, or remove that directory to prepare it anew: rm -r {output}"
+    advice = f"name another --output, or remove this one to prepare it again:\n  rm -r {output}"
     output_directory.refuse_changed_files(output, args.source, made.input_digest, advice=advice)
     shutil.rmtree(output / "work", ignore_errors=True)
-    progress.say(f"{output} is finished already: nothing to do\n{summary.of(made)}")
+    logger.info(f"{output} is finished already: nothing to do\n{summary.of(made)}")
     return
   request = sources.request(args)
   sources.check(request)
@@ -61,12 +64,12 @@ def prepare(args: argparse.Namespace) -> None:
     output_directory.start_or_continue(output, settings)
     made = _make(args, request, settings, pool)
   manifest.write(output, made)
-  shutil.rmtree(output / "work", ignore_errors=True)  # a worker of an earlier start may still write there
-  progress.say(f"{output}: done in {time.monotonic() - begin:.1f} s\n{summary.of(made)}")
+  shutil.rmtree(output / "work", ignore_errors=True)  # a worker of an earlier run may still write there
+  logger.info(f"{output}: done in {time.monotonic() - begin:.1f} s\n{summary.of(made)}")
 
 
 def settings_of(args: argparse.Namespace) -> dict[str, Any]:
-  """Returns what decides the result: two runs that agree in it and in the input give the same bytes."""
+  """Returns the settings that, with the input, determine every byte of the result."""
   settings = {name: getattr(args, name) for name in SETTINGS}
   if code := cleaning_steps.code_digest(args.clean):
     settings["clean_code"] = code[:12]
@@ -81,7 +84,7 @@ def settings_of(args: argparse.Namespace) -> dict[str, Any]:
 def _make(
   args: argparse.Namespace, request: sources.Request, settings: dict[str, Any], pool: engine.Engine
 ) -> manifest.Manifest:
-  """Runs every step of which the result is not there yet, and returns what the manifest is to say."""
+  """Runs every step whose result is missing; returns the manifest."""
   output = pathlib.Path(args.output)
   request = workers.gathered(request, output, args.workers)  # here: other machines have other packages
   plan = sources.plan(request, digests=lambda paths: pool.map(sources.content_digest, paths, name="read"))
@@ -135,13 +138,13 @@ def _make(
 
 
 def _checked(args: argparse.Namespace, units: tuple[sources.Unit, ...]) -> tuple[sources.Unit, ...]:
-  """Returns the units; ConfigError if Tasks give ids or blocks of other kinds than the flags ask for."""
+  """Returns the units; ConfigError if Tasks with ids or blocks do not match the flags."""
   for unit in units:
     if not (ids := unit.part and unit.part.tokenised):
       continue
     what = f"--source={args.source}: the Task {unit.name!r} gives"
     if args.clean:
-      raise errors.ConfigError(f"{what} ids, and --clean={args.clean} reads text; clean the text of the Task")
+      raise errors.ConfigError(f"{what} ids, but --clean={args.clean} needs text; clean the text of the Task")
     if not args.vocabulary:
       raise errors.ConfigError(f"{what} ids; add --vocabulary={ids.vocabulary}")
     if ids.digest != (asked := vocabulary.load(args.vocabulary).digest):
@@ -164,7 +167,6 @@ def _vocabulary(
   settings: dict[str, Any],
   pool: engine.Engine,
 ) -> vocabulary.Vocabulary:
-  """Returns the vocabulary in `output/vocabulary`, copied or trained there if it is not there yet."""
   directory = pathlib.Path(job.vocabulary)
   if directory.is_dir():
     return vocabulary.load(directory)
@@ -175,7 +177,7 @@ def _vocabulary(
         if path.is_file():
           shutil.copyfile(path, aside / name)
     return vocabulary.load(directory)
-  progress.say(f"train a vocabulary: {settings['vocabulary'].removeprefix('trained: ')} pieces")
+  logger.info(f"train a vocabulary: {settings['vocabulary'].removeprefix('trained: ')} pieces")
   with training_text.sample([training_text.Source(job, units)], pool, job.work) as text:
     return vocabulary_train.train(
       text,
@@ -188,7 +190,7 @@ def _vocabulary(
 
 
 def _sum(unit_counts: list[dict[str, int]]) -> collections.Counter:
-  """Returns the counts of all units together; `max_id` is their largest."""
+  """Returns the summed counts of all units; `max_id` is the maximum instead."""
   total: collections.Counter = collections.Counter()
   for count in unit_counts:
     total.update(count)
@@ -197,10 +199,10 @@ def _sum(unit_counts: list[dict[str, int]]) -> collections.Counter:
 
 
 def _hold_out_blocks(packed: shards.Packed, counts: collections.Counter) -> tuple[shards.Packed, np.ndarray]:
-  """Holds out single blocks if held-out records are wanted and no document gave any; changes `counts`.
+  """Holds out single blocks if held-out records are wanted but no document was held out; updates `counts`.
 
-  Returns the units with their border, and [vocab_size] int64: how often each id stands in the training
-  records.
+  Returns the units with the border of keys between splits, and the count of each id in the training records,
+  [vocab_size] int64.
   """
   has_heldout = counts["heldout_records"] or not packed.job.heldout_fraction
   if has_heldout or counts["train_records"] < heldout_blocks.MIN_RECORDS:
@@ -215,7 +217,7 @@ def _hold_out_blocks(packed: shards.Packed, counts: collections.Counter) -> tupl
 def _write_splits(
   packed: shards.Packed, counts: collections.Counter, pool: engine.Engine
 ) -> dict[str, manifest.Split]:
-  """Writes the shards of all splits, in one step: an engine's takes seconds to start."""
+  """Writes the shards of all splits in one step, because starting a step may take an engine seconds."""
   number = {split: packed.num_shards(counts[f"{split}_tokens"]) for split in pipeline.SPLITS}
   parts = [(split, number[split], shard) for split in pipeline.SPLITS for shard in range(number[split])]
   written = pool.map(functools.partial(shards.write_shard, packed), *zip(*parts), name="write records")
@@ -230,7 +232,7 @@ def _write_splits(
 
 
 def _damaged_files(plan: sources.Plan, unit_counts: list[dict[str, int]]) -> dict[str, dict[str, int]]:
-  """Returns the repairs of each input file that needed any, and {NO_DOCUMENTS: 1} of those without text."""
+  """Returns {input file: counts of repairs} of files with any; NO_DOCUMENTS is 1 for files without text."""
   by_file: dict[str, collections.Counter] = {}
   for unit, count in zip(plan.units, unit_counts):
     by_file.setdefault(unit.name, collections.Counter()).update(count)

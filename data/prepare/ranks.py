@@ -1,36 +1,39 @@
-"""Ranks as an engine: the same command runs N times, on one machine or many, and needs no server.
+"""Ranks as an engine: the user starts the same command N times, on one machine or many; no server.
 
-Rank 0 prepares, and publishes each step; rank r does parts r, r + N, ... of it; rank 0 waits for all. A rank
-that died may be started again at any time: it finds what it has finished.
+Rank 0 prepares and publishes each step; rank r does its parts r, r + N, ...; rank 0 waits for all. A rank
+that died can be started again at any time; its finished parts are kept.
 """
 
 import argparse
 import contextlib
+import logging
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from data import command, errors, manifest, progress
+from data import command, errors, manifest
 from data.prepare import steps, workers
+
+logger = logging.getLogger(__name__)
 
 
 class Ranks(NamedTuple):
-  """Which process of how many this one is."""
+  """The number of this process, from 0, and the number of processes."""
 
   rank: int
   ranks: int
 
   def share(self, step: steps.Step) -> list[int]:
-    """Returns the numbers of this rank's parts that are not done."""
+    """Returns the numbers of this rank's parts of a step that are not done."""
     return [number for number in step.missing() if number % self.ranks == self.rank]
 
 
 def parse(options: Sequence[str]) -> Ranks:
-  """Reads `--rank=R --ranks=N`; ConfigError if they make no sense."""
+  """Parses `--rank=R --ranks=N`; ConfigError unless 0 <= R < N."""
   parser = command.Parser(prog="--engine=ranks --")
   parser.add_argument("--rank", type=int, required=True, help="number of this process, from 0")
-  parser.add_argument("--ranks", type=int, required=True, help="how many processes there are")
+  parser.add_argument("--ranks", type=int, required=True, help="number of processes")
   asked = parser.parse_args(list(options))
   if not 0 <= asked.rank < asked.ranks:
     raise errors.ConfigError(
@@ -41,20 +44,20 @@ def parse(options: Sequence[str]) -> Ranks:
 
 @contextlib.contextmanager
 def engine(ranks: Ranks, work: pathlib.Path, num_workers: int) -> Iterator["Engine"]:
-  """Opens the engine of rank 0, which does its share in a pool of `num_workers` processes."""
+  """Opens the engine of rank 0, which does its own parts in a pool of `num_workers` processes."""
   steps.begin(work)
   with workers.pool(num_workers) as pool:
     yield Engine(ranks, work, pool)
 
 
 class Engine:
-  """Maps functions over items together with the other ranks, with the interface of `workers.Pool`."""
+  """Maps functions over items together with the other ranks; the interface is that of `workers.Pool`."""
 
   def __init__(self, ranks: Ranks, work: pathlib.Path, pool: workers.Pool):
     self._ranks, self._work, self._pool = ranks, work, pool
 
   def map(self, function: Callable, *items: Sequence[Any], name: str) -> list[Any]:
-    """Returns the results in order; UserError: that of the first part with one."""
+    """Returns the results in order; UserError: the error of the first part that failed."""
     step = steps.publish(self._work, function, items, name)
     do_share(step, self._ranks, self._pool)
 
@@ -69,7 +72,7 @@ class Engine:
 
 
 def do_share(step: steps.Step, ranks: Ranks, pool: workers.Pool) -> None:
-  """Does what is missing of this rank's parts of a step; raises the first of their errors."""
+  """Does this rank's missing parts of a step; raises the first error."""
   if not (share := ranks.share(step)):
     return
   directory = [str(step.directory)] * len(share)
@@ -79,13 +82,13 @@ def do_share(step: steps.Step, ranks: Ranks, pool: workers.Pool) -> None:
 
 
 def follow(args: argparse.Namespace, ranks: Ranks) -> None:
-  """Works as a rank above 0 until the preparation is finished.
+  """Does the parts of a rank above 0 until the preparation is finished.
 
   UserError: a part failed, here or elsewhere. PeerError: rank 0 failed and removed its work.
   """
   output = pathlib.Path(args.output)
   work = output / "work"
-  # Those with an error are an earlier start's: rank 0 will remove them.
+  # Steps with an error are of an earlier run, and rank 0 will remove them.
   old = {step for step in steps.published(work) if step.error() is not None}
   done: set[steps.Step] = set()
   last = there = time.monotonic()
@@ -102,13 +105,13 @@ def follow(args: argparse.Namespace, ranks: Ranks) -> None:
         except (FileNotFoundError, errors.StorageError):
           if step.is_there():
             raise
-          old.add(step)  # rank 0 begins again, or has ended
+          old.add(step)  # rank 0 removed the step: it started again, or has ended
       if not done or work.is_dir():
         there = time.monotonic()
       elif time.monotonic() - there > steps.SILENCE:
         raise errors.PeerError(f"rank 0 failed and removed {work}; see its output, and start all ranks again")
       if time.monotonic() - last > steps.SILENCE:
-        progress.say(f"rank {ranks.rank} waits for rank 0 in {output}")
+        logger.info(f"rank {ranks.rank} waits for rank 0 in {output}")
         last = time.monotonic()
       time.sleep(steps.LOOK)
-  progress.say(f"{output}: finished by rank 0")
+  logger.info(f"{output}: finished by rank 0")

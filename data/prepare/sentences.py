@@ -1,20 +1,20 @@
-"""Paragraphs to clean sentences: repairs of the text, splitting by `sentencex`, cutting of the over-long."""
+"""Splits paragraphs into sentences with `sentencex`, after repairs; cuts sentences that are too long."""
 
 import collections
 import re
 
 import sentencex
 
-MAX_CHARACTERS = 10_000  # of a sentence; longer ones are cut at the last space before, or hard
+MAX_CHARACTERS = 10_000  # of a sentence; longer ones are cut, if possible at a space
 
 _REPLACEMENT = "\ufffd"
-# Control characters other than tab and line ends, the byte-order mark, and halves of surrogate pairs.
+# Control characters except tab and line ends, and the byte-order mark; then lone surrogates.
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufeff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def repair(text: str, counts: collections.Counter) -> str:
-  """Returns `text` without characters that no tokeniser should see.
+  """Returns `text` with invalid and control characters replaced by spaces.
 
   Invalid bytes (already U+FFFD), lone surrogates and control characters each become one space, and are
   counted in `counts` as 'invalid_characters', 'surrogates' and 'control_characters'.
@@ -32,7 +32,7 @@ def repair(text: str, counts: collections.Counter) -> str:
 
 
 def split(paragraph: str, counts: collections.Counter) -> list[str]:
-  """Splits one paragraph into sentences, spaces tidied, none empty.
+  """Returns the non-empty sentences of a paragraph, with each run of white space as one space.
 
   Sentences of more than MAX_CHARACTERS are cut and counted as 'long_sentences_cut'.
   """
@@ -48,7 +48,7 @@ def split(paragraph: str, counts: collections.Counter) -> list[str]:
 
 
 def cut(text: str, most_characters: int) -> list[str]:
-  """Cuts `text` into pieces of at most `most_characters`, at a space where there is one."""
+  """Cuts `text` into pieces of at most `most_characters` characters, if possible at spaces."""
   pieces = []
   start = 0
   while len(text) - start > most_characters:

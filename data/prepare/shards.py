@@ -1,4 +1,4 @@
-"""The second step of a preparation: packed units become shards of shuffled records."""
+"""The second step of a preparation: writes packed units as shards of shuffled records."""
 
 import dataclasses
 import json
@@ -15,20 +15,20 @@ SHARD_BYTES = 32 << 20  # of ids in a shard
 
 @dataclasses.dataclass(frozen=True)
 class Packed:
-  """The packed units of a preparation, as `pipeline.pack_unit` left them."""
+  """The packed units of a preparation, files that `pipeline.pack_unit` wrote."""
 
   job: pipeline.Job
   num_units: int
   vocab_size: int
-  border: int = 0  # above 0: the training records with a shuffle key below it are the held-out ones
+  border: int = 0  # above 0: training records with a shuffle key below it are held out
 
   @property
   def dtype(self) -> np.dtype:
-    """The type of an id in a record."""
+    """The dtype of ids in records."""
     return pipeline.id_dtype(self.vocab_size)
 
   def unigram(self) -> np.ndarray:
-    """Returns [vocab_size] int64: how often each id stands in the records packed for training."""
+    """Returns the count of each id in the records packed for training, [vocab_size] int64."""
     total = np.zeros(self.vocab_size, np.int64)
     for number in range(self.num_units):
       total += np.fromfile(unit_files.path(self.job.work, number, "unigram"), np.int64)
@@ -39,13 +39,13 @@ class Packed:
     return unit_files.Records.open(self.job.work, number, split, self.dtype)
 
   def keys(self, split: str) -> tuple[str, int, int]:
-    """Returns the split for which the records of `split` were packed, and their keys: from, to."""
+    """Returns the split under which the records of `split` were packed, and their range of keys."""
     if not self.border:
       return split, 0, unit_files.MOST_KEYS
     return ("train", 0, self.border) if split == "heldout" else ("train", self.border, unit_files.MOST_KEYS)
 
   def num_shards(self, tokens: int) -> int:
-    """Returns the number of shards for so many ids; at least one, so that an empty split has a file too."""
+    """Returns the number of shards for `tokens` ids; at least one, so that an empty split has a file."""
     return max(1, -(-tokens * self.dtype.itemsize // SHARD_BYTES))
 
 
@@ -60,10 +60,10 @@ def write_shard(packed: Packed, split: str, shards: int, shard: int) -> manifest
   records = _shard_records(packed, split, shards, shard)
   from array_record.python import array_record_module  # here: only writers need it
 
-  # Of its own, since an engine may write a shard twice at the same time.
+  # A random name, because an engine may write a shard twice at the same time.
   aside = job.work / f"{name}.{secrets.token_hex(4)}.part"
   with files.whole_file(final, aside=aside):
-    # One record per group: the trainer reads single records at random places.
+    # One record per group, because the trainer reads single records in random order.
     writer = array_record_module.ArrayRecordWriter(str(aside), "group_size:1")
     for record in records:
       writer.write(bytes(record))
@@ -74,11 +74,10 @@ def write_shard(packed: Packed, split: str, shards: int, shard: int) -> manifest
 
 
 def _shard_records(packed: Packed, split: str, shards: int, shard: int) -> list[np.ndarray]:
-  """Returns the records of a shard in order: of every unit those in the shard's part of the keys."""
   packed_as, low, high = packed.keys(split)
   part = [low + (high - low) * border // shards for border in (shard, shard + 1)]
   units = [packed.records(number, packed_as).between(*part) for number in range(packed.num_units)]
   records = [record for unit in units for record in unit.cut()]
-  # Stable: records with one key stay in the order of the units.
+  # Stable: records with equal keys keep the order of the units.
   order = np.argsort(np.concatenate([np.zeros(0, np.uint64), *(unit.keys for unit in units)]), kind="stable")
   return [records[i] for i in order.tolist()]

@@ -1,8 +1,8 @@
-"""A step of a preparation as files, for engines whose processes share nothing but a directory.
+"""Represents a step of a preparation as files, for engines whose processes share only a directory.
 
-`publish` writes the call (a function and its parts) into a directory. Any process that sees it does a part by
-its number, `run`, and leaves a mark: `N.begun`, then `N.done` with the result or `errors/N.error` with a
-user's error. So an engine has to carry numbers only, and whoever waits sees who did what.
+`publish` writes the call (a function and its parts) into a directory. Any process can `run` part N: it writes
+the mark `N.begun`, then `N.done` with the result or `errors/N.error` with a user's error. So an engine only
+distributes numbers, and a waiting process can see who does which part.
 """
 
 import contextlib
@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import logging
 import os
 import pathlib
 import secrets
@@ -22,20 +23,22 @@ from typing import Any, NamedTuple
 from data import errors, files, progress
 from data.prepare import calls
 
+logger = logging.getLogger(__name__)
+
 UNSEEN = "a worker does not see"
 SHARED = "give paths on a disk that all workers mount, and for addresses a TEXT_ENCODER_CACHE there"
-FOLDER = "steps"  # in a preparation's `work`
+FOLDER = "steps"  # in the directory `work` of a preparation
 CALL = "call"
-ERRORS = "errors"  # a directory of their own: every part looks for errors, among marks of 50,000 parts
-LOOK = 0.5  # seconds between two looks at the marks
-SILENCE = 60.0  # seconds without a finished part after which a line says who is at work
+ERRORS = "errors"  # a separate directory, because every part searches it, and there may be 50,000 other marks
+LOOK = 0.5  # seconds between two checks of the marks
+SILENCE = 60.0  # seconds without a finished part after which a line names the workers
 
 
 class Call(NamedTuple):
-  """The content of the file `call`."""
+  """The content of the file `call`: a function and its arguments for each part."""
 
-  name: str  # for people
-  code: str  # `code_digest` of who published it
+  name: str  # for progress
+  code: str  # `code_digest` of the process that published it
   function: Callable
   parts: list[tuple]  # arguments of the function, a tuple for each part
 
@@ -45,12 +48,12 @@ def _read(path: pathlib.Path) -> Any:
 
 
 class _Ended(Exception):
-  """The end of a step that is not done."""
+  """Raised when a step ends before all its parts are done."""
 
 
 @functools.cache
 def code_digest() -> str:
-  """Returns the sha256 of the package `data` as this process has it."""
+  """Returns the sha256 of the Python files of the package `data` in this installation."""
   root = pathlib.Path(__file__).parents[1]
   digest = hashlib.sha256()
   for path in sorted(root.rglob("*.py")):
@@ -59,8 +62,8 @@ def code_digest() -> str:
 
 
 def begin(work: pathlib.Path) -> None:
-  """Removes the steps of an earlier start from the directory `work` of a preparation."""
-  # Workers of that start may still write marks: under another name they find no directory, and end.
+  """Removes the steps of an earlier run from the directory `work` of a preparation."""
+  # Renamed first: workers of the earlier run no longer find the directory, and end.
   aside = files.aside_of(work / FOLDER)
   with contextlib.suppress(FileNotFoundError):
     (work / FOLDER).rename(aside)
@@ -71,7 +74,7 @@ def begin(work: pathlib.Path) -> None:
 def publish(work: pathlib.Path, function: Callable, items: Sequence[Sequence[Any]], name: str) -> "Step":
   """Writes a call of `function` for each tuple of `zip(*items)`; returns its step."""
   folder = work / FOLDER
-  # Never the name of an earlier start's: network file systems remember what was in a directory.
+  # A random part, because network file systems may show old content under a reused name.
   number = len(list(folder.glob(f"*/{CALL}")))
   step = Step(folder / f"{number:02d}-{secrets.token_hex(4)}")
   (step.directory / ERRORS).mkdir(parents=True)
@@ -81,15 +84,15 @@ def publish(work: pathlib.Path, function: Callable, items: Sequence[Sequence[Any
 
 
 def published(work: pathlib.Path) -> list["Step"]:
-  """Returns the steps that can be worked on, the oldest first."""
+  """Returns the published steps, oldest first."""
   return [Step(path.parent) for path in sorted((work / FOLDER).glob(f"*/{CALL}"))]
 
 
 def run(number: int, directory: str) -> errors.UserError | None:
-  """Does one part of the step in `directory`, unless another part has failed already; returns its error.
+  """Does one part of the step in `directory`, unless a part has failed before; returns the error.
 
-  A user's error and a full disk become a mark, since trying again would not help. Any other error is raised,
-  so that an engine tries again. StorageError: this machine does not see the directory.
+  A user's error or a full disk is written as a mark, because a retry would not help. Any other error is
+  raised, so that the engine retries. StorageError: this machine does not see the directory.
   """
   step = Step(pathlib.Path(directory))
   step.check_there()
@@ -98,13 +101,13 @@ def run(number: int, directory: str) -> errors.UserError | None:
 
 @functools.lru_cache(maxsize=2)
 def _call(path: pathlib.Path, changed: int) -> Call:
-  """Returns the content of the file `path`, which changed at the time `changed`."""
+  """Returns the content of the file `path`; `changed`, its time, is only a key of the cache."""
   del changed
   return Call(*_read(path))
 
 
 def see(paths: Sequence[str]) -> None:
-  """Raises StorageError if one of the paths is not there on this machine."""
+  """Raises StorageError if one of the paths does not exist on this machine."""
   for path in paths:
     if not os.path.exists(path):
       raise errors.StorageError(f"{UNSEEN} {path} (it is on {socket.gethostname()}); {SHARED}")
@@ -112,18 +115,18 @@ def see(paths: Sequence[str]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-  """A published call and its marks; every process may have one of the same directory."""
+  """A published call and its marks; several processes may open the same directory."""
 
   directory: pathlib.Path
 
   @property
   def call(self) -> Call:
-    """The published call. A process decodes the file once, because reading one part decodes all of them."""
+    """The published call; cached, because decoding the file decodes the arguments of all parts."""
     path = self.directory / CALL
     return _call(path, path.stat().st_mtime_ns)
 
   def is_there(self) -> bool:
-    """Whether this machine sees the step, and no later start has removed it."""
+    """Returns whether this machine sees the step and no later run has removed it."""
     return (self.directory / CALL).is_file()
 
   def check_there(self) -> None:
@@ -132,7 +135,7 @@ class Step:
       raise errors.StorageError(f"{UNSEEN} {self.directory} (it is on {socket.gethostname()})")
 
   def run(self, number: int) -> errors.UserError | None:
-    """Does one part; see the function `run`."""
+    """Does one part and writes its marks; see the function `run`."""
     call = self.call
     begun, done = self._mark(number, "begun"), self._mark(number, "done")
     files.write_atomically(begun, files.this_process())
@@ -140,7 +143,7 @@ class Step:
       if call.code != code_digest():
         raise errors.StorageError(
           f"{socket.gethostname()} has another version of this program than the command; install the same "
-          "one for every worker, and start the workers again"
+          "one for every worker, and restart the workers"
         )
       result = call.function(*call.parts[number])
     except Exception as error:
@@ -157,21 +160,21 @@ class Step:
     return None
 
   def error(self) -> errors.UserError | None:
-    """Returns the error of the first part that has one."""
+    """Returns the error of the first part that failed, or None."""
     failed = sorted(self._marked("error"))
     if not failed:
       return None
-    with contextlib.suppress(FileNotFoundError):  # a new start has just removed it
+    with contextlib.suppress(FileNotFoundError):  # a later run has just removed it
       mark = json.loads(self._mark(failed[0], "error").read_text(encoding="utf-8"))
       return errors.of_code(mark["code"], mark["line"])
     return None
 
   def missing(self) -> list[int]:
-    """Returns the numbers of the parts that nobody has finished."""
+    """Returns the numbers of the parts that are not done."""
     return sorted({*range(len(self.call.parts))} - self._marked("done"))
 
   def at_work(self) -> str:
-    """Returns for people which parts were begun and not finished, and where."""
+    """Returns text that names the parts that were begun and not finished, and their workers."""
     parts, lines = self.call.parts, []
     for number in sorted(self._marked("begun") - self._marked("done")):
       with contextlib.suppress(FileNotFoundError):
@@ -180,9 +183,9 @@ class Step:
     return ", ".join(lines[:3]) + (f" and {len(lines) - 3} more" if len(lines) > 3 else "")
 
   def wait(self, is_over: Callable[[], bool], waiting_for: Callable[[], str]) -> None:
-    """Waits until every part is done, one has failed, or `is_over`; shows progress.
+    """Waits until all parts are done, one has failed, or `is_over()` is true; shows progress.
 
-    `waiting_for` describes who has not finished, for a line where nothing was finished for a minute.
+    `waiting_for` returns text for a line that is printed after a minute without a finished part.
     """
     call = self.call
     parts = self._finishing(len(call.parts), call.name, is_over, waiting_for)
@@ -195,7 +198,7 @@ class Step:
   ) -> Iterator[None]:
     done, last = 0, time.monotonic()
     while True:
-      was_over = is_over()  # before the last look
+      was_over = is_over()  # before the marks are read, so that none is missed
       now = len(self._marked("done"))
       yield from [None] * (now - done)
       if now > done:
@@ -203,14 +206,14 @@ class Step:
       if done == total:
         return
       if was_over or self._marked("error"):
-        raise _Ended  # no return, after which the progress would be called done
+        raise _Ended  # a return would make `progress.track` report that the step is done
       if time.monotonic() - last > SILENCE:
-        progress.say(f"{name}: {done} of {total} parts; {waiting_for()}")
+        logger.info(f"{name}: {done} of {total} parts; {waiting_for()}")
         last = time.monotonic()
       time.sleep(LOOK)
 
   def results(self) -> list[Any]:
-    """Returns what the function gave for each part, in order; every part is done."""
+    """Returns the results of all parts in order; every part must be done."""
     numbers = range(len(self.call.parts))
     return [_read(self._mark(number, "done")) for number in numbers]
 

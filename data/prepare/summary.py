@@ -1,14 +1,14 @@
-"""What `data.prepare` prints about a finished preparation."""
+"""Formats the summary of a finished preparation that `data.prepare` prints."""
 
 from data.clean import apply as clean
 from data.manifest import NAME, NO_DOCUMENTS, REPAIRS, Manifest
 
-MOST_FILES = 3  # that are named
-MOST_UNKNOWN = 0.1  # of the tokens, before a line warns of it
+MOST_FILES = 3  # damaged input files that are named
+MOST_UNKNOWN = 0.1  # fraction of unknown tokens above which a line warns
 
 
 def of(made: Manifest) -> str:
-  """Returns a few lines about the vocabulary, the splits, the text, and what the user should know of them."""
+  """Returns lines about vocabulary, packing, splits, text and cleaning, and warnings."""
   lines = [
     f"  vocabulary  {made.vocabulary.kind}, {made.vocabulary.size:,} pieces, sha256 "
     f"{made.vocabulary.digest[:12]}",
@@ -52,7 +52,6 @@ def of(made: Manifest) -> str:
 
 
 def _files(made: Manifest) -> list[str]:
-  """Returns lines about the input files with the most repairs, and about those without documents."""
   lines = []
   by_number = sorted(made.damaged_files.items(), key=lambda file: -sum(file[1].values()))
   for name, counts in by_number[:MOST_FILES]:

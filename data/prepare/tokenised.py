@@ -1,4 +1,4 @@
-"""Examples of seqio Tasks that are ids already: which are finished blocks, which are text to be packed."""
+"""Reads seqio Tasks whose examples are ids: finished blocks, or text that must be packed."""
 
 import itertools
 from collections.abc import Iterator
@@ -25,16 +25,17 @@ def checked(unit: sources.Unit, ids: np.ndarray, words: vocabulary.Vocabulary) -
 
 
 def is_block(unit: sources.Unit, ids: np.ndarray, words: vocabulary.Vocabulary, *, length: int) -> bool:
-  """Whether an example is stored as it is: it begins with [CLS], or its Task gives blocks.
+  """Returns whether an example is a finished block: it begins with [CLS], or its Task has blocks.
 
-  DataError: it is longer than `length`, or is no block and has [CLS], [SEP] or [MASK] in it.
+  DataError: a block is longer than `length`, or other ids contain [CLS], [SEP] or [MASK].
   """
   special = words.special_ids
   assert unit.part and unit.part.tokenised
   if unit.part.tokenised.packing or ids[0] == special.cls:
     if ids.size > length:
       raise errors.DataError(
-        f"seqio Task {unit.name!r} has a block of {ids.size} ids; prepare it with --length={ids.size} or more"
+        f"seqio Task {unit.name!r} has a block of {ids.size} ids, more than --length={length}; raise it:\n"
+        f"  --length={ids.size}"
       )
     return True
   if np.isin(ids, (special.cls, special.sep, special.mask)).any():

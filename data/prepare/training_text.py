@@ -1,29 +1,32 @@
-"""The text that a vocabulary is trained on: documents of every unit of its sources, at the sources' rates.
+"""Samples the text for training a vocabulary: documents of several sources at the sources' rates.
 
-Which documents are taken depends on their text and the seed alone, so the sample is the same for any number
-of processes. All units are read twice: to count their characters, and to take the documents. Held-out
-documents are not in it.
+Whether a document is in the sample depends only on its text and the seed, so the sample is the same for any
+number of processes. All units are read twice: to count characters, and to take the documents. Held-out
+documents are excluded.
 """
 
 import collections
 import contextlib
 import dataclasses
 import functools
+import logging
 import os
 import pathlib
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 
-from data import errors, files, progress, sources
+from data import errors, files, sources
 from data.clean import apply as clean
 from data.prepare import engine, pipeline, sentences
 from data.vocabulary import train
 
+logger = logging.getLogger(__name__)
+
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-  """A source of the sample."""
+  """A source of the sample, with its units and rate."""
 
   job: pipeline.Job
   units: Sequence[sources.Unit]
@@ -34,11 +37,11 @@ class Source:
 def sample(
   taken: Sequence[Source], pool: engine.Engine, directory: str | os.PathLike | None = None
 ) -> Iterator[Iterator[str]]:
-  """Yields the sentences of the largest sample in which the sources have their rates.
+  """Yields an iterator over the sentences of the largest sample in which the sources have their rates.
 
-  It has at most `train.MAX_TRAINING_CHARACTERS`; a single source with fewer is taken whole, in its order.
-  The sentences are in temporary files in `directory` until the block ends. DataError: one of several sources
-  has no text to train on.
+  The sample has at most `train.MAX_TRAINING_CHARACTERS`; a single source with fewer is used completely, in
+  its order. The sentences are in temporary files in `directory` until the block ends. DataError: one of
+  several sources has no text to train on.
   """
   characters = [_characters(source, pool) for source in taken]
   for source, number in zip(taken, characters):
@@ -46,14 +49,14 @@ def sample(
       raise errors.DataError(
         f"--source={source.job.request.source} has no usable text to train a vocabulary on"
       )
-  for left in pathlib.Path(directory or os.devnull).glob("sample-*"):  # of a command that was killed
+  for left in pathlib.Path(directory or os.devnull).glob("sample-*"):  # left by a killed command
     shutil.rmtree(left, ignore_errors=True)
   keeps = fractions(characters, [source.rate for source in taken], most=train.MAX_TRAINING_CHARACTERS)
   with tempfile.TemporaryDirectory(prefix="sample-", dir=directory, ignore_cleanup_errors=True) as temporary:
     paths = []
     for source, keep, number in zip(taken, keeps, characters):
       if len(taken) > 1 or keep < 1:
-        progress.say(
+        logger.info(
           f"{source.job.request.source}: a vocabulary is trained on {keep:.2%} of {number:,} characters"
         )
       places = [os.path.join(temporary, str(len(paths) + unit)) for unit in range(len(source.units))]
@@ -62,16 +65,16 @@ def sample(
       if len(taken) > 1 and not any(written):
         raise errors.DataError(
           f"--source={source.job.request.source}: none of its documents is in a sample of {keep:.2%}, it has "
-          "too few; cut them into more (blank lines end a document of a text file), or raise its --rate"
+          "too few; split them (blank lines end a document of a text file), or raise its --rate"
         )
       paths += places
     yield _sentences(paths)
 
 
 def fractions(characters: Sequence[int], rates: Sequence[float], *, most: int) -> list[float]:
-  """Returns the fraction of each source's documents in the largest sample that has the rates.
+  """Returns the fraction of each source's documents in the largest sample that has these rates.
 
-  It has at most `most` characters and repeats nothing, so one source or the limit decides its size.
+  The sample has at most `most` characters and no repetition, so one source or the limit decides its size.
   """
   rest = [number / rate for number, rate in zip(characters, rates)]
   size = min(most / sum(rates), *rest)
@@ -88,16 +91,16 @@ def _characters(source: Source, pool: engine.Engine) -> int:
 
 
 def count(job: pipeline.Job, unit: sources.Unit) -> dict[str, int]:
-  """Returns the 'characters' of a unit's training documents, and what cleaning dropped of the unit."""
+  """Returns the number of 'characters' in a unit's training documents, and the counts of cleaning."""
   counts: collections.Counter = collections.Counter()
   counts["characters"] = sum(len(part) for document in _documents(job, unit, counts) for part in document)
   return dict(counts)
 
 
 def write(job: pipeline.Job, keep: float, unit: sources.Unit, path: str) -> int:
-  """Writes the sentences of the training documents of a unit that are in the sample, a line each.
+  """Writes the sentences of a unit's sampled training documents to `path`, one per line.
 
-  Returns how many documents these are.
+  Returns the number of these documents.
   """
   number = 0
   with files.whole_file(path) as aside, open(aside, "w", encoding="utf-8", newline="\n") as file:
@@ -110,7 +113,6 @@ def write(job: pipeline.Job, keep: float, unit: sources.Unit, path: str) -> int:
 
 
 def _documents(job: pipeline.Job, unit: sources.Unit, counts: collections.Counter) -> Iterator[list[str]]:
-  """Yields the training documents of a unit; `counts` as of `pipeline.documents`."""
   found = pipeline.documents(job, unit, counts)
   return (document for split, document in found if split == "train")
 

@@ -1,8 +1,8 @@
-"""The files of a packed unit: its records in the order of their shuffle keys, so that a shard is one range.
+"""Reads and writes the files of a packed unit: records in order of shuffle keys, so a shard is a range.
 
-An engine may run a unit twice at the same time, as a retry beside a slow first try. Each try therefore writes
-into a directory of its own and renames its files when all are whole, the counts last. All tries write the
-same bytes, so it does not matter whose files stay.
+An engine may run a unit twice at the same time, for example as a retry of a slow try. So each try writes into
+its own directory and renames the files when all are complete, the counts last. All tries write the same
+bytes, so it does not matter whose files stay.
 """
 
 import contextlib
@@ -17,25 +17,25 @@ import numpy as np
 
 from data import files
 
-IDS_AT_ONCE = 4 << 20  # ids that are put in order in memory at a time: a unit of one large .gz does not fit
-COUNTS = "json"  # the file that is written last
+IDS_AT_ONCE = 4 << 20  # ids sorted in memory at a time: the unit of a large .gz does not fit in memory
+COUNTS = "json"  # kind of the file that is written last
 MOST_KEYS = 2**64
 
 
 def path(work: pathlib.Path, number: int, what: str) -> pathlib.Path:
-  """Returns the path of a unit's file `what`."""
+  """Returns the path of a unit's file of kind `what`."""
   return work / f"unit-{number:06d}.{what}"
 
 
 @contextlib.contextmanager
 def attempt(work: pathlib.Path, number: int) -> Iterator[pathlib.Path]:
-  """Yields a new directory for the files of a unit; when the block ends well they are renamed into `work`."""
+  """Yields a new directory for a unit's files; if the block succeeds, they are renamed into `work`."""
   aside = path(work, number, f"{secrets.token_hex(4)}.part")
   aside.mkdir()
   try:
     with files.full_disk_at(path(work, number, COUNTS)):
       yield aside
-      # Another try may have ended; who reads its files over a network must not lose them to the same bytes.
+      # If another try has finished, its files stay: a reader on a network file system may have them open.
       if not path(work, number, COUNTS).exists():
         for file in sorted(aside.iterdir(), key=lambda file: file.name == COUNTS):
           file.rename(path(work, number, file.name))
@@ -44,9 +44,9 @@ def attempt(work: pathlib.Path, number: int) -> Iterator[pathlib.Path]:
 
 
 def shuffle_keys(seed: int, unit: int, records: int) -> np.ndarray:
-  """Returns [records] uint64, which order the records of all units; a unit's are in the order of its text.
+  """Returns the shuffle keys of a unit's records, in the order of the text: [records] uint64.
 
-  SplitMix64 over (seed, unit, index): written out because NumPy promises no stable stream over versions.
+  SplitMix64 over (seed, unit, index), written out because NumPy's streams may change between versions.
   """
   start = int.from_bytes(hashlib.blake2b(f"{seed} {unit}".encode(), digest_size=8).digest(), "little")
   with np.errstate(over="ignore"):
@@ -57,7 +57,7 @@ def shuffle_keys(seed: int, unit: int, records: int) -> np.ndarray:
 
 
 class Unsorted:
-  """Collects the records of one split of a unit in the order of the text, on disk."""
+  """Collects the records of one split of a unit on disk, in the order of the text, and sorts them."""
 
   def __init__(self, directory: pathlib.Path, split: str, dtype: np.dtype) -> None:
     self._directory, self._split, self._dtype = directory, split, dtype
@@ -92,17 +92,17 @@ class Unsorted:
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-  """Records of one split of a unit, in the order of their keys: a range of its files."""
+  """A range of the records of one split of a unit, in order of keys."""
 
   keys: np.ndarray  # [records] uint64, ascending
-  ends: np.ndarray  # [records] uint64: where each record ends in the file of ids
-  start: int  # where the first record begins in the file of ids
+  ends: np.ndarray  # [records] uint64: end of each record in the file of ids
+  start: int  # start of the first record in the file of ids
   path: pathlib.Path  # of that file
   dtype: np.dtype  # of an id
 
   @classmethod
   def open(cls, work: pathlib.Path, number: int, split: str, dtype: np.dtype) -> "Records":
-    """Returns all records of a split of a packed unit; nothing is read before it is used."""
+    """Returns all records of a split of a packed unit; the files are memory-mapped, not read."""
     keys, ends = _mapped(path(work, number, f"{split}.index"), np.dtype("<u8")).reshape(2, -1)
     return cls(keys, ends, 0, path(work, number, f"{split}.ids"), dtype)
 
@@ -114,7 +114,7 @@ class Records:
   def between(self, low: int, high: int) -> "Records":
     """Returns the records with low <= key < high; `high` may be 2^64.
 
-    Their keys and ends are copies: each mapped file costs a descriptor, and there are thousands of units.
+    Keys and ends are copied, because each mapped file takes a descriptor and there are thousands of units.
     """
     first, last = (
       self.keys.size if key >= MOST_KEYS else int(np.searchsorted(self.keys, np.uint64(key)))
@@ -125,20 +125,20 @@ class Records:
     return dataclasses.replace(self, keys=keys, ends=ends, start=start)
 
   def read(self) -> np.ndarray:
-    """Returns the ids of the records, one record after another.
+    """Returns the ids of all records, concatenated.
 
-    In one read: single records of thousands of mapped units cost a page fault each, 7 s a shard.
+    One read is faster: with memory-mapping, single records of thousands of units cost a page fault each, 7 s
+    per shard.
     """
     offset = self.start * self.dtype.itemsize
     return np.fromfile(self.path, self.dtype, count=self.tokens, offset=offset)
 
   def cut(self) -> list[np.ndarray]:
-    """Returns the ids of each record."""
+    """Returns a list with the ids of each record."""
     return np.split(self.read(), (self.ends[:-1] - np.uint64(self.start)).astype(np.int64))[: self.keys.size]
 
 
 def _mapped(path: pathlib.Path, dtype: np.dtype) -> np.ndarray:
-  """Returns the numbers in a file, mapped, not read."""
-  if not path.stat().st_size:  # no file of length 0 can be mapped
+  if not path.stat().st_size:  # an empty file cannot be mapped
     return np.zeros(0, dtype)
   return np.asarray(np.memmap(path, dtype, mode="r"))

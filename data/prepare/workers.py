@@ -1,4 +1,4 @@
-"""The pool of processes that runs the steps of a preparation on one machine."""
+"""Runs the steps of a preparation in a pool of processes on one machine."""
 
 import concurrent.futures.process  # by its full name: nothing else need have imported it
 import contextlib
@@ -14,28 +14,30 @@ from typing import Any
 
 from data import errors, files, installed_docs, progress, sources
 
-FILES_PER_TASK = 200  # of installed modules
+FILES_PER_TASK = 200  # files of installed modules that one call reads
 
 
 def start_worker() -> None:
-  """Makes a worker end with the process that started it; without that it would wait for work forever."""
-  signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches workers too: no traceback from each
+  """Makes a worker exit when its parent process ends; otherwise it would wait for work forever."""
+  signal.signal(signal.SIGINT, signal.SIG_DFL)  # else Ctrl-C prints a traceback of each worker
 
   def wait() -> None:
-    multiprocessing.parent_process().join()
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "a worker is a child process"
+    parent.join()
     os._exit(1)
 
   threading.Thread(target=wait, daemon=True).start()
 
 
 class Pool:
-  """Maps functions over items, in order, in the processes of an executor or, without one, in this process."""
+  """Maps functions over items in an executor's processes, or in this process if there is none."""
 
   def __init__(self, executor: concurrent.futures.Executor | None):
     self._executor = executor
 
   def map(self, function: Callable, *items: Sequence[Any], name: str) -> list[Any]:
-    """Returns the results in order and shows progress under `name`; DataError if a worker died."""
+    """Returns the results in order; shows progress as `name`; DataError if a worker died."""
     run = self._executor.map if self._executor else map
     try:
       return list(progress.track(run(function, *items), name=name, total=len(items[0])))
@@ -53,7 +55,7 @@ def pool(num_workers: int) -> Iterator[Pool]:
   if number == 1:
     yield Pool(None)
     return
-  # Spawned: forking a process with the threads of TensorFlow or tokenizers in it can lock up.
+  # Spawned, because forking a process that has threads of TensorFlow or tokenizers can deadlock.
   context = multiprocessing.get_context("spawn")
   executor = concurrent.futures.ProcessPoolExecutor(number, mp_context=context, initializer=start_worker)
   try:
@@ -63,7 +65,7 @@ def pool(num_workers: int) -> Iterator[Pool]:
 
 
 def gathered(request: sources.Request, directory: pathlib.Path, num_workers: int) -> sources.Request:
-  """Returns the request; for `installed_docs` that of a file in `directory/source`, which is made first."""
+  """Returns the request; for `installed_docs` it writes the text to `directory/source` and names that."""
   if request.source != "installed_docs":
     return request
   with pool(num_workers) as here:
@@ -72,7 +74,7 @@ def gathered(request: sources.Request, directory: pathlib.Path, num_workers: int
 
 
 def gather_installed_docs(directory: pathlib.Path, pool: Pool) -> pathlib.Path:
-  """Writes the `installed_docs` corpus as a text file in `directory` unless it is there; returns its path.
+  """Writes the `installed_docs` corpus as a text file in `directory`, unless it exists; returns its path.
 
   DataError: no documentation is found.
   """
@@ -98,6 +100,7 @@ def gather_installed_docs(directory: pathlib.Path, pool: Pool) -> pathlib.Path:
     if not documents:
       shutil.rmtree(directory)
       raise errors.DataError(
-        f"--source=installed_docs: no documentation in {root}; install requirements.txt there"
+        f"--source=installed_docs: no documentation in {root}; install packages there:\n"
+        "  pip install -r requirements.txt"
       )
   return path

@@ -1,6 +1,7 @@
-"""Rows of a user's own file, one after another: CSV, TSV, JSONL, Parquet, Arrow, CoNLL, lines of text.
+"""Reads the rows of a user's file: CSV, TSV, JSONL, Parquet, Arrow, CoNLL, lines of text.
 
-The ending names the kind; `.gz` or `.zst` may follow it, but for Parquet and Arrow. `-` is standard input.
+The file's ending decides the format; `.gz` or `.zst` may follow it, except for Parquet and Arrow. `-` is
+standard input.
 """
 
 from data.rows.conll import read_conll

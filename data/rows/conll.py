@@ -1,4 +1,4 @@
-"""Sentences of CoNLL files: a word a line, columns between tabs or spaces, a blank line after a sentence."""
+"""Reads CoNLL files: one word per line, columns separated by tabs or spaces, blank lines after sentences."""
 
 import re
 from collections.abc import Iterator
@@ -9,23 +9,23 @@ from data.rows.row import Row, place
 
 ENDINGS = (".conll", ".conllu", ".conllx", ".iob", ".iob2", ".bio", ".bioes")
 _DOCUMENT = "-DOCSTART-"
-_SPACES = re.compile(" +")  # not those that a word may hold, such as a no-break space
-_NOT_A_WORD = re.compile(r"\d+[-.]\d+")  # CoNLL-U: words written as one, words not written
+_SPACES = re.compile(" +")  # not \s: a word may contain a no-break space
+_NOT_A_WORD = re.compile(r"\d+[-.]\d+")  # CoNLL-U: multiword tokens and empty nodes
 
 
 def kind_of(path: str) -> str:
-  """'conll' by the ending of a file's name, compression set aside; '' of any other."""
+  """Returns 'conll' if a file's name, without '.gz' or '.zst', has an ending of CoNLL; else ''."""
   return "conll" if text_files.unpacked_name(path).endswith(ENDINGS) else ""
 
 
 def read_conll(path: str) -> Iterator[Row]:
   """Yields a row for each sentence: {'1': its first column, '2': ...}, lists of str of equal length.
 
-  A row's number is the line of its first word. Comments before a sentence, lines of CoNLL-2003 that begin a
-  document, and lines of CoNLL-U that are no word are left out.
+  A row's number is the line of its first word. Comments before a sentence, document lines of CoNLL-2003, and
+  multiword and empty tokens of CoNLL-U are skipped.
 
   Raises:
-    DataError: with file and line: it cannot be read, is not UTF-8, or a line has another number of columns.
+    DataError, with file and line: the file cannot be read, is not UTF-8, or has differing numbers of columns.
   """
   width, has_tabs = _shape(path)
   with errors.reading(path, advice="repair this file"), text_files.open_file(path) as file:
@@ -46,7 +46,7 @@ def read_conll(path: str) -> Iterator[Row]:
         continue
       if len(cells) != width:
         raise DataError(
-          f"{place(path, number, 'line')}: {len(cells)} columns, expected {width} as before; mend this line"
+          f"{place(path, number, 'line')}: {len(cells)} columns, expected {width} as before; fix this line"
         )
       if _NOT_A_WORD.fullmatch(cells[0]) and b"\t" in raw:
         continue
@@ -57,9 +57,9 @@ def read_conll(path: str) -> Iterator[Row]:
 
 
 def _shape(path: str) -> tuple[int, bool]:
-  """Returns the number of columns of the first line that cannot be a comment, and if tabs divide them.
+  """Returns the number of columns in the first line that is no comment, and whether tabs separate them.
 
-  A word may begin with '#', so the number of columns tells comments at the start of the file from words.
+  The number of columns distinguishes comments from words that begin with '#'.
   """
   with errors.reading(path, advice="repair this file"), text_files.open_file(path) as file:
     text_files.check_start(path, file)
@@ -75,7 +75,7 @@ def _cells(path: str, number: int, raw: bytes) -> list[str]:
     line = raw.decode("utf-8").rstrip("\r\n")
   except UnicodeDecodeError:
     where = place(path, number, "line")
-    raise DataError(f"{where}: not UTF-8; convert the whole file, such as with iconv") from None
+    raise DataError(f"{where}: not UTF-8; convert the whole file, for example with iconv") from None
   return [] if not line.strip() else line.split("\t") if "\t" in line else _SPACES.split(line.strip(" "))
 
 

@@ -1,7 +1,7 @@
-"""Rows of a TFDS data set or a seqio Task: `tfds:NAME[#SPLIT]`, `seqio:TASK[#SPLIT]`.
+"""Reads rows of a TFDS data set or a seqio Task: `tfds:NAME[#SPLIT]`, `seqio:TASK[#SPLIT]`.
 
-TensorFlow stays in child processes. Labels of TFDS are names. Of a Task a feature that it tokenises is its
-text, 'inputs' for 'inputs_pretokenized'.
+Child processes load TensorFlow. Labels of TFDS are names. A feature that a Task tokenises is read as text:
+'inputs' is the Task's 'inputs_pretokenized'.
 """
 
 from collections.abc import Iterator
@@ -16,43 +16,43 @@ _TEXT_OF = "_pretokenized"
 
 
 def kind_of(path: str) -> str:
-  """'tfds' or 'seqio', as the name begins; '' of the name of a file."""
+  """Returns 'tfds' or 'seqio' if the name begins so; '' for the name of a file."""
   kind = path.partition(":")[0]
   return kind if kind in _KINDS and ":" in path else ""
 
 
 def split_of(path: str, otherwise: str) -> tuple[str, str]:
-  """The name behind 'tfds:' or 'seqio:', and the split behind '#', or `otherwise`."""
+  """Returns the name after 'tfds:' or 'seqio:', and the split after '#', or `otherwise` without one."""
   name, _, split = path.partition(":")[2].partition("#")
   return name, split or otherwise
 
 
 def check(path: str, *, directory: str, download: bool) -> None:
-  """Raises DataError where a TFDS set is not there and may not be downloaded; loads no TensorFlow.
+  """Raises DataError if a TFDS data set is missing and may not be downloaded; loads no TensorFlow.
 
   ConfigError: TensorFlow is not installed.
   """
   name, _ = split_of(path, "")
   if not name:
-    raise DataError(f"{path}: names nothing; expected tfds:NAME, or seqio:TASK, with #SPLIT behind it or not")
+    raise DataError(f"{path}: names nothing; expected tfds:NAME or seqio:TASK, optionally with #SPLIT")
   tfds_reader.check_installed(path)
   if kind_of(path) == "tfds" and not download and tfds_reader.find(directory, name) is None:
     raise DataError(
-      f"{path}: there is no such data set in {tfds_reader.place(directory)}; name the folder it is in with "
+      f"{path}: there is no such data set in {tfds_reader.place(directory)}; name its folder with "
       "--config.data.directory=DIR, or add --download"
     )
 
 
 def read(path: str, otherwise: str, *, directory: str, module: str, download: bool) -> list[Row]:
-  """The examples of a split, in their order.
+  """Returns the examples of a split, in order.
 
   Args:
-    otherwise: the split, where the name has none.
+    otherwise: the split if the name has none.
     directory: data_dir of TFDS; '': its default.
     module: file or module that registers the Task.
 
   Raises:
-    DataError: the set, the Task or the split is not there, or cannot be read.
+    DataError: the data set, Task or split is missing or cannot be read.
   """
   name, split = split_of(path, otherwise)
   if kind_of(path) == "tfds":
@@ -64,17 +64,17 @@ def read(path: str, otherwise: str, *, directory: str, module: str, download: bo
 
 
 def digest(rows: list[Row]) -> str:
-  """sha256 of all values, as that of a file."""
+  """Returns the sha256 of all values of the rows, for comparison like a file's."""
   return files.digest_json([row.fields for row in rows])
 
 
 def task_examples(name: str, split: str, **given: Any) -> Iterator[dict[str, Any]]:
-  """Yields the examples of a Task as JSON values, loading TensorFlow; arguments of `seqio_tasks.examples`."""
+  """Yields a Task's examples as JSON values; loads TensorFlow; arguments as for `seqio_tasks.examples`."""
   return map(_plain, seqio_tasks.examples(name, split, **given))
 
 
 def _plain(example: dict[str, Any]) -> dict[str, Any]:
-  """Texts and numbers, alone or in lists; ids of a text give way to the text."""
+  """Returns an example with JSON values, and with the original text instead of its ids."""
   texts = {name.removesuffix(_TEXT_OF): value for name, value in example.items() if name.endswith(_TEXT_OF)}
   chosen = {name: value for name, value in example.items() if not name.endswith(_TEXT_OF)} | texts
   return {

@@ -1,4 +1,4 @@
-"""Files as rows: by the ending a reader, and what all readers check."""
+"""Reads files as rows: chooses a reader by the ending, and checks rows and columns."""
 
 import csv
 import itertools
@@ -13,21 +13,22 @@ from data.rows.row import Row, check_cells, place
 from data.rows.values import of_arrow, read_json
 
 STANDARD_INPUT = "-"
-_LOOKED_AT = 100  # rows of a file without a header: the first may lack a column
+_LOOKED_AT = 100  # rows read to find the columns of a file without a header; single rows may lack some
 TEXT = "text"  # the column of files without columns
 _ADVICE = "repair this file"
-_ENCODING = "convert the whole file, such as with `iconv -f LATIN1 -t UTF-8`"
+_ENCODING = "convert the whole file, for example with `iconv -f LATIN1 -t UTF-8`"
 
 
 def read(path: str) -> Iterator[Row]:
-  """Yields the rows of a file in their order; `-` is standard input, a text a line.
+  """Yields the rows of a file in order; `-` is standard input, one text per line.
 
-  In CSV a cell in double quotes may hold commas, line breaks and doubled quotes. In TSV quotes mean nothing,
-  as in the official files of GLUE, and a line is a row. Blank lines are no rows. JSON has an object a line.
+  In CSV a cell in double quotes may have commas, line breaks and doubled quotes. In TSV a line is a row and
+  quotes are ordinary characters, as in the official files of GLUE. Blank lines are skipped. JSON files have
+  one object per line.
 
   Raises:
-    DataError: with file and row: it cannot be read, is damaged or not UTF-8, a row has another number of
-      cells than the header, a column is there twice, or a cell is longer than `row.MAX_CELL_CHARACTERS`.
+    DataError, with file and row: the file cannot be read, is damaged or not UTF-8; a row has another number
+      of cells than the header; a column is repeated; a cell is longer than `row.MAX_CELL_CHARACTERS`.
   """
   if path == STANDARD_INPUT:
     yield from _texts("standard input", sys.stdin.buffer)
@@ -49,10 +50,10 @@ def read(path: str) -> Iterator[Row]:
 
 
 def columns(path: str) -> list[str]:
-  """The names of a file's columns: of its header, or of its first rows; those of standard input are not read.
+  """Returns the names of a file's columns, from its header or first rows; standard input is not read.
 
   Raises:
-    DataError: as of `read`, or there is neither a header nor a row.
+    DataError: as for `read`, or the file has neither a header nor a row.
   """
   if path == STANDARD_INPUT:
     return [TEXT]
@@ -72,17 +73,17 @@ def columns(path: str) -> list[str]:
 
 
 def no_row(path: str) -> DataError:
-  """The error of a file without a row."""
-  return DataError(f"{path}: no row in this file; give one that has some")
+  """Returns the error for a file without rows."""
+  return DataError(f"{path}: no row in this file; name a file with rows")
 
 
 def _checked(path: str, names: list[str]) -> list[str]:
-  """The names of columns; a DataError refuses none, and a name twice."""
+  """Returns the names of columns; DataError if there are none or one is repeated."""
   if not any(names):
     raise DataError(f"{path}: no header; its first line must name the columns")
   twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
   if twice is not None:
-    raise DataError(f"{path}: the column {twice!r} is there twice; rename one of them in the first line")
+    raise DataError(f"{path}: the column {twice!r} occurs twice; rename one of them in the first line")
   return names
 
 
@@ -94,7 +95,7 @@ def _header(kind: str, path: str, table: Iterator[list[str]]) -> list[str]:
 
 
 def _decoded(path: str, file: BinaryIO) -> Iterator[str]:
-  """Lines as text; a DataError names the one that is not UTF-8."""
+  """Yields lines as text; DataError names a line that is not UTF-8."""
   for number, line in text_files.bounded_lines(path, file, 0, -1):
     try:
       yield line.decode("utf-8")
@@ -125,7 +126,6 @@ def _jsonl(path: str, file: BinaryIO) -> Iterator[Row]:
 
 
 def _cells(kind: str, path: str, file: BinaryIO) -> Iterator[list[str]]:
-  """The cells of every line that is not blank, the header first."""
   return cells.read(kind, _decoded(path, file), most=text_files.MAX_RECORD_BYTES)
 
 
@@ -138,7 +138,7 @@ def _table(kind: str, path: str, file: BinaryIO) -> Iterator[Row]:
   except csv.Error as error:
     where = place(path, number + 1, "row")
     raise DataError(
-      f"{where}: damaged ({errors.reason(error)}); mend its quotes, or remove this row"
+      f"{where}: damaged ({errors.reason(error)}); correct its quotes, or remove this row"
     ) from None
 
 
@@ -146,10 +146,10 @@ def _of_cells(path: str, names: list[str], row: list[str], number: int) -> Row:
   if len(row) != len(names):
     raise DataError(
       f"{place(path, number, 'row')}: {len(row)} cells, expected {len(names)} as in the first line "
-      f"({errors.listed(names)}); mend or remove this row"
+      f"({errors.listed(names)}); correct or remove this row"
     )
   if cells.is_header_again(names, row):
-    raise DataError(f"{place(path, number, 'row')}: the names of the columns once more; remove this row")
+    raise DataError(f"{place(path, number, 'row')}: the names of the columns again; remove this row")
   return Row(dict(zip(names, row)), number, path)
 
 

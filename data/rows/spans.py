@@ -1,8 +1,8 @@
-"""Spans of words with labels, alone or in pairs: the rows of edge probing.
+"""Reads labelled spans of words, single or in pairs: the rows of edge probing.
 
-A row has a text of words and targets, [{"span1": [first, behind], "span2": [first, behind], "label": "x"},
-...], in words counted from 0. Source of the form: Tenney et al. 2019, "What do you learn from context?";
-jiant.
+A row has a text and targets, [{"span1": [start, end], "span2": [start, end], "label": "x"}, ...]. Spans count
+words from 0 and exclude the end. Source of the format: Tenney et al. 2019, "What do you learn from context?",
+and jiant.
 """
 
 from typing import Any, NamedTuple
@@ -12,18 +12,18 @@ from data.rows.values import as_list
 
 _FORM = "expected [first word, the word behind the last], counted from 0"
 
-Span = tuple[int, int]  # words [first, behind the last)
+Span = tuple[int, int]  # words [start, end)
 
 
 class Target(NamedTuple):
-  """What is asked about a sentence."""
+  """The spans of one question about a sentence, and their labels."""
 
   spans: tuple[Span, ...]  # one or two
   labels: tuple[str, ...]
 
 
 def words_of(row: Row, column: str) -> list[str]:
-  """The words of a row: a list, or what stands between spaces of a text; a DataError with its place: none."""
+  """Returns the words of a row, from a list or a text split at spaces; DataError if there are none."""
   value = row.value(column)
   words = as_list(value)
   if words is None and isinstance(value, str):
@@ -36,9 +36,9 @@ def words_of(row: Row, column: str) -> list[str]:
 
 
 def targets_of(row: Row, text: str, column: str, *, has_labels: bool = True) -> list[Target]:
-  """The targets in a column of a row; without `has_labels` they need none and get none.
+  """Returns the targets in a column of a row; without `has_labels` their labels are ignored.
 
-  DataError with its place: they are not a list of objects, a span does not lie in the text of the column
+  DataError, with the row's place: the column has no list of objects, a span is outside the text in column
   `text`, or a label is missing.
   """
   count, targets = len(words_of(row, text)), as_list(row.value(column))
@@ -65,5 +65,5 @@ def _span(row: Row, number: int, value: Any, name: str, count: int) -> Span:
 
 def _labels(row: Row, number: int, value: Any) -> tuple[str, ...]:
   if value is None or isinstance(value, dict):
-    row.refuse(f"target {number} has no label; give it one")
+    row.refuse(f"target {number} has no label; add one")
   return tuple(map(str, value if isinstance(value, list) else [value]))

@@ -1,4 +1,4 @@
-"""Values of cells as what they stand for: lists that a table holds as text, halves of characters."""
+"""Interprets values of cells: lists that are written as text, lone surrogates, Arrow types."""
 
 import ast
 import dataclasses
@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 _ITEM = r"(?:'[^']*'|\"[^\"]*\"|[-+]?[\d.]+(?:e[-+]?\d+)?|True|False)"
-_OF_NUMPY = re.compile(rf"\[\s*{_ITEM}(?:\s+{_ITEM})+\s*\]")  # no commas: Python joins its texts into one
+_OF_NUMPY = re.compile(rf"\[\s*{_ITEM}(?:\s+{_ITEM})+\s*\]")  # without commas, Python would join the strings
 
 _HALF = re.compile("[\ud800-\udfff]")
 _SPELLED_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # in JSON
@@ -15,14 +15,14 @@ _SPELLED_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # in JSON
 
 @dataclasses.dataclass(frozen=True)
 class Exact:
-  """A time, date or duration that Python's own types cannot hold, such as one of nanoseconds."""
+  """A time, date or duration that Python's types cannot represent, such as one with nanoseconds."""
 
   text: str
   value: int  # in the unit of its Arrow type
 
 
 def of_arrow(column: Any) -> list[Any]:
-  """The values of a pyarrow.Array, those that Python has no type for as `Exact`."""
+  """Returns the values of a pyarrow.Array; values that Python has no type for become `Exact`."""
   try:
     return column.to_pylist()
   except (ValueError, OverflowError):
@@ -43,10 +43,10 @@ def _of_scalar(scalar: Any) -> Any:
 
 
 def read_json(text: str) -> tuple[Any, int]:
-  """The value that a text spells as JSON, and how many lone halves of characters in it became U+FFFD.
+  """Returns the value of a JSON text, and the number of lone surrogates that became U+FFFD.
 
-  Half a pair of surrogates, such as of an emoji that was cut, is no character: nothing can encode it.
-  ValueError or RecursionError: the text is no JSON.
+  A lone surrogate, for example half of a cut emoji, cannot be encoded. ValueError or RecursionError: the text
+  is not JSON.
   """
   value, count = json.loads(text), 0
   if not _SPELLED_HALF.search(text):
@@ -67,12 +67,12 @@ def read_json(text: str) -> tuple[Any, int]:
 
 
 def replaced(path: str, count: int) -> str:
-  """The line that says how many lone halves of characters were replaced in a file."""
+  """Returns a message with the number of lone surrogates that were replaced in a file."""
   return f"{path}: {count:,} lone halves of characters (surrogates) were replaced by U+FFFD"
 
 
 def as_list(value: Any) -> list[Any] | None:
-  """A list itself, or that which a text spells as JSON, as Python (so pandas writes it) or numpy, or None."""
+  """Returns a list, also from text in the form of JSON, Python (as pandas writes it) or numpy; or None."""
   if isinstance(value, list):
     return value
   text = value.strip() if isinstance(value, str) else ""

@@ -1,4 +1,4 @@
-"""Our corpora, packing and prepared records as seqio Tasks, for notebooks and for other trainers.
+"""Registers corpora, packed text and prepared records as seqio Tasks, for notebooks and other trainers.
 
   import data.tasks, seqio
 
@@ -6,8 +6,8 @@
   data.tasks.register_packed("mine_packed_128", "corpus/*.txt", "VOCABULARY_DIR", length=128)
   data.tasks.register_prepared("mine", "prepared/mine")
 
-Importing it registers `<corpus>_packed_<length>` for the corpora of `data.seqio_tasks`. Their data and
-vocabularies are looked for when a Task is read. Only this folder and `data.seqio_tasks` import seqio.
+Importing this package registers `<corpus>_packed_<length>` for the corpora of `data.seqio_tasks`. Their data
+and vocabularies must exist only when a Task is read. Only this folder and `data.seqio_tasks` import seqio.
 """
 
 from data.tasks.blocks import FEATURE, BlocksTask

@@ -1,4 +1,4 @@
-"""Tasks whose examples are blocks of ids, ready for an encoder; the ways of reading them that are refused."""
+"""Tasks whose examples are blocks of ids for an encoder; they reject options that would lose tokens."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,13 +10,13 @@ from absl import flags
 from data import errors, seqio_tasks
 from data.tasks.vocabulary import DirectoryVocabulary
 
-FEATURE = "inputs"  # holds the ids of a block, [CLS] included
+FEATURE = "inputs"  # the ids of a block, [CLS] included
 
 
 class BlocksTask(seqio.Task):
-  """A Task with int32 blocks of at most `length` ids under `FEATURE`, packed as `packing` says.
+  """A Task whose examples are int32 blocks of at most `length` ids under `FEATURE`.
 
-  `packing` is one of `data.prepare.packing.MODES`. `data.prepare` stores such blocks as they are.
+  `packing` is one of `data.prepare.packing.MODES`. `data.prepare` stores such blocks unchanged.
   """
 
   def __init__(
@@ -30,14 +30,14 @@ class BlocksTask(seqio.Task):
 
   @property
   def supports_caching(self) -> bool:
-    """Whether `seqio_cache_tasks` may write the Task; ConfigError if it is asked for ArrayRecord."""
-    # seqio 0.0.20 hands this flag to another parameter: it writes TFRecord and says nothing.
+    """Whether `seqio_cache_tasks` may write the Task; ConfigError for ArrayRecord."""
+    # seqio 0.0.20 passes this flag to another parameter and silently writes TFRecord.
     is_ours = any(self.name.startswith(f"{corpus}_packed_") for corpus in seqio_tasks.CORPORA)
     module = "data.tasks" if is_ours else "FILE"
     if "output_format" in flags.FLAGS and flags.FLAGS["output_format"].value == "arrayrecord":
       raise errors.ConfigError(
-        f"seqio_cache_tasks (0.0.20) writes {self.name!r} as TFRecord whatever --output_format says; leave "
-        f"out the flag, or write ArrayRecord: python -m data.prepare --source=seqio:{self.name} "
+        f"seqio_cache_tasks (0.0.20) writes {self.name!r} as TFRecord and ignores --output_format; remove "
+        f"the flag, or write ArrayRecord:\n  python -m data.prepare --source=seqio:{self.name} "
         f"--module={module} --length={self.length} --packing={self.packing} "
         f"--vocabulary={self.vocabulary.directory} --output=prepared/{self.name}"
       )
@@ -58,20 +58,21 @@ class BlocksTask(seqio.Task):
     seed: int | None = None,
     **others: Any,
   ) -> None:
-    """Refuses options of `get_dataset` that lose tokens or the order; DataError without a vocabulary.
+    """Raises ConfigError for options of `get_dataset` that lose tokens or give no reproducible order.
 
-    ConfigError: a length is missing or cuts blocks, or the order has no seed.
+    These are a missing length, a length that cuts blocks, and shuffling without a seed. DataError: the
+    vocabulary is missing.
     """
-    _ = self.vocabulary.words  # it must be there before anything is read
+    _ = self.vocabulary.words  # raises DataError before anything is read
     wanted = f"{{'{FEATURE}': {self.length}}}"
     if sequence_length is not None and FEATURE not in sequence_length:
       raise errors.ConfigError(
-        f"{self.name!r}: feature lengths {dict(sequence_length)} have none of {FEATURE!r}; pass {wanted}"
+        f"{self.name!r}: feature lengths {dict(sequence_length)} lack {FEATURE!r}; pass {wanted}"
       )
     if sequence_length is not None and sequence_length[FEATURE] < self.length:
       raise errors.ConfigError(
-        f"{self.name!r} has blocks of up to {self.length} tokens, of which {dict(sequence_length)} would cut "
-        f"the ends; pass {wanted}, or register the Task with that length"
+        f"{self.name!r} has blocks of up to {self.length} tokens, which {dict(sequence_length)} would cut; "
+        f"pass {wanted}, or register the Task with that length"
       )
     if shuffle and seed is None:
       raise errors.ConfigError(

@@ -1,4 +1,4 @@
-"""Blocks of ids to the features of an encoder, by the names that T5X gives them."""
+"""Converts blocks of ids to the features of T5X's encoder-only models."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ _IDS = seqio.FeatureConverter.FeatureSpec(dtype=tf.int32)
 
 
 class EncoderConverter(seqio.FeatureConverter):
-  """Pads blocks with [PAD]; positions and segment ids as seqio gives a row that holds one example.
+  """Pads blocks with [PAD] and adds positions and segment ids, as seqio does for one example per row.
 
   `encoder_input_tokens`, `encoder_positions` (0, 1, ...; 0 in padding) and `encoder_segment_ids` (1; 0 in
   padding) are [length] int32.
@@ -24,13 +24,13 @@ class EncoderConverter(seqio.FeatureConverter):
   MODEL_FEATURES: Mapping[str, seqio.FeatureConverter.FeatureSpec] = dict.fromkeys(
     ("encoder_input_tokens", "encoder_positions", "encoder_segment_ids"), _IDS
   )
-  PACKING_FEATURE_DTYPES = None
+  PACKING_FEATURE_DTYPES = None  # pyright: ignore[reportAssignmentType] (seqio's base asks for None: no packing)
 
   def __init__(self, *, pad_id: int | None = None, pack: bool = False, **options: Any):
-    """Takes seqio's options, with which T5X calls it.
+    """Accepts seqio's options, because T5X constructs the converter with them.
 
     Args:
-      pad_id: the id of [PAD] in the vocabulary of the Task; `of` knows it.
+      pad_id: the id of [PAD] in the Task's vocabulary; `of` sets it.
       pack: must be False.
       **options: those of `seqio.FeatureConverter`, such as `use_custom_packing_ops`.
 
@@ -38,19 +38,19 @@ class EncoderConverter(seqio.FeatureConverter):
     """
     if pack:
       raise errors.ConfigError(
-        "EncoderConverter: pack=True would join blocks that are full already; pass pack=False"
+        "EncoderConverter: pack=True would join blocks that are already packed; pass pack=False"
       )
     if pad_id is None:
       raise errors.ConfigError(
-        "EncoderConverter: pad_id is missing, and vocabularies differ in it; make the converter of a Task by "
-        "EncoderConverter.of('NAME')()"
+        "EncoderConverter: pad_id is missing, and it differs between vocabularies; make a Task's converter "
+        "with EncoderConverter.of('NAME')()"
       )
     super().__init__(pack=False, **options)
     self._pad_id = pad_id
 
   @classmethod
   def of(cls, name: str) -> Callable[..., "EncoderConverter"]:
-    """Returns the converter's class with the [PAD] of a registered Task or Mixture."""
+    """Returns a constructor of converters with the pad id of a registered Task or Mixture."""
     vocabulary = seqio.get_mixture_or_task(name).output_features[FEATURE].vocabulary
     return functools.partial(cls, pad_id=vocabulary.pad_id)
 
@@ -61,7 +61,7 @@ class EncoderConverter(seqio.FeatureConverter):
 
     def convert(example: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
       ids = example[FEATURE]
-      ids = tf.pad(ids, [[0, length - tf.shape(ids)[0]]], constant_values=self._pad_id)
+      ids = tf.pad(ids, [tf.stack([0, length - tf.shape(ids)[0]])], constant_values=self._pad_id)
       ids = tf.ensure_shape(ids, [length])
       is_token = tf.cast(tf.not_equal(ids, self._pad_id), tf.int32)
       return {
@@ -73,5 +73,5 @@ class EncoderConverter(seqio.FeatureConverter):
     return ds.map(convert, num_parallel_calls=tf.data.AUTOTUNE)
 
   def get_model_feature_lengths(self, task_feature_lengths: Mapping[str, int]) -> dict[str, int]:
-    """Returns the length of every model feature: that of the blocks."""
+    """Returns the length of every model feature, which is the length of the blocks."""
     return dict.fromkeys(self.MODEL_FEATURES, task_feature_lengths[FEATURE])

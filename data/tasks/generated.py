@@ -1,4 +1,4 @@
-"""Datasets of Python generators that let the interpreter end."""
+"""Datasets from Python generators that do not crash the interpreter at exit."""
 
 import atexit
 import functools
@@ -9,14 +9,14 @@ from typing import Any
 
 import tensorflow as tf
 
-_GRACE = 0.2  # seconds, in which a generator gives its last item
+_GRACE = 0.2  # seconds for a generator to yield its last item
 
 
 def dataset(make: Callable[[], Iterator[Any]], signature: Any) -> tf.data.Dataset:
-  """Returns the dataset of what `make()` yields, with elements as in `signature`.
+  """Returns a dataset of the items of `make()`, with elements as in `signature`.
 
-  It ends when the interpreter does: else a thread of TensorFlow that reads ahead at the end of a program
-  aborts it with exit code 134.
+  The dataset ends when the interpreter exits. Otherwise a TensorFlow thread that reads ahead would abort the
+  program with exit code 134.
   """
   ending = _ending()
 
@@ -31,7 +31,7 @@ def dataset(make: Callable[[], Iterator[Any]], signature: Any) -> tf.data.Datase
 
 @functools.cache
 def _ending() -> threading.Event:
-  """Returns an event that is set when the interpreter begins to end."""
+  """Returns an event that is set when the interpreter begins to exit."""
   event = threading.Event()
 
   def end() -> None:

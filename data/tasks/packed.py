@@ -1,4 +1,4 @@
-"""Text to blocks as a seqio Task: what `data.prepare` writes, without the files."""
+"""Packs text into blocks as a seqio Task: the records of `data.prepare` without files."""
 
 import collections
 import functools
@@ -21,15 +21,15 @@ from data.tasks.blocks import FEATURE, BlocksTask
 from data.tasks.vocabulary import DirectoryVocabulary
 
 LENGTHS = (128, 512)  # of the registered corpora
-VOCABULARIES = "vocabularies"  # has the vocabulary of a registered corpus under the corpus's name
-MIN_LENGTH = 8  # as `data.prepare`
+VOCABULARIES = "vocabularies"  # folder of the registered corpora's vocabularies, by name of the corpus
+MIN_LENGTH = 8  # as in `data.prepare`
 
 
 class DocumentSource(seqio.DataSource):
-  """Documents of anything `data.prepare --source=` reads; a shard is a unit of its plan.
+  """The documents of any source that `data.prepare --source=` supports; a shard is a unit of its plan.
 
-  An example has `text` (a line is a paragraph), `unit` (its number), and `is_read`: whether the document is
-  of the split that was asked for. The others are given too, because chunks are counted in documents of both.
+  An example has `text` (a line is a paragraph), `unit` (its number), and `is_read`: whether the document
+  belongs to the requested split. Documents of the other split are included, because they count for chunks.
   """
 
   def __init__(self, request: sources.Request, *, seed: int, heldout_fraction: float):
@@ -40,12 +40,12 @@ class DocumentSource(seqio.DataSource):
 
   @functools.cached_property
   def _units(self) -> tuple[sources.Unit, ...]:
-    """The units of the source; DataError: it is missing, or its documents are ids already."""
-    self._folder = tempfile.TemporaryDirectory()  # lives as long as this object
+    """The units of the source; DataError: it is missing, or has ids instead of text."""
+    self._folder = tempfile.TemporaryDirectory()  # removed with this object
     request = workers.gathered(self._request, pathlib.Path(self._folder.name), 1)
     units = sources.plan(request).units
     if any(unit.is_tokenised for unit in units):
-      raise errors.DataError(f"{request.source} gives ids; register_packed packs text")
+      raise errors.DataError(f"{request.source} has ids; register_packed needs text")
     return units
 
   def _documents(self) -> Iterator[list[str]]:
@@ -58,11 +58,11 @@ class DocumentSource(seqio.DataSource):
 
   @property
   def supports_arbitrary_sharding(self) -> bool:
-    """False: a shard is at least a unit."""
+    """False, because a shard cannot be smaller than a unit."""
     return False
 
   def list_shards(self, split: str) -> list[str]:
-    """Returns a name for each unit; DataError if the source is not there."""
+    """Returns a name for each unit; DataError if the source is missing."""
     return [f"{unit.name}[{unit.start}:{unit.stop}]" for unit in self._units]
 
   def get_dataset(
@@ -73,15 +73,14 @@ class DocumentSource(seqio.DataSource):
     shard_info: seqio.ShardInfo | None = None,
     **_: Any,
   ) -> tf.data.Dataset:
-    """Returns the documents of a shard; `shuffle` puts the units, not the documents, in another order.
+    """Returns the documents of a shard; `shuffle` permutes the units, not the documents.
 
-    DataError: the split 'heldout' has no document in any shard, though a fraction is to be held out.
+    DataError: the split 'heldout' has no document in any shard, although heldout_fraction is above 0.
     """
     if split == "heldout" and self._heldout_fraction and not any(map(self._is_heldout, self._documents())):
       raise errors.DataError(
-        f"heldout_fraction={self._heldout_fraction} of the documents of {self._request.source} is none; give "
-        "a larger fraction, or read prepared records, of which single blocks are held out (python -m "
-        "data.prepare)"
+        f"heldout_fraction={self._heldout_fraction} of the documents of {self._request.source} is none; use "
+        "a larger fraction, or prepared records, which hold out single blocks:\n  python -m data.prepare"
       )
     numbers = np.arange(len(self._units))
     if shard_info:
@@ -94,7 +93,7 @@ class DocumentSource(seqio.DataSource):
       for number in numbers:
         for document in sources.read_documents(self._units[number], self._request, counts):
           yield {
-            "text": sentences.repair("\n".join(document), counts),  # TensorFlow refuses halves of surrogates
+            "text": sentences.repair("\n".join(document), counts),  # TensorFlow rejects lone surrogates
             "unit": number,
             "is_read": self._is_heldout(document) == (split == "heldout"),
           }
@@ -105,7 +104,7 @@ class DocumentSource(seqio.DataSource):
 
 
 def split_sentences(dataset: tf.data.Dataset) -> tf.data.Dataset:
-  """Replaces `text` by `sentences`, [sentences] string; a line is a paragraph."""
+  """Replaces `text` with `sentences`, [sentences] string; a line is a paragraph."""
 
   def split(text: bytes):
     paragraphs = tfds_reader.as_text(text).split("\n")
@@ -120,12 +119,10 @@ def split_sentences(dataset: tf.data.Dataset) -> tf.data.Dataset:
   return dataset.map(replace)
 
 
-def encode_sentences(
-  dataset: tf.data.Dataset, output_features: Mapping[str, seqio.Feature]
-) -> tf.data.Dataset:
-  """Replaces `sentences` by their ids.
+def encode_sentences(dataset: tf.data.Dataset, output_features: Mapping[str, Any]) -> tf.data.Dataset:
+  """Replaces `sentences` with their ids.
 
-  These are `FEATURE`, all ids one after another; `sizes`, the ids of each sentence; `characters`, in all.
+  Adds `FEATURE` (all ids, concatenated), `sizes` (number of ids per sentence) and `characters` (in total).
   """
   words = output_features[FEATURE].vocabulary.words
 
@@ -145,12 +142,12 @@ def encode_sentences(
 
 
 def pack_blocks(
-  dataset: tf.data.Dataset, output_features: Mapping[str, seqio.Feature], *, length: int, packing: str
+  dataset: tf.data.Dataset, output_features: Mapping[str, Any], *, length: int, packing: str
 ) -> tf.data.Dataset:
-  """Packs documents of `encode_sentences` into blocks of at most `length` ids: `pipeline.pack_tokenised`.
+  """Packs documents of `encode_sentences` into blocks of at most `length` ids.
 
-  A chunk of `pipeline.CHUNK_CHARACTERS` is packed at a time and ends with its `unit`, where there is one. The
-  position within a chunk is no part of TensorFlow's checkpoints of iterators.
+  Chunks of `pipeline.CHUNK_CHARACTERS` are packed separately by `pipeline.pack_tokenised`; a chunk also ends
+  with its `unit`. TensorFlow's checkpoints of iterators do not include the position within a chunk.
   """
   words = output_features[FEATURE].vocabulary.words
 
@@ -163,8 +160,8 @@ def pack_blocks(
   return generated.dataset(blocks, {FEATURE: tf.TensorSpec([None], tf.int32)})
 
 
-def _chunks(examples: Iterable[Mapping[str, Any]]) -> Iterator[list[list[list[int]]]]:
-  """Yields the documents that are packed together, as `pipeline.text_chunks` cuts them."""
+def _chunks(examples: Iterable[Any]) -> Iterator[list[list[list[int]]]]:
+  """Yields lists of documents that are packed together, the chunks of `pipeline.text_chunks`."""
   documents, characters, unit = [], 0, 0
   for example in examples:
     if example.get("unit", 0) != unit or characters >= pipeline.CHUNK_CHARACTERS:
@@ -190,25 +187,25 @@ def register_packed(
   seed: int = 0,
   heldout_fraction: float = 0.02,
 ) -> BlocksTask:
-  """Registers the Task `name`, whose blocks are the records of `data.prepare` in the order of the text.
+  """Registers a Task whose blocks are the records of `data.prepare`, in the order of the text.
 
-  Neither the source nor the vocabulary has to be there before the Task is read. Of a text with so few
-  documents that none is held out, `data.prepare` holds out single blocks. Such a Task has all in 'train', and
-  reading 'heldout' raises a DataError.
+  The source and the vocabulary must exist only when the Task is read. If a text has so few documents that
+  none is held out, `data.prepare` holds out single blocks. Such a Task has all blocks in 'train', and reading
+  'heldout' raises a DataError.
 
   Args:
-    name: of the Task, its splits are 'train' and 'heldout'.
-    source: what `data.prepare --source=` takes; or a DataSource of seqio, whose split 'train' is read. The
-      texts of the latter are registered as the Task `<name>_text`, which `data.prepare` can read too.
+    name: of the Task; its splits are 'train' and 'heldout'.
+    source: a value of `data.prepare --source=`, or a seqio DataSource with a split 'train'. The texts of a
+      DataSource are registered as the Task `<name>_text`, which `data.prepare` can also read.
     vocabulary: directory of the vocabulary.
     length: most tokens in a block, [CLS] included.
     packing: how text is cut into blocks, one of `data.prepare.packing.MODES`.
     text_field: JSON field, column or feature with the text.
     tfds_directory: data_dir of TFDS; '': seqio's or its own default.
-    seed: decides which documents are held out, as `--seed`.
-    heldout_fraction: of documents, the split 'heldout'.
+    seed: decides which documents are held out, like `--seed`.
+    heldout_fraction: fraction of documents in the split 'heldout'.
 
-  ConfigError: length, packing, heldout_fraction or seed makes no sense.
+  ConfigError: length, packing, heldout_fraction or seed is invalid.
   """
   if packing not in modes.MODES:
     raise errors.ConfigError(errors.unknown("packing", packing, modes.MODES))
@@ -239,7 +236,7 @@ def register_packed(
 
 
 def register_corpora() -> None:
-  """Registers the corpora of `seqio_tasks.CORPORA` in each of LENGTHS, whole sentences to a block."""
+  """Registers the corpora of `seqio_tasks.CORPORA` in each of LENGTHS, with packing 'complete'."""
   seqio_tasks.register_corpora()
   for corpus in seqio_tasks.CORPORA:
     for length in LENGTHS:

@@ -1,4 +1,4 @@
-"""Prepared records as a Task, in the trainer's own order."""
+"""Prepared records as a seqio Task, in the order of this project's trainer."""
 
 import os
 import pathlib
@@ -14,28 +14,28 @@ from data.tasks import generated
 from data.tasks.blocks import FEATURE, BlocksTask
 from data.tasks.vocabulary import DirectoryVocabulary
 
-_ROWS_AT_ONCE = 256  # read together: several times faster than one by one
+_ROWS_AT_ONCE = 256  # one read for so many rows is several times faster
 
 
 class PreparedSource(seqio.DataSource):
-  """The records of a directory: any shard of any number, from any row on, by arithmetic."""
+  """The records of a directory; any shard can start at any row, which is found by arithmetic."""
 
   def __init__(self, directory: str | os.PathLike):
     self.manifest = manifest.read(directory)
     self._directory = directory
     counts = {name: split.records for name, split in self.manifest.splits.items() if split.records}
-    # seqio would cache small sources, so that each epoch had the order of the first.
+    # With caching, seqio would repeat the first epoch's order of a small source.
     super().__init__(
       counts, num_input_examples=counts, caching_permitted=False, performs_internal_shuffling=True
     )
 
   @property
   def supports_arbitrary_sharding(self) -> bool:
-    """True: a shard is every n-th row."""
+    """True, because a shard is every n-th row."""
     return True
 
   def list_shards(self, split: str) -> list[str]:
-    """Returns the names of the files."""
+    """Returns the names of the files of a split."""
     return [shard.name for shard in self.manifest.splits[split].shards]
 
   def get_dataset(
@@ -54,13 +54,13 @@ class PreparedSource(seqio.DataSource):
 
     Args:
       split: 'train' or 'heldout'.
-      shuffle: in the trainer's order, else in the order of the files.
-      seed: that of the trainer's order.
-      shard_info: which rows of the order: index, index + num_shards, ...
-      sequence_length: {FEATURE: tokens of a row}; None: those of the longest record.
-      use_cached: unused; records are a cache.
-      num_epochs: passes over the records; None: without end.
-      first: the row of the order, counted over all shards, at which to begin: step * global batch size.
+      shuffle: True is the trainer's order, False the order of the files.
+      seed: of the trainer's order.
+      shard_info: selects the rows index, index + num_shards, ...
+      sequence_length: {FEATURE: tokens in a row}; None: the manifest's length.
+      use_cached: unused; records are already a cache.
+      num_epochs: passes over the records; None: endless.
+      first: the first row, counted over all shards: step * global batch size.
 
     DataError: the records are damaged, or longer than a row.
     """
@@ -87,15 +87,17 @@ class PreparedSource(seqio.DataSource):
 
 
 class PreparedTask(BlocksTask):
-  """A Task over prepared records; seqio's repeating and shuffling are left out, the source does both.
+  """A Task over prepared records; the source, not seqio, repeats and shuffles.
 
-  `get_dataset` takes `first` too, the row at which to begin.
+  `get_dataset` has the additional option `first`, the first row.
   """
+
+  source: PreparedSource
 
   def get_dataset(
     self, sequence_length: Mapping[str, int] | None = None, split: str = "train", **options: Any
   ) -> tf.data.Dataset:
-    """Returns rows, as the source's `get_dataset`; other options of seqio's Tasks have no meaning here."""
+    """Returns rows as `PreparedSource.get_dataset` does; other options of seqio's Tasks are ignored."""
     self.check(sequence_length, **options)
     known = {name: options[name] for name in options.keys() & _OPTIONS}
     return self.source.get_dataset(split, sequence_length=sequence_length, **known)
@@ -105,9 +107,9 @@ _OPTIONS = {"shuffle", "seed", "shard_info", "num_epochs", "first"}
 
 
 def register_prepared(name: str, directory: str | os.PathLike) -> PreparedTask:
-  """Registers finished records as the Task `name` and returns it.
+  """Registers finished records as the Task `name`; returns the Task.
 
-  Its rows are those of `data.records.PackedRecords` with the same seed, which is what the trainer reads.
+  Its rows are those of `data.records.PackedRecords` with the same seed, which the trainer reads.
 
   DataError: the directory is not a finished preparation.
   """

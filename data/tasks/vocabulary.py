@@ -1,4 +1,4 @@
-"""A vocabulary directory as seqio sees it."""
+"""A vocabulary directory as a seqio Vocabulary."""
 
 import functools
 import os
@@ -12,11 +12,11 @@ from data import tfds_reader, vocabulary
 
 
 class DirectoryVocabulary(seqio.Vocabulary):
-  """Ids of a vocabulary directory: sentencepiece, with the official splitting of words or without, WordPiece.
+  """Encodes with a vocabulary directory of any kind: sentencepiece, official pretokenization, WordPiece.
 
-  The files are loaded when an id is first asked for. Two vocabularies are equal if their digests are, so a
-  Mixture may join Tasks whose directories are copies. A pickle holds the directory's name alone: a worker
-  on another machine needs the same files under the same name.
+  The files are loaded at first use. Two vocabularies are equal if their digests are equal, so a Mixture may
+  join Tasks whose directories are copies. A pickle has only the directory's name: a worker on another machine
+  needs the same files under that name.
   """
 
   def __init__(self, directory: str | os.PathLike):
@@ -25,12 +25,12 @@ class DirectoryVocabulary(seqio.Vocabulary):
 
   @functools.cached_property
   def words(self) -> vocabulary.Vocabulary:
-    """The vocabulary itself; DataError if the directory holds none."""
+    """The loaded vocabulary; DataError if the directory has none."""
     return vocabulary.load_cached(self.directory)
 
   @property
   def digest(self) -> str:
-    """The sha256 over everything that decides an id."""
+    """A sha256 of everything that determines the ids."""
     return self.words.digest
 
   @property
@@ -41,7 +41,7 @@ class DirectoryVocabulary(seqio.Vocabulary):
   @property
   def eos_id(self) -> None:
     """None, so that seqio decodes the whole block."""
-    return None  # seqio would cut behind the first end, and [SEP] ends every sentence
+    return None  # seqio stops decoding at the first end id, and [SEP] ends every sentence
 
   @property
   def pad_id(self) -> int:
@@ -65,7 +65,7 @@ class DirectoryVocabulary(seqio.Vocabulary):
 
   def _encode_tf(self, s: tf.Tensor) -> tf.Tensor:
     def encode(text: bytes | np.ndarray) -> np.ndarray:
-      content = text.item() if isinstance(text, np.ndarray) else text  # an array outside of graphs
+      content = text.item() if isinstance(text, np.ndarray) else text  # an array in eager mode
       return np.asarray(self.words.encode(tfds_reader.as_text(content)), np.int32)
 
     ids = tf.numpy_function(encode, [s], tf.int32, stateful=False)
@@ -92,6 +92,6 @@ class DirectoryVocabulary(seqio.Vocabulary):
   def __repr__(self) -> str:
     return f"DirectoryVocabulary({self.directory!r})"
 
-  # Loaded models can neither be pickled nor be worth sending to a worker (1.3 MB).
+  # Loaded models cannot be pickled, and a worker can load them itself.
   def __reduce__(self) -> tuple[type, tuple[str]]:
     return DirectoryVocabulary, (self.directory,)

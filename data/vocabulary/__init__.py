@@ -1,9 +1,9 @@
-"""Vocabularies: text to token ids and back, and the directory that one is kept in.
+"""Vocabularies convert text to token ids and back; each has a directory of files.
 
-A vocabulary directory holds `vocabulary.json` (kind, case, size, special ids, content hash) and either
-`sp.model` (sentencepiece; with `dict.txt` if the ids are a fairseq dictionary's) or `vocab.txt`
-(WordPiece). `pretokenization: official` in it means that words are split as the official COCO-LM and AMOS
-code does before sentencepiece sees them.
+A vocabulary directory has `vocabulary.json` (kind, case, size, special ids, content hash) and either
+`sp.model` (sentencepiece; with `dict.txt` if the ids are a fairseq dictionary's) or `vocab.txt` (WordPiece).
+With `pretokenization: official` words are split as in the official COCO-LM and AMOS code before sentencepiece
+encodes them.
 
 Commands:
   python -m data.vocabulary train --source=installed_docs --size=4096 --output=DIR
@@ -19,7 +19,7 @@ import json
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from data import errors, files
@@ -27,15 +27,15 @@ from data.vocabulary import official as official_tokenizer
 from data.vocabulary import remembered, tokenizer_files
 
 NAME = "vocabulary.json"
-FILES = (NAME, "sp.model", "dict.txt", "vocab.txt")  # what a vocabulary directory may hold
+FILES = (NAME, "sp.model", "dict.txt", "vocab.txt")  # all files of a vocabulary directory
 FORMAT = 1
 KINDS = ("sentencepiece", "wordpiece")
-PRETOKENIZATIONS = ("none", "official")  # what splits text before sentencepiece: data/vocabulary/official.py
+PRETOKENIZATIONS = ("none", "official")  # how text is split before sentencepiece: data/vocabulary/official.py
 
 
 @dataclasses.dataclass(frozen=True)
 class SpecialIds:
-  """Ids that no text produces, but for `unk`. Read them from here: they differ between vocabularies."""
+  """The special ids, which differ between vocabularies; text produces none of them except `unk`."""
 
   cls: int
   pad: int
@@ -46,7 +46,7 @@ class SpecialIds:
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-  """Text to ids and back; `digest` is a sha256 over everything that decides an id."""
+  """Converts text to ids and back; `digest` is a sha256 of everything that determines the ids."""
 
   kind: str  # one of KINDS
   cased: bool
@@ -59,25 +59,25 @@ class Vocabulary:
   _join: Callable[[list[str]], str] = dataclasses.field(repr=False)
 
   def encode(self, text: str) -> list[int]:
-    """Returns the ids of `text`, no special ids added. No text gives [CLS], [PAD], [SEP] or [MASK]."""
+    """Returns the ids of `text` without special ids; even text like '[MASK]' produces none of them."""
     return self._encode_batch([text])[0]
 
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-    """Returns the ids of each text, computed in this thread."""
+    """Returns the ids of each text; uses only the calling thread."""
     return self._encode_batch(texts)
 
   @property
   def separators(self) -> int:
-    """How many [SEP] stand between two texts: 1 in BERT, 2 in COCO-LM and in MPNet (where it is </s>)."""
+    """The number of [SEP] between two texts: 1 for BERT, 2 for COCO-LM and for MPNet (where it is </s>)."""
     is_bert = self.kind == "wordpiece" and self.piece(self.special_ids.sep) != "</s>"
     return 1 if is_bert else 2
 
   def with_special_ids(
     self, first: Sequence[int], second: Sequence[int] | None = None, *, max_length: int = sys.maxsize
   ) -> list[int]:
-    """Returns `[CLS] A [SEP]`, or a pair with `separators` between A and B, of at most `max_length` ids.
+    """Returns `[CLS] A [SEP]` or, with `second`, a pair, of at most `max_length` ids.
 
-    A is cut at its end; a pair by `truncate_pair`.
+    A pair has `separators` [SEP] between its parts. A is cut at its end, a pair by `truncate_pair`.
     """
     cls, sep = self.special_ids.cls, self.special_ids.sep
     if second is None:
@@ -86,8 +86,8 @@ class Vocabulary:
     first, second = official_tokenizer.truncate_pair(first, second, max_length - 2 - len(between))
     return [cls, *first, *between, *second, sep]
 
-  def decode(self, ids: Sequence[int]) -> str:
-    """Returns readable text, special pieces written out; DataError for an id outside the vocabulary."""
+  def decode(self, ids: Iterable[int]) -> str:
+    """Returns the ids as readable text with special pieces; DataError for an id outside the vocabulary."""
     return self._join([self.piece(int(i)) for i in ids])
 
   def piece(self, token_id: int) -> str:
@@ -97,12 +97,12 @@ class Vocabulary:
     return self._pieces[token_id]
 
   def letters(self, token_id: int) -> tuple[str, bool]:
-    """Returns a piece without its mark, '▁' or '##' (' ' if that is all), and whether it begins a word."""
+    """Returns a piece without '▁' or '##' (' ' if nothing is left), and whether it begins a word."""
     piece, mark = self.piece(token_id), "##" if self.kind == "wordpiece" else "▁"
     return piece.removeprefix(mark) or " ", piece.startswith(mark) == (mark == "▁")
 
   def shown_piece(self, token_id: int) -> str:
-    """Returns a piece for people: 'token' begins a word, '-ing' continues one, ',' is itself."""
+    """Returns a piece for display: 'token' begins a word, '-ing' continues one, ',' is unchanged."""
     letters, begins = self.letters(token_id)
     if letters[0].isalnum() and not begins:
       return f"-{letters}"
@@ -110,18 +110,19 @@ class Vocabulary:
 
 
 def load(directory: str | os.PathLike) -> Vocabulary:
-  """Loads a vocabulary; DataError if a file is missing, damaged, or changed since `vocabulary.json`."""
+  """Loads a vocabulary; DataError if a file is missing, damaged, or does not match `vocabulary.json`."""
   directory = pathlib.Path(directory)
   path = directory / NAME
   if not path.is_file():
     raise errors.DataError(
-      f"{directory} holds no vocabulary ({NAME} is missing); make one with `python -m data.vocabulary "
-      "train --source=... --output=...`, or `... import` for an existing vocab.txt or sp.model"
+      f"{directory} holds no vocabulary ({NAME} is missing); train one, or import a vocab.txt or sp.model:\n"
+      f"  python -m data.vocabulary train --source=... --output={directory}\n"
+      f"  python -m data.vocabulary import --vocab_txt=FILE --output={directory}"
     )
   try:
     described = json.loads(path.read_text(encoding="utf-8"))
     kind, cased, digest = described["kind"], described["cased"], described["digest"]
-    pretokenization = described.get("pretokenization", "none")  # directories of before it have no such field
+    pretokenization = described.get("pretokenization", "none")  # older versions have no such field
     if described["format"] != FORMAT or kind not in KINDS or not isinstance(cased, bool):
       raise ValueError("format, kind or cased has an unknown value")
     if pretokenization not in PRETOKENIZATIONS:
@@ -134,7 +135,7 @@ def load(directory: str | os.PathLike) -> Vocabulary:
   if vocabulary.digest != digest:
     raise errors.DataError(
       f"{directory}: its files changed after {NAME} was written (sha256 {vocabulary.digest[:12]}, expected "
-      f"{str(digest)[:12]}); bring back the original files, or train or import the vocabulary again"
+      f"{str(digest)[:12]}); restore the original files, or train or import the vocabulary again"
     )
   return vocabulary
 
@@ -142,7 +143,7 @@ def load(directory: str | os.PathLike) -> Vocabulary:
 def write_description(
   directory: str | os.PathLike, *, kind: str, cased: bool, pretokenization: str = "none"
 ) -> Vocabulary:
-  """Writes `vocabulary.json` beside the model files in `directory` and returns the vocabulary."""
+  """Writes `vocabulary.json` for the model files in `directory`; returns the vocabulary."""
   vocabulary = build(directory, kind=kind, cased=cased, pretokenization=pretokenization)
   content: dict[str, Any] = {
     "format": FORMAT,
@@ -180,7 +181,7 @@ def build(
       name: tokenizer_files.special_id(path, pieces, piece) for name, piece in tokenizer_files.PIECES.items()
     }
   )
-  # Without a pretokenization the text that is hashed is that of before there were any.
+  # 'none' adds nothing, so that digests of older versions stay valid.
   suffix = "" if pretokenization == "none" else f" {pretokenization}"
   digest = hashlib.sha256(f"{FORMAT} {kind} {cased}{suffix}".encode())
   for content in contents:
@@ -199,7 +200,7 @@ def build(
 
 
 def _sentencepiece(directory: pathlib.Path, pretokenization: str):
-  """Returns the file that names the pieces, these, the bytes of all files, and texts -> ids."""
+  """Returns the file that lists the pieces, the pieces, the bytes of all files, and the encoder."""
   path = directory / "sp.model"
   processor, model_pieces = tokenizer_files.read_sp_model(path)
   contents, pieces = [tokenizer_files.read_bytes(path)], model_pieces
@@ -220,7 +221,7 @@ def _sentencepiece(directory: pathlib.Path, pretokenization: str):
 
 
 def load_cached(directory: str) -> Vocabulary:
-  """Loads a vocabulary once per process, for workers; again where its description was written anew."""
+  """Loads a vocabulary once per process, and again if its `vocabulary.json` changed."""
   path = pathlib.Path(directory) / NAME
   return _load_cached(directory, path.stat().st_mtime_ns if path.is_file() else 0)
 

@@ -1,18 +1,21 @@
-"""`python -m data.vocabulary`: train and import."""
+"""The command `python -m data.vocabulary`: trains or imports a vocabulary."""
 
 import argparse
 import functools
+import logging
 import math
 import pathlib
 import subprocess
 import sys
 import tempfile
 
-from data import command, errors, files, progress, sources, vocabulary
+from data import command, errors, files, sources, vocabulary
 from data.clean import apply as clean
 from data.clean import steps as cleaning_steps
 from data.prepare import pipeline, training_text, workers
 from data.vocabulary import train as vocabulary_train
+
+logger = logging.getLogger(__name__)
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
@@ -27,24 +30,24 @@ def _parser() -> argparse.ArgumentParser:
     type=float,
     action="append",
     default=[],
-    help="share of the text that is of a source, in any scale: one --rate for each --source, in their order "
-    "(default: all alike)",
+    help="share of a source in the text, in any scale: one --rate for each --source, in their order "
+    "(default: all equal)",
   )
   trainer.add_argument(
     "--heldout_fraction",
     type=float,
     default=0.02,
-    help="of documents, left out: those that data.prepare holds out with the same seed",
+    help="fraction of documents to exclude: those that data.prepare holds out with the same seed",
   )
-  trainer.add_argument("--seed", type=int, default=0, help="of the sample and of the held-out documents")
+  trainer.add_argument("--seed", type=int, default=0, help="decides the sample and the held-out documents")
   trainer.add_argument("--output", required=True, bucket=command.SENT, help="directory to write")
-  trainer.add_argument("--clean", default="", metavar="STEPS", help="cleaning steps, as of data.prepare")
-  trainer.add_argument("--kind", choices=vocabulary.KINDS, default="sentencepiece")
+  trainer.add_argument("--clean", default="", metavar="STEPS", help="cleaning steps, as for data.prepare")
+  trainer.add_argument("--kind", choices=vocabulary.KINDS, default="sentencepiece", help="of its pieces")
   trainer.add_argument("--cased", action="store_true", help="keep case")
   trainer.add_argument(
     "--size", type=int, default=0, help="pieces (0: 32,768 uncased BPE, 64,000 cased BPE, 30,522 WordPiece)"
   )
-  importer = commands.add_parser("import", help="take over existing files")
+  importer = commands.add_parser("import", help="convert existing files")
   importer.add_argument(
     "--vocab_txt", default="", bucket=command.FETCHED, help="WordPiece vocabulary, one piece per line"
   )
@@ -53,13 +56,13 @@ def _parser() -> argparse.ArgumentParser:
     "--dict", default="", bucket=command.FETCHED, help="fairseq dict.txt of the sentencepiece model"
   )
   importer.add_argument(
-    "--cased", action="store_true", help="keep case (BERT's rules; sentencepiece knows itself)"
+    "--cased", action="store_true", help="keep case (for WordPiece; a sentencepiece model decides itself)"
   )
   importer.add_argument(
     "--pretokenization",
     choices=vocabulary.PRETOKENIZATIONS,
     default="none",
-    help="official: split words as the COCO-LM and AMOS code does, before sentencepiece",
+    help="official: split words as in the COCO-LM and AMOS code, before sentencepiece",
   )
   importer.add_argument("--output", required=True, bucket=command.SENT, help="directory to write")
   return parser
@@ -71,7 +74,7 @@ def _train(args: argparse.Namespace) -> vocabulary.Vocabulary:
     sources.check(request)
   output = pathlib.Path(args.output)
   files.refuse_others(output)
-  # Beside the output: lists of near duplicates may be larger than the disk of temporary files.
+  # Next to the output, because lists of near duplicates may be too large for the disk of /tmp.
   beside = next(path for path in output.absolute().parents if path.is_dir())
   aside = tempfile.TemporaryDirectory(prefix=".vocabulary-", dir=beside, ignore_cleanup_errors=True)
   with workers.pool(args.workers) as pool, aside as temporary:
@@ -93,7 +96,7 @@ def _train(args: argparse.Namespace) -> vocabulary.Vocabulary:
 
 
 def _requests(args: argparse.Namespace) -> list[sources.Request]:
-  """Returns what is asked of each source; ConfigError if flags make no sense, alone or together."""
+  """Returns a request for each --source; ConfigError if flags have invalid values or numbers."""
   if args.size < 0 or args.workers < 0 or args.limit < 0:
     raise errors.ConfigError("--size, --workers and --limit must not be negative")
   if not 0 <= args.heldout_fraction < 1:
@@ -134,12 +137,12 @@ def _run(args: argparse.Namespace) -> None:
     )
   else:
     made = _train(args)
-  progress.say(f"vocabulary {args.output}: {made.kind}, {made.size} pieces, sha256 {made.digest[:12]}")
-  if args.command == "import":  # those that are trained here can be exported
+  logger.info(f"vocabulary {args.output}: {made.kind}, {made.size} pieces, sha256 {made.digest[:12]}")
+  if args.command == "import":  # a vocabulary trained here can always be exported
     program = [sys.executable, "-m", "pretrain.export.tokenizer", str(pathlib.Path(args.output).absolute())]
     found = subprocess.run(program, cwd=_ROOT, capture_output=True, text=True, check=False)
     if found.stdout:
-      progress.say(found.stdout)
+      logger.warning(found.stdout)
 
 
 def main(arguments: list[str] | None = None) -> int:

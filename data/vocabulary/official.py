@@ -1,8 +1,8 @@
-"""The tokeniser of the official COCO-LM and AMOS code: words set apart in Python, then sentencepiece.
+"""The tokeniser of the official COCO-LM and AMOS code: it splits words in Python, then uses sentencepiece.
 
-A vocabulary with `pretokenization: official` encodes with it, so an imported official model sees the ids it
-was trained on. Every rule is of `huggingface/cocolm/tokenization_cocolm.py` in the COCO-LM repository
-(fairseq's `sentencepiece_bpe.py` there is the same), and is kept as it is, oddities too.
+A vocabulary with `pretokenization: official` uses it, so that an imported official model gets the ids of its
+training. All rules, oddities included, are those of `huggingface/cocolm/tokenization_cocolm.py` in the
+COCO-LM repository (fairseq's `sentencepiece_bpe.py` there has the same).
 """
 
 import re
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 # Curly quotes, the acute accent, and the long dashes.
 _TYPEWRITER = str.maketrans("‘’´“”—–", "'''\"\"--")
 _ASCII_PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
-# A clitic that the split took off its apostrophe; those in capitals set the next word apart as well.
+# Joins a clitic to the apostrophe from which the split separated it; after capitals a space is added.
 _CLITICS = (
   (re.compile(r"' ([smdSMDtT])\b"), r"'\1"),
   (re.compile(r"' (ll|re|ve)\b"), r"'\1"),
@@ -23,12 +23,12 @@ _APOSTROPHES = tuple("'‘’´")  # the last three become the first
 
 
 def is_punctuation(character: str) -> bool:
-  """Whether one character is ASCII punctuation or of a Unicode category P."""
+  """Returns whether one character is ASCII punctuation or has a Unicode category P*."""
   return character in _ASCII_PUNCTUATION or unicodedata.category(character).startswith("P")
 
 
 def pretokenize(text: str) -> list[str]:
-  """Returns the words of a text, the punctuation around each a word of its own; what is inside one stays."""
+  """Returns the words of a text; punctuation at the ends of a word is separated, inside it stays."""
   text = text.strip().replace("``", '"').replace("''", '"').translate(_TYPEWRITER)
   line = " ".join(part for word in text.split() for part in _peel(word))
   for pattern, joined in _CLITICS:
@@ -37,15 +37,15 @@ def pretokenize(text: str) -> list[str]:
 
 
 def touches_others(word: str) -> bool:
-  """Tells whether the words beside a word between spaces may change its pieces, or it theirs.
+  """Returns whether a word may change the pieces of neighbouring words, or they its pieces.
 
-  An apostrophe at its end takes a clitic that stands alone after it; a mark of a space at its end is lost.
+  A final apostrophe is joined to a following clitic, and a final '▁' is dropped.
   """
   return _SPACE in word or word.rstrip().endswith(_APOSTROPHES)
 
 
 def _peel(word: str) -> list[str]:
-  """Splits a word into its leading run of punctuation, its middle, and its trailing run."""
+  """Returns the leading punctuation of a word, its middle, and its trailing punctuation."""
   first = next((i for i, character in enumerate(word) if not is_punctuation(character)), None)
   if first is None:
     return [word]
@@ -54,7 +54,7 @@ def _peel(word: str) -> list[str]:
 
 
 def drop_lone_spaces(pieces: Sequence[str]) -> list[str]:
-  """Leaves out pieces that are a space alone, where last or before a piece that begins with punctuation."""
+  """Removes pieces that are only '▁' if they are last or precede a piece that begins with punctuation."""
   return [
     piece
     for i, piece in enumerate(pieces)
@@ -63,19 +63,19 @@ def drop_lone_spaces(pieces: Sequence[str]) -> list[str]:
 
 
 def tokenize_batch(processor, texts: Sequence[str]) -> list[list[str]]:
-  """Returns the pieces of each text by a `SentencePieceProcessor`; an empty text has none.
+  """Returns the pieces of each text; an empty text has none. `processor` is a `SentencePieceProcessor`.
 
-  A run of characters unknown to the model is one piece, spelled as in the text.
+  Consecutive characters that the model does not know are one piece, spelled as in the text.
   """
   lines = [" ".join(pretokenize(text)) for text in texts]
   return [drop_lone_spaces(pieces) for pieces in processor.encode(lines, out_type=str, num_threads=1)]
 
 
 def encoder(processor, ids: dict[str, int], *, unknown: int) -> Callable[[Sequence[str]], list[list[int]]]:
-  """Returns texts -> ids by a `SentencePieceProcessor`; a piece that `ids` lacks becomes `unknown`.
+  """Returns a function from texts to ids; a piece that is not in `ids` becomes `unknown`.
 
-  `ids` leaves out the pieces that text must not give. (The official code looks them up too, but its split of
-  words leaves no text that spells one, unless the model lacks letters of it.)
+  `ids` must not have the special pieces, so that text cannot produce them. (The official code looks them up,
+  but after its split no text spells one, unless the model does not know one of its letters.)
   """
 
   def encode_batch(texts: Sequence[str]) -> list[list[int]]:
@@ -85,12 +85,12 @@ def encoder(processor, ids: dict[str, int], *, unknown: int) -> Callable[[Sequen
 
 
 def join(pieces: Sequence[str]) -> str:
-  """Returns readable text of pieces: spaces inside them removed, '▁' is a space."""
+  """Returns pieces as readable text: spaces inside pieces are removed, '▁' becomes a space."""
   return "".join(pieces).replace(" ", "").replace(_SPACE, " ").strip()
 
 
 def truncate_pair(first: Sequence[int], second: Sequence[int], budget: int) -> tuple[list[int], list[int]]:
-  """Cuts the ends of two sequences to `budget` ids in all: the longer by one, the second where equal."""
+  """Cuts two sequences at their ends to `budget` ids in total, always the longer one (or the second)."""
   lengths = [len(first), len(second)]
   while sum(lengths) > max(budget, 0):
     lengths[0 if lengths[0] > lengths[1] else 1] -= 1

@@ -1,4 +1,4 @@
-"""The files of a vocabulary: reading `vocab.txt`, `dict.txt` and `sp.model`, and tokenisers."""
+"""Reads the files of a vocabulary (`vocab.txt`, `dict.txt`, `sp.model`) and builds tokenisers."""
 
 import os
 import pathlib
@@ -9,7 +9,7 @@ import numpy as np
 from data import errors
 
 PIECES = {"cls": "[CLS]", "pad": "[PAD]", "sep": "[SEP]", "unk": "[UNK]", "mask": "[MASK]"}
-# Names of the same symbols in fairseq dictionaries (checked in both directions by its Dictionary class).
+# Names of the same symbols in fairseq dictionaries; its class Dictionary maps them in both directions.
 ALIASES = {"<s>": "[CLS]", "<pad>": "[PAD]", "</s>": "[SEP]", "<unk>": "[UNK]", "<mask>": "[MASK]"}
 
 
@@ -18,7 +18,7 @@ MAX_BYTES = 1 << 28  # of a file
 
 
 def read_bytes(path: pathlib.Path) -> bytes:
-  """Returns the content of a vocabulary file; DataError if it is missing, unreadable or empty."""
+  """Returns the bytes of a vocabulary file; DataError if it is missing, unreadable, empty or too large."""
   try:
     if (size := path.stat().st_size) > MAX_BYTES:
       raise errors.DataError(
@@ -33,7 +33,7 @@ def read_bytes(path: pathlib.Path) -> bytes:
 
 
 def read_lines(path: pathlib.Path) -> list[str]:
-  """Returns the lines of a vocabulary text file without their line ends; DataError for too many."""
+  """Returns the lines of a vocabulary text file without line ends; DataError if there are too many."""
   content = read_bytes(path)
   if (count := content.count(b"\n")) > MAX_PIECES:
     raise errors.DataError(
@@ -49,12 +49,12 @@ def read_lines(path: pathlib.Path) -> list[str]:
 
 
 def read_vocab_txt(path: pathlib.Path) -> list[str]:
-  """Reads a WordPiece `vocab.txt`: one piece a line, its id the number of the line from 0."""
+  """Returns the pieces of a WordPiece `vocab.txt`, one per line; the id is the line number from 0."""
   pieces = read_lines(path)
   seen: dict[str, int] = {}
   for number, piece in enumerate(pieces, start=1):
     if piece in seen:
-      raise errors.DataError(f"{path}: the piece {piece!r} stands in lines {seen[piece]} and {number}")
+      raise errors.DataError(f"{path}: the piece {piece!r} is in lines {seen[piece]} and {number}")
     seen[piece] = number
   if "" in seen:
     raise errors.DataError(f"{path}: line {pieces.index('') + 1} is empty; expected one piece per line")
@@ -62,11 +62,11 @@ def read_vocab_txt(path: pathlib.Path) -> list[str]:
 
 
 def read_dictionary(path: pathlib.Path) -> list[str]:
-  """Reads a fairseq `dict.txt` and returns its symbols in the order of their ids.
+  """Returns the symbols of a fairseq `dict.txt` in the order of their ids.
 
-  Four symbols lead ([CLS] [PAD] [SEP] [UNK]); a line is `<symbol> <count>`, optionally followed by
-  `#fairseq:overwrite`; a symbol that is there already keeps its place; [MASK] is put at the end unless the
-  file has it. DataError: a line is not of this form, as in a vocab.txt or a cut-off file, or overwrites one.
+  The first four are [CLS] [PAD] [SEP] [UNK]. A line is `<symbol> <count>`, optionally followed by
+  `#fairseq:overwrite`; a repeated symbol keeps its first id. [MASK] is appended unless the file has it.
+  DataError: a line has another form, as in a vocab.txt or a truncated file, or overwrites a symbol.
 
   Source: fairseq/data/dictionary.py of the COCO-LM repository, and its tokenization_utils.py.
   """
@@ -89,18 +89,18 @@ def read_dictionary(path: pathlib.Path) -> list[str]:
 
 
 def special_id(path: pathlib.Path, pieces: Sequence[str], piece: str) -> int:
-  """Returns the id of a special piece, which may be there by fairseq's name for it; DataError without it."""
+  """Returns the id of a special piece, also by its fairseq name; DataError if it is missing."""
   names = [piece] + [alias for alias, name in ALIASES.items() if name == piece]
   for name in names:
     if name in pieces:
       return pieces.index(name)
   raise errors.DataError(
-    f"{path}: no piece {piece} among its {len(pieces)}; it is needed, add it to the file"
+    f"{path}: no piece {piece} among its {len(pieces)}; every vocabulary needs it, add it to the file"
   )
 
 
 def read_sp_model(path: pathlib.Path):
-  """Returns the sentencepiece processor and its pieces by id."""
+  """Returns the sentencepiece processor of a model file, and its pieces by id."""
   import sentencepiece  # here: reading a WordPiece vocabulary needs no sentencepiece
 
   content = read_bytes(path)
@@ -117,11 +117,11 @@ def read_sp_model(path: pathlib.Path):
 
 
 def sentencepiece_encoder(processor, model_pieces: Sequence[str], pieces: Sequence[str]):
-  """Returns texts -> ids; `pieces` give the ids, and special ones are out of the reach of text."""
+  """Returns a function from texts to ids, the indices in `pieces`; text produces no special ids."""
   ids, unk = ids_of_text(pieces)
   table = np.asarray([ids.get(piece, unk) for piece in model_pieces], np.int64)
   produced_by_text = table.tolist()
-  # Control pieces never come out of text, so a model trained here needs no second look-up.
+  # Text produces no control pieces, so for a model trained here the ids need no second look-up.
   is_same = all(i == to for i, to in enumerate(produced_by_text) if not processor.is_control(i))
 
   def encode_batch(texts: Sequence[str]) -> list[list[int]]:
@@ -132,19 +132,19 @@ def sentencepiece_encoder(processor, model_pieces: Sequence[str], pieces: Sequen
 
 
 def ids_of_text(pieces: Sequence[str]) -> tuple[dict[str, int], int]:
-  """Returns piece -> id of the pieces that text may give, and the id of every other piece."""
+  """Returns {piece: id} for all pieces except special ones, and the id of [UNK]."""
   special = set(PIECES.values()) | set(ALIASES)
   unk = next((pieces.index(name) for name in (PIECES["unk"], "<unk>") if name in pieces), 0)
   return {piece: i for i, piece in enumerate(pieces) if piece not in special}, unk
 
 
 def wordpiece_encoder(pieces: Sequence[str], *, cased: bool):
-  """Returns texts -> ids by BERT's rules: clean, lower-case, strip accents, split at punctuation, pieces."""
-  # One process per core does the work; threads of the library would fight with them.
+  """Returns a function from texts to ids by BERT's rules (normalise, split at punctuation, WordPiece)."""
+  # There is one process per core already; more threads would only compete.
   os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
   from tokenizers import Tokenizer, models
 
-  # BERT's split into words sets brackets apart, so that no text gives a piece like [MASK].
+  # BERT's split separates brackets, so text cannot produce a piece like [MASK].
   ids = {piece: i for i, piece in enumerate(pieces)}
   unknown = PIECES["unk"] if PIECES["unk"] in ids else "<unk>"
   tokenizer = Tokenizer(models.WordPiece(ids, unk_token=unknown, max_input_chars_per_word=100))
@@ -157,7 +157,7 @@ def wordpiece_encoder(pieces: Sequence[str], *, cased: bool):
 
 
 def configure_wordpiece(tokenizer, *, cased: bool) -> None:
-  """Gives a `tokenizers.Tokenizer` BERT's normalisation and its split into words."""
+  """Sets BERT's normalisation and split into words on a `tokenizers.Tokenizer`."""
   from tokenizers import normalizers, pre_tokenizers
 
   tokenizer.normalizer = normalizers.BertNormalizer(lowercase=not cased)
@@ -165,10 +165,10 @@ def configure_wordpiece(tokenizer, *, cased: bool) -> None:
 
 
 def join_sentencepieces(pieces: list[str]) -> str:
-  """Returns readable text of sentencepieces, in which a word begins with '▁'."""
+  """Returns sentencepieces as readable text; '▁' begins a word."""
   return "".join(pieces).replace("▁", " ").strip()
 
 
 def join_wordpieces(pieces: list[str]) -> str:
-  """Returns readable text of WordPieces, in which '##' continues a word."""
+  """Returns WordPieces as readable text; '##' continues a word."""
   return " ".join(pieces).replace(" ##", "")

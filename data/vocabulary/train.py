@@ -1,4 +1,4 @@
-"""Trains a vocabulary on text, or makes one of existing files."""
+"""Trains a vocabulary on text, or builds one from existing files."""
 
 import collections
 import io
@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator
 from data import errors, files, vocabulary
 from data.vocabulary import tokenizer_files
 
-MAX_TRAINING_CHARACTERS = 200_000_000  # more changes few pieces; BPE holds them in memory
-MAX_LETTERS = 1_000  # of WordPiece, as BERT; rarer characters become [UNK]
+MAX_TRAINING_CHARACTERS = 200_000_000  # more text changes few pieces, and BPE keeps it in memory
+MAX_LETTERS = 1_000  # characters of WordPiece, as in BERT; rarer ones become [UNK]
 
 
 def default_size(kind: str, *, cased: bool) -> int:
-  """The papers' number of pieces: COCO-LM and AMOS base / base++ and large++; BERT and TACO."""
+  """Returns the papers' vocabulary size: COCO-LM and AMOS uncased or cased (++); BERT and TACO."""
   if kind == "wordpiece":
     return 30_522
   return 64_000 if cased else 32_768
@@ -30,11 +30,11 @@ def train(
   size: int,
   size_flag: str = "--size",
 ) -> vocabulary.Vocabulary:
-  """Trains a vocabulary on the first MAX_TRAINING_CHARACTERS characters; writes all of it or nothing.
+  """Trains a vocabulary on at most MAX_TRAINING_CHARACTERS characters; writes `directory` or nothing.
 
-  Of kind 'sentencepiece' it is BPE with nmt_nfkc or nmt_nfkc_cf, and every character is a piece. `directory`
-  must not exist, or be empty. `size` counts the five special pieces too; messages call it `size_flag`.
-  DataError: there is no text, or too little for `size` pieces (the largest possible is named).
+  Kind 'sentencepiece' is BPE with nmt_nfkc or nmt_nfkc_cf, and every character is a piece. `directory` must
+  not exist or must be empty. `size` includes the five special pieces; messages call it `size_flag`.
+  DataError: there is no text, or too little for `size` pieces; the message names the largest possible size.
   """
   taken = _Counted(sentences)
   files.refuse_others(directory)
@@ -50,7 +50,7 @@ def train(
 
 
 class _Counted:
-  """Passes sentences on up to the limit and remembers whether there were any."""
+  """Yields sentences up to MAX_TRAINING_CHARACTERS, and counts their characters."""
 
   def __init__(self, sentences: Iterable[str]):
     self._sentences = sentences
@@ -77,8 +77,8 @@ def _train_sentencepiece(sentences: _Counted, *, cased: bool, size: int, size_fl
       vocab_size=size,
       normalization_rule_name="nmt_nfkc" if cased else "nmt_nfkc_cf",
       character_coverage=1.0,
-      max_sentence_length=1 << 20,  # bytes; the default leaves out longer ones silently
-      # The order of the official dictionaries; these four are control pieces but for [UNK].
+      max_sentence_length=1 << 20,  # bytes; the default silently drops longer ones
+      # The order of the official dictionaries; all but [UNK] are control pieces.
       bos_id=0,
       bos_piece=names["cls"],
       pad_id=1,
@@ -102,13 +102,13 @@ def _explain(message: str, sentences: _Counted, size: int, size_flag: str) -> st
   if limit:
     return (
       f"a vocabulary of {size} pieces is too large for {sentences.characters} characters of text; the "
-      f"largest possible size is {limit[1]}: use {size_flag}={limit[1]} or less, or give more text"
+      f"largest possible size is {limit[1]}; use more text, or:\n  {size_flag}={limit[1]}"
     )
   required = re.search(r"smaller than required_chars\. \d+ vs (\d+)", message)
   if required:
     return (
       f"a vocabulary of {size} pieces is too small: {required[1]} are needed for the special pieces and for "
-      f"each character of the text; use {size_flag}={required[1]} or more"
+      f"each character of the text:\n  {size_flag}={required[1]}"
     )
   return f"a vocabulary of {size} pieces cannot be trained: {message.strip().splitlines()[-1]}"
 
@@ -127,8 +127,8 @@ def _train_wordpiece(sentences: _Counted, *, cased: bool, size: int, size_flag: 
   trainer = trainers.WordPieceTrainer(
     vocab_size=size,
     min_frequency=2,
-    # The trainer numbers letters inside words in the order of a hash map, and breaks ties of merges by these
-    # numbers: given here, in order, they make two trainings equal.
+    # The trainer numbers letters inside words in hash order and breaks ties between merges by these numbers.
+    # Given here, sorted, they make training reproducible.
     special_tokens=special + continuations,
     initial_alphabet=letters,
     limit_alphabet=len(letters),
@@ -139,13 +139,13 @@ def _train_wordpiece(sentences: _Counted, *, cased: bool, size: int, size_flag: 
   if len(pieces) != size:
     raise errors.DataError(
       f"a vocabulary of {size} pieces does not fit {sentences.characters} characters of text; the training "
-      f"gave {len(pieces)}: use {size_flag}={len(pieces)}, or give more text"
+      f"gave {len(pieces)}; use more text, or:\n  {size_flag}={len(pieces)}"
     )
-  return sorted(pieces, key=pieces.get)
+  return sorted(pieces, key=pieces.__getitem__)
 
 
 def _letters(tokenizer, text: list[str]) -> tuple[list[str], list[str]]:
-  """Returns the MAX_LETTERS most frequent characters and, as '##x', those of them that continue a word."""
+  """Returns the MAX_LETTERS most frequent characters, and as '##x' those that occur inside words."""
   words: collections.Counter = collections.Counter()
   for sentence in text:
     normal = tokenizer.normalizer.normalize_str(sentence)
@@ -168,9 +168,9 @@ def import_files(
   cased: bool,
   pretokenization: str = "none",
 ) -> vocabulary.Vocabulary:
-  """Makes a vocabulary directory of existing files: `vocab.txt`, or `sp.model` with or without `dict.txt`.
+  """Makes a vocabulary directory from `vocab.txt`, or from `sp.model` with or without `dict.txt`.
 
-  DataError: a file is missing or damaged or lacks a special piece. ConfigError: neither or both kinds of file
+  DataError: a file is missing, damaged or has no special pieces. ConfigError: neither or both kinds of file
   are given, or `vocab.txt` with a pretokenization.
   """
   if bool(vocab_txt) == bool(sp_model):
@@ -178,7 +178,7 @@ def import_files(
       "give either --vocab_txt=FILE or --sp_model=FILE (with --dict=FILE if there is one)"
     )
   if vocab_txt and pretokenization != "none":
-    raise errors.ConfigError(f"--pretokenization={pretokenization} is for --sp_model; leave it out")
+    raise errors.ConfigError(f"--pretokenization={pretokenization} needs --sp_model; remove the flag")
   files.refuse_others(directory)
   paths = {"vocab.txt": vocab_txt, "sp.model": sp_model, "dict.txt": dictionary}
   contents = {name: tokenizer_files.read_bytes(pathlib.Path(path)) for name, path in paths.items() if path}

@@ -100,7 +100,7 @@ def predict(session: Session, task: str, chosen: Chosen, outputs_of: OutputsOf, 
     (outputs,) = texts.outputs(test_set.examples, test_set.buckets, outputs_of, **sizes)
     arrays |= {key: np.stack(outputs), f"{key}.ids": np.asarray(test_set.split.ids)}
   content = io.BytesIO()
-  np.savez(content, **arrays)
+  np.savez(content, allow_pickle=False, **arrays)
   file = path(session, task)
   with errors.writing(file):
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
 """`kind='glue'`: a search for each task, and the papers' table."""
 
+import logging
 from collections.abc import Mapping, Sequence
 
 from data.glue.tasks import TASKS
@@ -19,6 +20,8 @@ from finetune.search.session import Session
 from finetune.search.summary import Record
 from finetune.search.texts import Encoding
 from pretrain.command import fields
+
+logger = logging.getLogger(__name__)
 
 
 class Glue:
@@ -44,7 +47,8 @@ class Glue:
     data = self.config.data
     divisor = self.session.protocol.stsb_divisor if TASKS[task].is_regression else 1.0
     longest = self.session.max_length("mnli" if task == "ax" else task)
-    return Encoding(self.session.start.vocabulary, longest, data.buckets, data.bucket_multiple, divisor)
+    vocabulary = self.session.start.encoder.vocabulary
+    return Encoding(vocabulary, longest, data.buckets, data.bucket_multiple, divisor)
 
   def _plan(self, data: glue.GlueData, cells: list[Cell]) -> Plan:
     session, size = self.session, self.config.data.eval_batch_size
@@ -90,7 +94,7 @@ class Glue:
     session = self.session
     if self.config.output.predict:
       for line in glue_predictions.submit(session, self.tests, self.data):
-        session.say(line)
+        logger.info(line)
     return report.make_report(
       session.title,
       session.protocol,

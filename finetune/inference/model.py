@@ -49,7 +49,7 @@ def schema_of(saved: SavedModel) -> TaskSchema:
   """
   if (saved.workdir / FILE).is_file():
     return TaskSchema.read(saved.workdir)
-  heads, task = saved.params.get("heads", {}), saved.meta.get("task") or {}
+  heads, task = saved.params.get("heads", {}), saved.task
   positions = int(saved.meta["config"]["model"]["max_length"])
   if "question_answering" in heads:
     longest = int((task.get("windows") or {}).get("max_length", min(positions, 384)))
@@ -91,16 +91,14 @@ def open_answering(
       "positions; they are of two models"
     )
   make = Questions if schema.kind == "question_answering" else Rows
-  kind = make(schema, encoder, saved.meta.get("task") or {})
+  kind = make(schema, encoder, saved.task)
   params = {"encoder": encoder.params, "heads": saved.params.get("heads", {})}
   _check_head(saved, schema, params["heads"])
-  compiled = Compiled(
-    kind.compute,
-    params,
-    batch_size=batch_size,
-    longest=schema.max_length,
-    pad_id=encoder.vocabulary.special_ids.pad,
-  )
+
+  def outputs(params: dict, _: Any, batch: Mapping[str, Any], **special_ids: int) -> Any:
+    return kind.problem.outputs(params, dict(batch), None)  # of training, without dropout
+
+  compiled = encoder.program(outputs, params, batch_size=batch_size, longest=schema.max_length)
   return Model(schema, kind, trees.digest(params), compiled)
 
 

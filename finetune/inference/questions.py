@@ -4,8 +4,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
-
 from configs import finetune_base
 from data.rows import Row
 from data.squad import Question
@@ -31,7 +29,7 @@ class Questions:
     self.schema, self._encoder = schema, encoder
     self._can_be_null = not str(task.get("metric", "best_f1")).startswith(("f1", "exact"))
     is_masked, pad_id = bool(task.get("mask_query", True)), encoder.vocabulary.special_ids.pad
-    self._problem = make_problem(encoder.config, pad_id=pad_id, use_mask=is_masked)
+    self.problem = make_problem(encoder.config, pad_id=pad_id, use_mask=is_masked)
     self._settings = _settings(schema, task.get("windows") or {})
     self.cut = 0  # no row loses tokens: windows hold all of them
 
@@ -46,10 +44,6 @@ class Questions:
     allowed = features.examples.token_fields["allowed"]
     given: list[Input] = [{"ids": ids, "allowed": may} for ids, may in zip(features.examples.ids, allowed)]
     return given, (questions, features)
-
-  def compute(self, params: Any, batch: Mapping[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
-    """Start and end logits [batch, length] float32."""
-    return self._problem.outputs(params, dict(batch), None)
 
   def outputs(
     self, rows: Sequence[Row], found: Sequence[Any], made: tuple[list[Question], Features]

@@ -19,7 +19,7 @@ class Rows:
     """`task` is what the model's meta says of its task."""
     self._schema, self._vocabulary = schema, encoder.vocabulary
     head, pad_id = HeadSettings(activation=activation(task)), encoder.vocabulary.special_ids.pad
-    self._problem = problems.problem(schema, encoder.config, head, pad_id=pad_id)
+    self.problem = problems.problem(schema, encoder.config, head, pad_id=pad_id)
     self.cut = 0  # rows that lost tokens
 
   def inputs(self, rows: Sequence[Row]) -> tuple[list[Input], Inputs]:
@@ -32,10 +32,6 @@ class Rows:
       for at, ids in enumerate(made.examples.ids)
     ]
     return inputs, made
-
-  def compute(self, params: Any, batch: Mapping[str, Any]) -> Any:
-    """The outputs of training, without dropout."""
-    return self._problem.outputs(params, dict(batch), None)
 
   def outputs(self, rows: Sequence[Row], found: Sequence[Any], made: Inputs) -> Any:
     """[rows, outputs] float32; of words and spans [words or spans, labels] of every row."""

@@ -1,7 +1,7 @@
 """What a kind of task adds to an encoder: its head and its loss."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -61,7 +61,7 @@ def _tagging(
   head: HeadSettings,
   *,
   pad_id: int,
-  targets: Sequence[np.ndarray],
+  targets: np.ndarray | Sequence[np.ndarray],
   class_weights: Sequence[float],
   smoothing: float,
 ) -> Problem:
@@ -95,7 +95,7 @@ def _tagging(
   return Problem(init_heads, outputs, loss)
 
 
-def vectors_of_spans(hidden: jax.Array, batch: Batch) -> jax.Array:
+def vectors_of_spans(hidden: jax.Array, batch: Mapping[str, jax.Array]) -> jax.Array:
   """[batch, 2 * embed] float32: the means of [batch, length, embed] over the tokens of both spans.
 
   `batch` has the token field `spans.SPAN`, [batch, length] int; a span without a token gives 0.

@@ -38,7 +38,7 @@ class Own:
     """
     self.session, config = session, session.config
     longest = session.max_length(spaces.SMALL_TASK)
-    self.task = load(config, session.start.vocabulary, max_length=longest, download=download)
+    self.task = load(config, session.start.encoder.vocabulary, max_length=longest, download=download)
     self.schema = self.task.schema
     self.train = self.task.train.examples(scale=self.task.scale, shift=self.task.shift)
     self.buckets, self.dev_buckets = (

@@ -1,6 +1,7 @@
 """`kind='prompt'`: few-shot tasks answered by the checkpoint's language-modelling head, and their table."""
 
 import itertools
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,8 @@ from finetune.search.session import Session
 from finetune.search.summary import Record
 from pretrain.command import fields
 
+logger = logging.getLogger(__name__)
+
 # LM-BFF's trainer leaves these at the defaults of transformers 3.4: AdamW with eps outside the root.
 OPTIMIZER = {
   "schedule": "linear",
@@ -37,15 +40,19 @@ OPTIMIZER = {
   "weight_decay": 0.0,
   "clip_norm": 1.0,
 }
+# The cells of a grid, where `search` has no others.
+BATCH_SIZES = (2, 4, 8)  # LM-BFF
+LEARNING_RATES = (3e-6, 4e-6, 5e-6)  # COCO-LM appendix
 TEST = "test"  # folder of the test set's results
 # Fields that other kinds read and this one does not -> what to do instead.
 _ELSEWHERE = {
   "from_scratch": "a prompt is answered by what the checkpoint has learned",
-  "search.": "set prompt.batch_sizes, prompt.learning_rates, prompt.num_steps and prompt.splits",
+  "search.": "set search.batch_sizes, search.learning_rates, prompt.num_steps and prompt.splits",
   "data.train_rows": "set prompt.shots",
   "data.max_length": "set prompt.max_length",
   "output.predict": "GLUE's test sets are for configs/finetune_glue.py",
 }
+_GRID = ("search.batch_sizes", "search.learning_rates")  # which it reads
 
 
 class Prompts:
@@ -61,7 +68,7 @@ class Prompts:
     self.head = prompt.lm_head({"heads": session.start.heads}, session.start.meta)
     names = validate.task_names(values)
     words = {name: choose_words(TEMPLATES[name], self.config.prompt.words) for name in names}
-    pieces = session.start.vocabulary
+    pieces = session.start.encoder.vocabulary
     writers = {name: PromptWriter(TEMPLATES[name], pieces, words[name]) for name in names}
     lengths = {name: self._lengths(writers[name]) for name in names}
     # What is wrong with the checkpoint is reported before any data is read.
@@ -162,7 +169,7 @@ class Prompts:
     evaluation = summary.best(record.seeds[split], data.metric)._replace(metrics=metrics)
     tested.save(record._replace(seeds={split: [evaluation]}))
     score = tables.percent(metrics[data.metric])
-    self.session.say(f"{data.task}: split {split}, test {data.metric} {score}")
+    logger.info(f"{data.task}: split {split}, test {data.metric} {score}")
 
   def _tested(self, data: PromptData) -> Results:
     """Results of the test set."""
@@ -188,27 +195,32 @@ def _check_fields(values) -> None:
   default = fields.flatten(finetune_base.get_config())
   for prefix, instead in _ELSEWHERE.items():
     for name, value in values.items():
-      if name.startswith(prefix) and value != default[name]:
+      if name.startswith(prefix) and name not in _GRID and value != default[name]:
         raise ConfigError(f"{name}={value!r}: kind='prompt' does not read it; {instead}")
 
 
 def _cells(config: Any) -> list[Cell]:
   """Batch sizes outermost: cells of one can share a program."""
-  grid = config.prompt
+  batch_sizes = config.search.batch_sizes or BATCH_SIZES
+  learning_rates = config.search.learning_rates or LEARNING_RATES
   rules = {
-    "splits": (lambda value: 0 <= value < 2**31, "seeds from 0"),
-    "batch_sizes": (
+    "prompt.splits": (config.prompt.splits, lambda value: 0 <= value < 2**31, "seeds from 0"),
+    "search.batch_sizes": (
+      batch_sizes,
       lambda value: value >= 1 and value % config.train.microbatches == 0,
       "multiples of train.microbatches",
     ),
-    "learning_rates": (lambda value: 0 < value <= LARGEST_RATE, f"numbers above 0, at most {LARGEST_RATE:g}"),
+    "search.learning_rates": (
+      learning_rates,
+      lambda value: 0 < value <= LARGEST_RATE,
+      f"numbers above 0, at most {LARGEST_RATE:g}",
+    ),
   }
-  for name, (is_fine, expected) in rules.items():
-    values = grid[name]
+  for name, (values, is_fine, expected) in rules.items():
     wrong = [value for place, value in enumerate(values) if not is_fine(value) or value in values[:place]]
     if wrong:
-      raise ConfigError(f"prompt.{name}={tuple(values)}: {wrong[0]}; expected {expected}, each once")
+      raise ConfigError(f"{name}={tuple(values)}: {wrong[0]}; expected {expected}, each once")
   return [
-    Cell(batch, rate, num_steps=grid.num_steps)
-    for batch, rate in itertools.product(grid.batch_sizes, grid.learning_rates)
+    Cell(batch, rate, num_steps=config.prompt.num_steps)
+    for batch, rate in itertools.product(batch_sizes, learning_rates)
   ]

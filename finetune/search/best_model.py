@@ -1,6 +1,7 @@
 """The best run of a finished search, and its model as a checkpoint for export."""
 
 import dataclasses
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,6 +9,8 @@ from finetune.papers.spaces import Cell
 from finetune.search import save_model, summary
 from finetune.search.search import Search
 from finetune.search.summary import Record
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +85,6 @@ def save(
     recipe=f"{session.start.meta['config'].get('recipe', 'encoder')}-{recipe or name}",
     texts=texts or {},
   )
-  session.say(
+  logger.info(
     f"{name}: model of {chosen.cell.name}, {search.plan.seed_name} {chosen.seed}, is in {directory}"
   )

@@ -1,6 +1,7 @@
 """What is done with every kind of fine-tuning, from the search to the tables."""
 
 import dataclasses
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -16,6 +17,8 @@ from finetune.search.search import Search
 from finetune.search.session import Session
 from finetune.search.summary import Record
 from pretrain.checkpoints import workdir
+
+logger = logging.getLogger(__name__)
 
 
 class Kind(Protocol):
@@ -64,9 +67,9 @@ def run(kind: Kind) -> int:
       pictures = ", ".join(f"{plan.name}/curves.png" for plan in kind.plans)
       report = dataclasses.replace(report, notes=[*report.notes, f"Evaluations over steps: {pictures}."])
     except Stopped:
-      session.say("Stopped as asked; what was finished is stored, the same command continues")
+      logger.info("Stopped as asked; what was finished is stored, the same command continues")
       return STOPPED
-    report.publish(session.workdir, session.say)
+    report.publish(session.workdir)
   return 0
 
 

@@ -3,61 +3,67 @@
 The losses are means over the steps since the last entry.
 """
 
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from data.progress import SECONDS_BETWEEN_LINES
+from pretrain.listener import Listener
 from pretrain.logs.metrics import MetricWriter
-from pretrain.step import Metrics
+
+logger = logging.getLogger(__name__)
 
 _ENTRIES = 200  # of a run, at most, besides its evaluations
 _LOGGED = ("loss", "learning_rate", "grad_norm")
 
 
-class Logs:
+class Logs(Listener):
   """The logs of runs that share a program."""
 
   def __init__(
     self,
     directories: Sequence[Path],
+    saved: Mapping[str, Any],
     *,
     done: int,
     total: int,
     label: str,
-    say: Callable[[str], None] | None,
+    has_lines: bool,
   ) -> None:
     """Opens the files; those of an earlier start lose what is beyond `done` updates.
 
     Args:
       directories: one for each run; none: nothing is written.
+      saved: meta of the saved state that the runs go on from; {}: they are new.
       total: updates of a run.
-      say: takes a line now and then; None: none are wanted.
+      has_lines: whether a line is logged now and then.
 
     Raises:
       StorageError: a file cannot be written.
     """
     self._writers = [MetricWriter(directory, step=done) for directory in directories]
-    self._total, self._label, self._say = total, label, say
+    self._total, self._label, self._has_lines = total, label, has_lines
     self._every = max(total // _ENTRIES, 1)
     self._said = self._before = time.monotonic()
     self._took: list[float] = []  # seconds of steps for which nothing was compiled
     self._is_compiling = False
-    self._sums: list[np.ndarray] = []  # [runs] losses of the steps since the last entry
+    # [runs] losses of the steps since the last entry
+    self._sums = [np.asarray(losses, np.float32) for losses in saved.get("interval_losses", [])]
 
-  def step(self, step: int, metrics: Metrics) -> None:
-    """Notes the metrics, {name: (sum, weight)} with [runs or more], after `step` updates; waits for them."""
-    logged = {name: np.asarray(metrics[name][0]) for name in _LOGGED if name in metrics}
+  def seen(self, step: int, figures: Mapping[str, Any], state: Any) -> None:
+    """Notes the figures; see `Listener.seen`."""
+    logged = {name: np.asarray(figures[name][0]) for name in _LOGGED if name in figures}
     now = time.monotonic()
     if not self._is_compiling:
       self._took.append(now - self._before)
     self._before, self._is_compiling = now, False
     self._sums.append(logged["loss"])
     is_due = step % self._every == 0 or step == self._total
-    is_silent = self._say is None or time.monotonic() - self._said < SECONDS_BETWEEN_LINES
+    is_silent = not self._has_lines or time.monotonic() - self._said < SECONDS_BETWEEN_LINES
     if not is_due and is_silent:
       return
     loss = np.mean(self._sums, axis=0)
@@ -66,30 +72,36 @@ class Logs:
       for run, writer in enumerate(self._writers):
         values = {name: float(of_runs[run]) for name, of_runs in logged.items()}
         writer.write(step, values | {"loss": float(loss[run])})
-    if self._say is not None and not is_silent:
+    if not is_silent:
       self._said = time.monotonic()
       rate = float(logged["learning_rate"][0])
-      self._say(f"  {self._where(step)}: loss {float(np.mean(loss)):.4g}, rate {rate:.2g}{self._left(step)}")
+      logger.info(
+        f"  {self._where(step)}: loss {float(np.mean(loss)):.4g}, rate {rate:.2g}{self._left(step)}"
+      )
 
   def evaluation(self, step: int, scores: Sequence[Mapping[str, float]], metric: str) -> None:
     """Notes what an evaluation measured of every run."""
     for writer, of_run in zip(self._writers, scores):
       writer.write(step, {f"dev/{name}": value for name, value in of_run.items()})
-    if self._say is not None and step < self._total:
+    if self._has_lines and step < self._total:
       mean = 100 * float(np.mean([of_run[metric] for of_run in scores]))
       runs = f" (mean of {len(scores)} runs)" if len(scores) > 1 else ""
-      self._say(f"  {self._where(step)}: {metric} {mean:.1f}{runs}{self._left(step)}")
+      logger.info(f"  {self._where(step)}: {metric} {mean:.1f}{runs}{self._left(step)}")
 
   def compiling(self, what: str, batch: Mapping[str, Any]) -> None:
     """Says that a program for batches [runs, batch, length] is compiled now, which may take a while."""
     self._is_compiling = True
-    if self._say is not None:
+    if self._has_lines:
       runs, size, length = batch["ids"].shape
       of_runs = f" of {runs} runs" if runs > 1 else ""
-      self._say(f"  {self._label}: compiling {what}{of_runs} on {size} x {length} tokens ...")
+      logger.info(f"  {self._label}: compiling {what}{of_runs} on {size} x {length} tokens ...")
 
-  def close(self) -> None:
-    """Closes the files."""
+  def saving(self, step: int) -> dict[str, Any]:
+    """The losses of an interval that is not over; see `Listener.saving`."""
+    return {"interval_losses": [losses.tolist() for losses in self._sums]}
+
+  def end(self) -> None:
+    """Closes the files; see `Listener.end`."""
     for writer in self._writers:
       writer.close()
 

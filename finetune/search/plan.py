@@ -9,8 +9,8 @@ import numpy as np
 
 from finetune.papers import protocols
 from finetune.papers.spaces import Cell
+from finetune.search.evaluations import Schedule
 from finetune.search.examples import Buckets
-from finetune.search.loop import Schedule
 from finetune.search.program import Batch, OutputsOf, Problem, Runs
 
 Run = tuple[Cell, int]  # and its seed

@@ -99,8 +99,8 @@ class Program:
     """
     sharding = NamedSharding(Mesh(np.asarray(self.devices[:1]), ("runs",)), PartitionSpec("runs"))
     functions, count = self._functions(sharding), batch["ids"].shape[0]
-    kinds = Runs(np.int32(0), np.float32(0), np.int32(0), np.int32(0))
-    hyper = jax.tree.map(lambda kind: jax.ShapeDtypeStruct((count,), kind.dtype), kinds)
+    of_runs = Runs(*(np.zeros(count, kind) for kind in (np.int32, np.float32, np.int32, np.int32)))
+    hyper = jax.tree.map(lambda kind: jax.ShapeDtypeStruct((count,), kind.dtype), of_runs)
 
     def placed(tree: ArrayTree) -> ArrayTree:
       return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)

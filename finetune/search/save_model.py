@@ -79,14 +79,14 @@ def save(
   config = dict(start.meta["config"]) | {"recipe": recipe}
   meta = {
     "config": config,
-    "vocabulary_digest": start.vocabulary.digest,
+    "vocabulary_digest": start.encoder.vocabulary.digest,
     "task": dict(task),
     "pretraining_step": start.meta.get("step", 0),
   }
   # The model card reads these: they describe the pretraining, or where the checkpoint was imported from.
   meta |= {name: start.meta[name] for name in _OF_PRETRAINING if name in start.meta}
   with errors.writing(directory), files.whole_directory(directory, replace=True) as aside:
-    shutil.copytree(start.vocabulary_directory, aside / "vocabulary")
+    shutil.copytree(start.encoder.vocabulary_directory, aside / "vocabulary")
     for name, content in texts.items():
       (aside / name).write_text(content, encoding="utf-8")
     save_params(aside, params, meta, step=step, flag="--workdir")

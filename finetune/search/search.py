@@ -5,6 +5,7 @@ kill loses nothing, and the chosen run need not be trained again for its weights
 """
 
 import dataclasses
+import logging
 import re
 import shutil
 import time
@@ -22,6 +23,8 @@ from finetune.search.session import Session
 from finetune.search.summary import Evaluation, Record
 from pretrain.checkpoints.bucket_workdir import Order
 from pretrain.optim import OptimizerSettings
+
+logger = logging.getLogger(__name__)
 
 # Folders in the task's: saved states; see `KeptWeights`; see `Logs`.
 UNFINISHED, WEIGHTS, LOGS = "unfinished", "weights", "logs"
@@ -74,7 +77,7 @@ class Search:
     left = {cell: set(seeds_left) for cell, seeds_left in missing.items() if seeds_left}
     finished = len(cells) - len(left)
     if finished and finished < len(cells):
-      self.session.say(f"{plan.name}: {finished} of {len(cells)} cells are finished already")
+      logger.info(f"{plan.name}: {finished} of {len(cells)} cells are finished already")
     for together in sharing.programs(missing, seeds, self.runs_at_once, by_seed=plan.by_seed):
       started = time.monotonic()
       group, outcome = self._train([(cell, seed) for cell, part in together for seed in part])
@@ -99,9 +102,7 @@ class Search:
     fingerprint = self.results.fingerprint_of(seed)
     kept = self.weights.load(cell, seed, fingerprint)
     if kept is None:
-      self.session.say(
-        f"{self.plan.name}: no weights are stored of {cell.name}, seed {seed}; training it again"
-      )
+      logger.info(f"{self.plan.name}: no weights are stored of {cell.name}, seed {seed}; training it again")
       self.results.forget(cell, seed)
       self.run([cell], [seed])
       kept = self.weights.load(cell, seed, fingerprint)
@@ -145,7 +146,6 @@ class Search:
       logs=[self._folder / LOGS / f"{cell.name}_seed{seed}" for cell, seed in runs],
       label=f"{plan.name} {cell.name}" + (f" and {more} more" if more else ""),
       show_progress=session.show_progress,
-      say=session.say,
     )
     return group, outcome
 
@@ -184,12 +184,12 @@ class Search:
     plan, cell = self.plan, record.cell.name
     for seed, evaluations in record.seeds.items():
       if skipped := evaluations[-1].skipped_updates:
-        self.session.say(
+        logger.warning(
           f"{plan.name}: {cell}, {plan.seed_name} {seed}: {skipped:,} updates left out that were not finite"
         )
     shown = summary.summarise(record)
     seeds = " ".join(f"{100 * value:.1f}" for value in shown.per_seed.values())
-    self.session.say(
+    logger.info(
       f"{plan.name} {place}  {cell}: {record.metric} {plan.summary} "
       f"{100 * summary.score(shown, plan.summary):.1f} ({plan.seed_name}s {seeds}), {seconds:,.0f} s"
     )

@@ -33,17 +33,16 @@ class Session:
     workdir: str,
     *,
     stop: StopRequest,
-    say: Callable[[str], None] = print,
     show_progress: bool = False,
   ) -> None:
     """Reads the checkpoint of a validated config; nothing is compiled and no device is used.
 
-    Results, models and tables go to `workdir`, lines for the user to `say`.
+    Results, models and tables go to `workdir`.
 
     Raises:
       UserError: see data/errors.py.
     """
-    self.config, self.workdir, self.stop, self.say = config, Path(workdir), stop, say
+    self.config, self.workdir, self.stop = config, Path(workdir), stop
     self.show_progress = show_progress
     step = None if config.checkpoint_step < 0 else config.checkpoint_step
     self.start = warm_start.load(
@@ -54,16 +53,16 @@ class Session:
     )
     self.size = config.size
     if config.size == "auto":
-      self.size = protocols.encoder_size(self.start.config.hidden_size)
+      self.size = protocols.encoder_size(self.start.encoder.config.hidden_size)
     self.protocol = protocols.get(config.protocol, self.size)
     rate = self.protocol.dropout if config.model.dropout < 0 else config.model.dropout
     fields = config.model.to_dict() | {"dropout": rate, "attention_dropout": rate}
-    self.encoder: EncoderConfig = dataclasses.replace(self.start.config, **fields)
+    self.encoder: EncoderConfig = dataclasses.replace(self.start.encoder.config, **fields)
 
   @property
   def pad_id(self) -> int:
     """The id of padding in the checkpoint's vocabulary."""
-    return self.start.vocabulary.special_ids.pad
+    return self.start.encoder.vocabulary.special_ids.pad
 
   @property
   def seeds(self) -> list[int]:
@@ -98,7 +97,7 @@ class Session:
     Raises:
       ConfigError: the checkpoint has fewer positions than were asked for.
     """
-    positions = self.start.config.max_length
+    positions = self.start.encoder.config.max_length
     asked = self.config.data.max_length
     if asked > positions:
       raise ConfigError(
@@ -118,14 +117,14 @@ class Session:
     dimensions = ("batch_sizes", "learning_rates", "epochs", "warmup_fractions")
     values = {dimension: search[dimension] for dimension in dimensions if search[dimension]}
     if search.cells != "all":
-      is_one, width = search.cells == "one", self.start.config.hidden_size
+      is_one, width = search.cells == "one", self.start.encoder.config.hidden_size
       known = spaces.one(width) if is_one else spaces.best_known(name, task, self.size)
       if known is None:
         raise ConfigError(
           f"search.cells='best_known': nobody gives one for {task}, protocol {name!r}, {self.size} encoders; "
           "use search.cells='one', or 'all' with search.learning_rates and the like for less than the space"
         )
-      fixed = {dimension: (value,) for dimension, value in zip(dimensions, known) if value is not None}
+      fixed: dict = {dimension: (value,) for dimension, value in zip(dimensions, known) if value is not None}
       values = fixed | values
     cells = protocols.cells(name, task, self.size, seed=self.config.seed, **values)
     for cell in cells:
@@ -215,6 +214,6 @@ class Session:
     return {
       "numbers": NUMBERS,
       "checkpoint": self.start.digest,
-      "vocabulary": self.start.vocabulary.digest,
+      "vocabulary": self.start.encoder.vocabulary.digest,
       "encoder": {name: value for name, value in encoder.items() if name not in _HOW},
     }

@@ -3,15 +3,12 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
 
-from data.vocabulary import Vocabulary
-from pretrain.checkpoints.saved_model import open_model
+from pretrain.checkpoints.saved_model import OpenedEncoder, open_model
 from pretrain.mesh import trees
-from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import init_encoder
 
 
@@ -19,11 +16,8 @@ from pretrain.models.encoder import init_encoder
 class WarmStart:
   """A checkpoint as fine-tuning uses it."""
 
-  encoder: dict  # numpy arrays
+  encoder: OpenedEncoder  # in its config the session replaces what `config.model` says
   heads: dict  # those that pretraining left, {'rtd': {...}, ...}
-  config: EncoderConfig  # the session replaces what `config.model` says
-  vocabulary: Vocabulary
-  vocabulary_directory: Path
   meta: Mapping[str, Any]
   digest: str  # sha256 over the encoder's and the heads' arrays; 'from scratch' for a fresh encoder
   init_encoder: Callable[[jax.Array], dict]  # key to the encoder's parameters: the loaded ones, or fresh ones
@@ -49,14 +43,13 @@ def load(
       than rows, or parameters that are not those of the encoder its config describes.
   """
   saved = open_model(directory, step)
-  opened = saved.open_encoder(vocabulary_directory, flag="--config.vocabulary")
-  encoder, config, vocabulary = opened.params, opened.config, opened.vocabulary
-  heads = saved.params.get("heads", {})
-  fresh = functools.partial(init_encoder, config=config, pad_id=vocabulary.special_ids.pad)
-  digest = "from scratch" if from_scratch else trees.digest({"encoder": encoder, "heads": heads})
-  init = fresh if from_scratch else (lambda key: encoder)
-  where = opened.vocabulary_directory
-  return WarmStart(encoder, heads, config, vocabulary, where, saved.meta, digest, init)
+  encoder = saved.open_encoder(vocabulary_directory, flag="--config.vocabulary")
+  heads, pad_id = saved.params.get("heads", {}), encoder.vocabulary.special_ids.pad
+  if from_scratch:
+    init = functools.partial(init_encoder, config=encoder.config, pad_id=pad_id)
+    return WarmStart(encoder, heads, saved.meta, "from scratch", init)
+  digest = trees.digest({"encoder": encoder.params, "heads": heads})
+  return WarmStart(encoder, heads, saved.meta, digest, lambda key: encoder.params)
 
 
 def describe(start: WarmStart, *, used_head: str, fresh_head: str) -> str:

@@ -3,7 +3,7 @@
 import json
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -103,7 +103,7 @@ def official(questions: Sequence[Question], predictions: Predictions) -> dict[st
 def report_lines(
   scores: Mapping[str, float], questions: Sequence[Question], predictions: Predictions, *, name: str
 ) -> list[str]:
-  """For the log: what was scored, named `name`, and its `evaluate` figures, those of each threshold apart."""
+  """Lines: what was scored, named `name`, and its `evaluate` figures, those of each threshold apart."""
   version = "1.1" if null_odds(predictions) is None else "2.0"
   num_impossible = sum(question.is_impossible for question in questions)
   lines = [
@@ -120,21 +120,14 @@ def report_lines(
   ]
 
 
-def score(
+def write_scored(
+  directory: str | os.PathLike,
   questions: Sequence[Question],
   predictions: Predictions,
-  *,
-  name: str,
-  say: Callable[[str], None],
-  directory: str | os.PathLike,
+  scores: Mapping[str, Any],
   **more: Any,
 ) -> list[pathlib.Path]:
-  """Says what the answers score, then writes them, their scores and `more` as `write` does; '': nowhere."""
-  scores = evaluate(questions, predictions)
-  for line in report_lines(scores, questions, predictions, name=name):
-    say(line)
-  if not directory:
-    return []
+  """Writes the answers, their scores, the official ones and `more` as `write` does; returns the paths."""
   return write(directory, predictions, {**scores, "official": official(questions, predictions), **more})
 
 

@@ -2,6 +2,7 @@
 
 import collections
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from finetune.squad import windows
 from finetune.squad.problem import make_problem
 from pretrain.export.task_fields import CHECKED_ROWS, FIRST_ROWS
 
+logger = logging.getLogger(__name__)
+
 NAME = "squad"
 
 
@@ -37,7 +40,7 @@ class Squad:
     settings = windows.settings_of(self.config, session.max_length(NAME))
     train, dev = squad_files.read(asked.train_file, asked.dev_file, data.directory, download=download)
     rows, seed = data.train_rows, self.config.seed
-    self.data = squad.load(train, dev, session.start.vocabulary, settings, train_rows=rows, seed=seed)
+    self.data = squad.load(train, dev, session.start.encoder.vocabulary, settings, train_rows=rows, seed=seed)
     self.plans = [self._plan(cells)]
 
   def _plan(self, cells: list[Cell]) -> Plan:
@@ -104,12 +107,9 @@ class Squad:
     pad_id = self.session.pad_id
     (logits,) = squad.logits(self.data.dev, outputs_of, num_runs=1, batch_size=size, pad_id=pad_id)
     predictions = squad.decode(self.data, logits)
-    squad_answers.score(
-      self.data.dev.file.questions,
-      predictions,
-      name=self.data.dev.file.source,
-      say=lambda line: self.session.say(f"{chosen.cell.name}, seed {chosen.seed}, {line}"),
-      directory=self.directory,
-      run=chosen.identity,
-    )
-    self.session.say(f"Its answers are in {self.directory}: predictions.json and others")
+    questions = self.data.dev.file.questions
+    scores = squad_answers.evaluate(questions, predictions)
+    for line in squad_answers.report_lines(scores, questions, predictions, name=self.data.dev.file.source):
+      logger.info(f"{chosen.cell.name}, seed {chosen.seed}, {line}")
+    squad_answers.write_scored(self.directory, questions, predictions, scores, run=chosen.identity)
+    logger.info(f"Its answers are in {self.directory}: predictions.json and others")

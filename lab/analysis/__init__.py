@@ -1,1 +1,1 @@
-"""What a pretrained encoder has learned, measured on held-out text beside answers that need no learning."""
+"""Analyses of pretrained encoders on held-out data, next to baselines without a model."""

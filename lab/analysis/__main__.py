@@ -5,6 +5,7 @@
 
 import argparse
 import functools
+import logging
 import pathlib
 import sys
 import time
@@ -16,17 +17,19 @@ from data.errors import ConfigError, DataError, UserError, reason, unknown
 from data.tables import Report, text_column
 from pretrain.command import kept_memory
 
-# What each analysis is, in the order in which they are made.
+logger = logging.getLogger(__name__)
+
+# A description of each analysis, in the order in which they run.
 ABOUT = {
   "cosines": "cosines of random and of similar pairs, alignment, uniformity (glue/STS-B in --data)",
   "blocks": "cosines of blocks with crops of them and with others, contextual score, at every saved step",
   "edges": "edge probing by layer, encoder and generator (edges/*.jsonl, UD_English-EWT, SemEval2010_task8)",
-  "detection": "calibration of replaced token detection, its losses, and which tokens fool it",
-  "curricula": "right answers about replaced and original tokens, at every saved step of each run",
-  "correction": "right answers of copy head, LM head and both, at every saved step",
+  "detection": "calibration and losses of replaced token detection, and the tokens that it misses most",
+  "curricula": "accuracy on replaced and on original tokens, at every saved step of each run",
+  "correction": "accuracy of copy head, LM head and both, at every saved step",
   "mixture": "weights of the generator's layers over time",
   "generator": "the generator's loss by depth over time",
-  "cases": "what each layer of the generator puts in place of the same tokens of held-out blocks",
+  "cases": "the tokens that each generator layer samples for the same masked tokens",
   "efficiency": "held-out loss, probes and scores of fine-tuning (--scores) by hours of training",
 }
 _EPILOG = (
@@ -34,10 +37,10 @@ _EPILOG = (
   + "\n".join(f"  {name:11} {about}" for name, about in ABOUT.items())
   + """
 
-Each writes <name>.json, .csv and .md, its plots as .svg and .png, and the points of the plots as .csv. A
-checkpoint that lacks what an analysis needs is left out of it with a line. What cannot be made of any is
-skipped with a line, and is an error where --only names it. Dropout is off and draws are fixed: the same
-command gives the same numbers.
+Each writes <name>.json, .csv and .md, its plots as .svg and .png, and the points of the plots as .csv.
+Checkpoints without the heads or data for an analysis are skipped with a line. An analysis that no checkpoint
+supports is skipped with a line, or is an error if --only names it. Dropout is off and samples are fixed: the
+same command gives the same numbers.
 
   python -m pretrain.analysis --checkpoints=runs/a,runs/b --data=annotated --output=ab_analysis
   python -m pretrain.analysis --checkpoints=runs/amos --output=amos_analysis --only=mixture,generator
@@ -48,32 +51,32 @@ Exit codes: 0 finished; 2 flags; 3 data, vocabulary or checkpoint; 5 storage.
 
 
 def parser() -> Parser:
-  """Flags of the command."""
+  """Returns the parser of the command's flags."""
   made = Parser(
     prog="python -m pretrain.analysis",
     description="Measures what checkpoints have learned, as the papers did.",
     epilog=_EPILOG,
   )
   made.add_argument(
-    "--checkpoints", required=True, help="workdirs of runs or directories of steps, by commas"
+    "--checkpoints", required=True, help="workdirs of runs or directories of steps, separated by commas"
   )
   made.add_argument("--output", required=True, help="directory of numbers and plots")
-  made.add_argument("--only", default="", help="analyses by commas; default: all")
+  made.add_argument("--only", default="", help="analyses, separated by commas; default: all")
   made.add_argument("--data", default="", help="folder of annotated data, as of pretrain.probe")
-  made.add_argument("--rows", type=int, default=256, help="held-out blocks that are looked at")
-  made.add_argument("--sentences", type=int, default=1_000, help="of a task, to train a probe on")
+  made.add_argument("--rows", type=int, default=256, help="held-out blocks to read")
+  made.add_argument("--sentences", type=int, default=1_000, help="most training sentences of a probe")
   made.add_argument(
     "--pooling",
     choices=("cls", "mean"),
     default="cls",
-    help="what the vector of a sentence or block is",
+    help="the vector of a sentence or block: [CLS] or the mean",
   )
   made.add_argument(
     "--scores",
     default="",
-    help="workdirs of finetune.main that began with saved steps, by commas",
+    help="workdirs of finetune.main that started from saved steps, separated by commas",
   )
-  made.add_argument("--batch_size", type=int, default=32, help="blocks or sentences computed at once")
+  made.add_argument("--batch_size", type=int, default=32, help="blocks or sentences per batch")
   return made
 
 
@@ -83,13 +86,13 @@ def _run(asked: argparse.Namespace) -> None:
     if name not in ABOUT:
       raise ConfigError(unknown("analysis", name, ABOUT))
   if asked.scores and "efficiency" not in (names or ABOUT):
-    raise ConfigError(f"--scores is for efficiency, which --only={asked.only} leaves out; add it there")
+    raise ConfigError(f"--scores needs the analysis efficiency, missing in --only={asked.only}; add it there")
   wanted = {*names, *(["efficiency"] if asked.scores else [])}
   command.refuse_below_one(asked, "rows", "sentences", "batch_size")
   if asked.data and not pathlib.Path(asked.data).is_dir():
     raise DataError(f"--data={asked.data} is not a directory")
 
-  # JAX is used after the flags are known to be good.
+  # JAX is imported after the flags are checked.
   from lab.analysis.request import Request
   from pretrain.checkpoints import checkpoint
   from pretrain.mesh import devices
@@ -105,11 +108,10 @@ def _run(asked: argparse.Namespace) -> None:
   rows = [_made(name, measures[name], request, output, is_asked=name in wanted) for name in names or ABOUT]
   columns = [text_column(name, name) for name in ("analysis", "what", "files")]
   places = [f"{name}: {directory}" for name, directory in zip(request.names, checkpoints)]
-  Report("analyses", "Analyses of checkpoints", columns, rows, places).publish(asked.output, print)
+  Report("analyses", "Analyses of checkpoints", columns, rows, places).publish(asked.output)
 
 
 def _made(name: str, measure: Callable, request, output: pathlib.Path, *, is_asked: bool) -> dict[str, str]:
-  """Makes an analysis and writes it; the row of the list of all of them."""
   from lab.analysis.outcome import Needs
 
   begun = time.monotonic()
@@ -122,13 +124,13 @@ def _made(name: str, measure: Callable, request, output: pathlib.Path, *, is_ask
     return {"analysis": name, "what": f"skipped: {why}", "files": "-"}
   paths = outcome.report(name).write(output)
   paths += [path for plot in outcome.plots for path in plot.write(output)]
-  print(f"{name}: {time.monotonic() - begun:.0f} s", flush=True)
+  logger.info(f"{name}: {time.monotonic() - begun:.0f} s")
   what = ". ".join([outcome.title, *outcome.left_out])
   return {"analysis": name, "what": what, "files": ", ".join(path.name for path in paths)}
 
 
 def _measures(asked: argparse.Namespace) -> dict[str, Callable]:
-  """{name of an analysis: function from a request to its outcome}; errors of the flags that one has alone."""
+  """Returns {name of an analysis: function from a request to its outcome}; DataError for wrong --scores."""
   from lab.analysis import blocks, cases, correction, detection, edges, logs, scores, space
 
   fine_tuned = [one for folder in command.names(asked.scores) for one in scores.read(folder)]

@@ -1,7 +1,7 @@
-"""How alike blocks and their tokens are, at every saved step.
+"""Measures the similarity of blocks, and of tokens within and between blocks, at every saved step.
 
-Of blocks the cosine of [CLS] with that of a crop of the same block and of other blocks (COCO-LM figure 7a, b,
-for runs without the contrast too); of tokens the contextual score (TACO figures 3b and 6a).
+For blocks: cosines of [CLS] with a crop of the same block and with other blocks (COCO-LM figure 7a, b, also
+for runs without contrast). For tokens: the contextual score (TACO figures 3b and 6a).
 """
 
 from data.page.plot import Plot
@@ -19,7 +19,7 @@ _SHOWN = (*_COSINES, "sequence_retrieval_top1", _SCORE, f"{_SCORE}_inside", *_OF
 
 
 def measure(request: Request) -> Outcome:
-  """The cosines and the score over steps."""
+  """Returns the cosines and the contextual score over steps."""
   rows, left_out = [], LeftOut()
   for name, step, opened in request.every_step(left_out):
     with left_out.where_lacking(name):

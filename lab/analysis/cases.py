@@ -1,4 +1,4 @@
-"""Samples of each layer of the generator at masked tokens, with the same noise for all.
+"""Samples from each generator layer at the same masked tokens, with the same noise.
 
 Source: AMOS (Meng et al., 2022) table 9.
 """
@@ -12,16 +12,16 @@ import numpy as np
 from lab.analysis.outcome import LeftOut, Needs, Outcome
 from lab.analysis.request import Request
 from pretrain.corruption import generator, mixture
-from pretrain.corruption.generator import GeneratorOutput, GeneratorSettings
+from pretrain.corruption.generator import GeneratorConfig, GeneratorOutput
 from pretrain.logs.examples import find_examples
 from pretrain.logs.heldout import collect
 from pretrain.ops.positions import scatter_positions
 from pretrain.run import Run
-from pretrain.settings.corruption import MixtureFields
+from pretrain.settings.corruption import GeneratorSettings
 
 
 def measure(request: Request) -> Outcome:
-  """The first masked token of the first held-out blocks, and what every layer draws for it."""
+  """Returns, for the first masked token of some held-out blocks, the sample of every layer."""
   rows, shares, left_out = [], [], LeftOut()
   for name, opened in request.newest(left_out):
     with left_out.where_lacking(name):
@@ -33,7 +33,7 @@ def measure(request: Request) -> Outcome:
       nothing = {"probability": np.zeros(arrays["ids"].shape)}
       of_layer = {
         layer: find_examples(
-          arrays | nothing | {"guesses": arrays[layer]}, opened.vocabulary, opened.run.recipe.tokens
+          arrays | nothing | {"guesses": arrays[layer]}, opened.encoder.vocabulary, opened.run.recipe.tokens
         )
         for layer in layers(settings)
       }
@@ -50,16 +50,15 @@ def measure(request: Request) -> Outcome:
   return Outcome("What the layers of the generator put in", rows, [], notes, left_out.sentences(rows))
 
 
-def layers(settings: GeneratorSettings) -> list[str]:
-  """Names of the heads, in their order."""
+def layers(settings: GeneratorConfig) -> list[str]:
+  """Returns the names of the generator's heads, in order."""
   if settings.is_separate:
     return [f"generator {number}" for number in range(len(settings.mlm_layers))]
   return [f"layer {layer}" for layer in settings.mlm_layers]
 
 
 def describe(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
-  """To be given to `collect`: 'ids', what each head draws, 0 where nothing is masked, [batch, length] int32;
-  'selected' [batch, length] bool."""
+  """Returns, for `collect`, 'ids', each head's samples (0 if unmasked), 'selected': [batch, length]."""
   recipe, settings = run.recipe, run.recipe.generator
   assert settings is not None
   batch, corrupted = run.eval_batch_of(ids, index, jnp.float32(1.0))
@@ -67,7 +66,7 @@ def describe(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[s
   masking = corrupted.masking
   output = generator.run(own, shared, settings, masking, corrupted.token_mask, recipe.tokens, row_keys=None)
   table = generator.token_table(own, shared, settings)
-  drawn = draws(recipe.mixture, output, table, batch.row_keys, settings.temperature, recipe.chunk)
+  drawn = draws(settings, output, table, batch.row_keys, recipe.chunk)
   found = {"ids": batch.ids, "selected": masking.selected}
   for layer, tokens in zip(layers(settings), drawn):
     found[layer] = scatter_positions(jnp.zeros_like(batch.ids), masking.positions, tokens)
@@ -75,21 +74,14 @@ def describe(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[s
 
 
 def draws(
-  choice: MixtureFields,
-  output: GeneratorOutput,
-  table: jax.Array,
-  row_keys: jax.Array,
-  temperature: float,
-  chunk: int,
+  settings: GeneratorSettings, output: GeneratorOutput, table: jax.Array, row_keys: jax.Array, chunk: int
 ) -> list[jax.Array]:
-  """[batch, slots] int32 of each head alone; arguments as of `mixture.propose`."""
+  """Returns the samples of each head alone, [batch, slots] int32; arguments as for `mixture.propose`."""
   number, *shape = output.features.shape[:3]
-  fixed = dataclasses.replace(choice, mixture="uniform")  # any kind without a gradient
+  fixed = dataclasses.replace(settings, mixture="uniform")  # any kind without a gradient
   by_head = []
   for head in range(number):
     weights = jnp.broadcast_to(jax.nn.one_hot(head, number), (*shape, number))
-    tokens, _ = mixture.propose(
-      fixed, weights, output, table, row_keys=row_keys, temperature=temperature, chunk=chunk
-    )
+    tokens, _ = mixture.propose(fixed, weights, output, table, row_keys=row_keys, chunk=chunk)
     by_head.append(tokens)
   return by_head

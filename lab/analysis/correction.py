@@ -1,7 +1,7 @@
-"""Copying and correcting: how often the copy head, the LM head and their mixture are right.
+"""Measures the accuracy of the copy head, the LM head and their mixture.
 
-Over all tokens but padding of corrupted held-out blocks, apart where the token is replaced and where it is
-original, at every saved step. Source: COCO-LM (Meng et al., 2021) figure 8.
+It covers all tokens of corrupted held-out blocks except padding, separately for replaced and original tokens,
+at every saved step. Source: COCO-LM (Meng et al., 2021) figure 8.
 """
 
 import jax
@@ -20,7 +20,7 @@ _ANSWERS = {"copy": "copy head", "mixture": "copy head and LM head", "lm": "LM h
 
 
 def measure(request: Request) -> Outcome:
-  """Shares of right answers of every head, over steps."""
+  """Returns the accuracy of every head over steps."""
   rows, left_out = [], LeftOut()
   for name, step, opened in request.every_step(left_out):
     with left_out.where_lacking(name):
@@ -45,7 +45,7 @@ def measure(request: Request) -> Outcome:
 
 
 def describe(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
-  """To be given to `collect`: 'ids', 'input_ids', 'mixture', 'lm' [batch, length] int32, 'copy' bool."""
+  """Returns, for `collect`, 'ids', 'input_ids', 'mixture', 'lm' [batch, length] int32, and 'copy' bool."""
   recipe = run.recipe
   view, _ = recipe.view(params, run.eval_batch_of(ids, index, jnp.float32(1.0)), train=False)
   inputs = view.corrupted.input_ids
@@ -62,7 +62,7 @@ def describe(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[s
 
 
 def shares(arrays: Arrays, pad_id: int) -> list[dict]:
-  """{'tokens', 'count', 'copy', 'mixture', 'lm'} of replaced and original tokens; None where none is."""
+  """Returns a row of accuracies for replaced and for original tokens; None if there is no such token."""
   ids, is_original = arrays["ids"], arrays["ids"] == arrays["input_ids"]
   right = {
     "copy": arrays["copy"] == is_original,

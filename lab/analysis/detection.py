@@ -1,4 +1,4 @@
-"""Replaced tokens, as an encoder sees them: calibration, losses, what fools it, right answers over steps.
+"""Analyses replaced token detection: calibration, losses, tokens that are missed most, accuracy over steps.
 
 Source: AMOS (Meng et al., 2022) figure 1a for the losses at replaced tokens, 5b for the answers over steps.
 """
@@ -15,14 +15,14 @@ from lab.analysis.space import densities
 from pretrain.checkpoints.opened import OpenedRun
 from pretrain.logs.heldout import Arrays, collect, describe_replaced, ranking_area
 
-BINS = 10  # of probabilities
-MOST_NATS = 10.0  # at which losses are cut
-_FEWEST = 5  # times that a token was put in, to be named
-_MOST = 15  # tokens that are named
+BINS = 10  # of predicted probabilities
+MOST_NATS = 10.0  # larger losses are clipped in the plot
+_FEWEST = 5  # replacements by a token that is listed
+_MOST = 15  # tokens that are listed
 
 
 def measure(request: Request) -> Outcome:
-  """Calibration, losses at replaced tokens, and the replacements that are taken for originals most often."""
+  """Returns calibration, losses at replaced tokens, and the replacements that are missed most."""
   rows, left_out = list[dict[str, Any]](), LeftOut()
   judged: dict[str, tuple[np.ndarray, np.ndarray]] = {}
   for name, opened in request.newest(left_out):
@@ -42,9 +42,9 @@ def measure(request: Request) -> Outcome:
 
 
 def curricula(request: Request) -> Outcome:
-  """Shares of right answers over steps, of every run on what its own generator put in.
+  """Returns each run's accuracy over steps on the replacements of its own generator.
 
-  Runs of other generators are other curricula for the same text.
+  Runs with different generators have different curricula on the same text.
   """
   rows, masks, left_out = list[dict[str, Any]](), [], LeftOut()
   for name, step, opened in request.every_step(left_out):
@@ -73,7 +73,7 @@ def curricula(request: Request) -> Outcome:
 
 
 def shares(truth: np.ndarray, probability: np.ndarray) -> dict[str, float | None]:
-  """{'rate', 'replaced', 'original', 'area'} of [tokens] that are replaced or not, by their probabilities."""
+  """Returns replacement rate, accuracy on 'replaced' and 'original' tokens, and ROC area; inputs [tokens]."""
   right = (probability > 0.5) == truth
   groups = {"replaced": truth, "original": ~truth}
   means = {kind: float(right[group].mean()) if group.any() else None for kind, group in groups.items()}
@@ -84,7 +84,7 @@ def shares(truth: np.ndarray, probability: np.ndarray) -> dict[str, float | None
 def _rows(
   opened: OpenedRun, arrays: Arrays, truth: np.ndarray, probability: np.ndarray
 ) -> Iterator[dict[str, Any]]:
-  """Figures over all tokens, right answers by kind of token, and the least suspected replacements."""
+  """Yields metrics over all tokens, accuracy by kind of token, and the replacements missed most."""
   yield {"kind": "all tokens", "count": len(truth), **figures(truth, probability)}
   ids, chosen = arrays["ids"], arrays["selected"]
   replaced, is_token = ids != arrays["input_ids"], ids != opened.run.recipe.tokens.pad
@@ -99,12 +99,11 @@ def _rows(
     share = float(right[group].mean()) if group.any() else None
     yield {"kind": kind, "count": int(group.sum()), "right": share}
   for token, count, belief in fooling(arrays):
-    piece = opened.vocabulary.shown_piece(token)
+    piece = opened.encoder.vocabulary.shown_piece(token)
     yield {"kind": "put in, least suspected", "token": piece, "count": count, "mean probability": belief}
 
 
 def _plots(found: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> list[Plot]:
-  """The calibration of every checkpoint, and its losses at replaced tokens."""
   reliability, losses = [], []
   for name, (truth, probability) in found.items():
     filled = np.asarray([one[:2] for one in calibration(truth, probability) if one[2]])
@@ -119,10 +118,10 @@ def _plots(found: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> list[Plot]:
 
 
 def ask(name: str, opened: OpenedRun, rows: int) -> tuple[Arrays, np.ndarray, np.ndarray]:
-  """What `describe_replaced` says of the first held-out blocks, of `rows` at most.
+  """Returns the arrays of `describe_replaced` for at most `rows` held-out blocks, truth and probability.
 
-  With it whether each token but padding [tokens] is replaced, and the probability of it by the encoder.
-  Raises Needs where the checkpoint, called `name`, has no head that says it.
+  For each token except padding: whether it is replaced, and the encoder's probability of that, [tokens].
+  Needs: the checkpoint `name` has no RTD head.
   """
   if "rtd" not in opened.params.get("heads", {}):
     raise Needs(f"a head that tells replaced tokens from original ones, which {name} lacks")
@@ -134,7 +133,7 @@ def ask(name: str, opened: OpenedRun, rows: int) -> tuple[Arrays, np.ndarray, np
 
 
 def calibration(truth: np.ndarray, probability: np.ndarray) -> list[tuple[float, float, int]]:
-  """(mean probability, share that is true, count) in each of `BINS` equal bins; nan where one is empty."""
+  """Returns (mean probability, share that is true, count) of `BINS` equal bins; nan for empty bins."""
   place = np.minimum((probability * BINS).astype(int), BINS - 1)
   bins = []
   for number in range(BINS):
@@ -146,9 +145,9 @@ def calibration(truth: np.ndarray, probability: np.ndarray) -> list[tuple[float,
 
 
 def figures(truth: np.ndarray, probability: np.ndarray) -> dict[str, float | None]:
-  """Right answers, calibration error, area under the ROC curve, losses in nats; None where nothing is asked.
+  """Returns accuracy, precision, calibration error, ROC area and losses in nats; None if undefined.
 
-  'precision': of the cases that are called true, the share that are.
+  'precision' is the share of true cases among those with a probability above 0.5.
   """
   distance = sum(count * abs(mean - share) for mean, share, count in calibration(truth, probability) if count)
   area = ranking_area(truth, probability)
@@ -165,7 +164,7 @@ def figures(truth: np.ndarray, probability: np.ndarray) -> dict[str, float | Non
 
 
 def fooling(arrays: Arrays) -> list[tuple[int, int, float]]:
-  """(token, times it was put in, mean probability of being replaced), the least suspected first."""
+  """Returns (token, count of replacements, mean probability of being replaced), lowest probability first."""
   put_in = arrays["ids"] != arrays["input_ids"]
   tokens, belief = arrays["input_ids"][put_in], arrays["probability_replaced"][put_in]
   counts = np.bincount(tokens)

@@ -1,6 +1,6 @@
-"""Edge probing: what a linear classifier reads off the frozen states after a layer of encoder or generator.
+"""Edge probing: trains linear classifiers on frozen states after each layer of encoder and generator.
 
-Spans are means over their words, two spans are joined; a task has one label for each target, or several.
+A span is the mean of its words, two spans are concatenated; a target has one label or several.
 Source: Tenney et al. (2019) for the tasks; AMOS (Meng et al., 2022) tables 4b and 8 for one layer at a time.
 """
 
@@ -26,7 +26,7 @@ FOLDER = "edges"  # of --data: <task>.train.jsonl and <task>.test.jsonl
 
 
 def measure(request: Request) -> Outcome:
-  """Micro-averaged F1 of every task after each layer of the encoder, and of the generator's with a head."""
+  """Returns micro-averaged F1 of every task after each encoder layer and each generator layer with a head."""
   tasks = find(request.data, request.sentences) if request.data else []
   if not tasks:
     raise Needs(
@@ -60,9 +60,9 @@ def measure(request: Request) -> Outcome:
 
 
 def sides(saved: SavedModel, batch_size: int) -> list[tuple[list[tuple[str, int]], spans.States]]:
-  """What can be asked: [('encoder', layer), ...] and the states after these, and the same of a generator.
+  """Returns, for encoder and generator, the layers, [('encoder', layer), ...], and a function to states.
 
-  DataError: they are not those that the config describes.
+  DataError: the parameters do not match the config.
   """
   opened = saved.open_encoder()
   encoder = FrozenEncoder(opened, {}, batch_size=batch_size)
@@ -76,13 +76,13 @@ def sides(saved: SavedModel, batch_size: int) -> list[tuple[list[tuple[str, int]
 
 
 def find(folder: pathlib.Path, sentences: int) -> list[spans.Task]:
-  """The tasks that a folder has data for, each with its first `sentences` to train on.
+  """Returns the tasks for which a folder has data, each with its first `sentences` for training.
 
   DataError: a file is damaged, or has no target.
   """
   tasks = []
   for path in sorted((folder / FOLDER).glob("*.train.jsonl*")):
-    name, _, packed = path.name.partition(".train.jsonl")  # a packed copy comes after the plain file
+    name, _, packed = path.name.partition(".train.jsonl")  # sorted after the plain file, which wins
     test = path.with_name(f"{name}.test.jsonl{packed}")
     if packed in ("", ".gz", ".zst") and name not in (task.name for task in tasks):
       if not test.is_file():
@@ -102,7 +102,7 @@ def find(folder: pathlib.Path, sentences: int) -> list[spans.Task]:
 
 
 def read(path: pathlib.Path) -> list[spans.Annotated]:
-  """Sentences of a file with 'text' and 'targets', as in `data.rows.spans`. DataError: a row is not so."""
+  """Returns the sentences of a file with 'text' and 'targets' (`data.rows.spans`); DataError for bad rows."""
   return [
     spans.Annotated(tuple(words_of(row, "text")), tuple(targets_of(row, "text", "targets")))
     for row in rows.read(str(path))
@@ -112,7 +112,7 @@ def read(path: pathlib.Path) -> list[spans.Annotated]:
 def predictions(
   train: np.ndarray, labels: Sequence[tuple[str, ...]], test: np.ndarray
 ) -> list[tuple[str, ...]]:
-  """Labels of `test` [n, features]: the likeliest, or where targets have several, all above one half."""
+  """Returns the predicted labels of `test` [n, features]; for multi-label tasks all above 0.5."""
   if all(len(of) == 1 for of in labels):
     return [(str(label),) for label in linear.predictions(train, [of[0] for of in labels], test)]
   from sklearn.linear_model import LogisticRegression  # here: a second
@@ -126,13 +126,13 @@ def predictions(
     return [()] * len(test)
   model = make_pipeline(StandardScaler(), OneVsRestClassifier(LogisticRegression(max_iter=100)))
   with warnings.catch_warnings():
-    warnings.simplefilter("ignore", UserWarning)  # few steps, or a label that all targets have
+    warnings.simplefilter("ignore", UserWarning)  # no convergence in 100 steps, or a label of all targets
     model.fit(train[: linear.MOST_ROWS], wanted)
-  answers = model.predict(test).reshape(len(test), -1)  # of one label it is [n]
+  answers = model.predict(test).reshape(len(test), -1)  # with a single label it is [n]
   return [tuple(map(str, of)) for of in binary.inverse_transform(answers)]
 
 
 def f1(gold: Sequence[tuple[str, ...]], found: Sequence[tuple[str, ...]]) -> float:
-  """Micro-averaged F1 of sets of labels; 0 where nothing is right."""
+  """Returns the micro-averaged F1 of sets of labels; 0 if none is right."""
   right = sum(len({*one} & {*other}) for one, other in zip(gold, found))
   return 2 * right / max(sum(map(len, gold)) + sum(map(len, found)), 1)

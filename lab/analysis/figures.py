@@ -1,7 +1,7 @@
-"""Everything that is measured of a recipe on held-out blocks, each figure beside its trivial baseline.
+"""Measures a recipe on held-out blocks, with a trivial baseline for each metric.
 
-Representations are computed for every run, whatever it was trained on, so that a run can be compared with
-its twin that lacks an objective.
+Representations are measured for every run, whatever its objectives, so that a run can be compared with a twin
+without an objective.
 """
 
 import functools
@@ -21,31 +21,31 @@ from pretrain.ops.positions import take_positions
 from pretrain.ops.vocab.vocab_cross_entropy import vocab_scores
 from pretrain.run import Run
 
-CROP_FRACTION = 0.9  # of the second view, for runs that have no SCL too
+CROP_FRACTION = 0.9  # of the second view, also for runs without SCL
 
 
 def measure(
   run: Run, params: dict, heldout: HeldoutRecords, unigram: np.ndarray, *, batches: int
 ) -> dict[str, float]:
-  """`figures` of parameters on the first `batches` full batches of held-out records, or on all there are.
+  """Returns `figures` of parameters on at most `batches` full batches of held-out records.
 
-  There must be one. The draws are those of the evaluation; parameters may be on the mesh or on the host.
+  At least one full batch is needed. Samples are those of the evaluation; parameters may be on mesh or host.
   """
   size = run.config.train.batch_size
   rows = size * min(batches, len(heldout) // size)
   arrays = collect(run, params, heldout, describe, rows=rows)
   if head := contrast_head(run, params):
-    arrays |= {f"head_{name}": np.asarray(head(arrays[name])) for name in ("cls", "crop_cls")}
+    arrays |= {f"head_{name}": np.asarray(head(jnp.asarray(arrays[name]))) for name in ("cls", "crop_cls")}
   return figures(arrays, run, unigram)
 
 
 def describe(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
-  """What the heads that a recipe has say of corrupted blocks, and representations of crops and clean blocks.
+  """Returns the heads' outputs on corrupted blocks, and vectors of crops and of clean blocks.
 
-  From [batch, length] int32 ids and the [] int32 number of the batch among the held-out ones:
+  Inputs are ids, [batch, length] int32, and the number of the held-out batch, [] int32. Outputs:
   'ids', 'input_ids' [batch, length] int32; 'targets', 'inputs_at_slots' [batch, slots] int32 and
   'slot_weights' [batch, slots] float32 of the masked positions; 'cls', 'crop_cls' [batch, embed] and
-  'clean_hidden' [batch, length, embed] float. Where the recipe has them: 'probability_replaced'
+  'clean_hidden' [batch, length, embed] float. If the recipe has the heads: 'probability_replaced'
   [batch, length], 'mlm_log_probs' [batch, slots], 'generator_log_probs' and 'mixture_weights'
   [batch, slots, heads] float32, 'clm_top_ids' [batch, slots] int32.
   """
@@ -106,11 +106,11 @@ def _encode(recipe, params, ids):
 
 
 def figures(arrays: dict[str, np.ndarray], run: Run, unigram: np.ndarray) -> dict[str, float]:
-  """{name: number} of the learning report, beside it '<name>_baseline' where a trivial answer exists.
+  """Returns {name: value} of the learning report, with '<name>_baseline' if a trivial answer exists.
 
-  The arrays are those of `describe` over all rows, and 'head_cls', 'head_crop_cls' [rows, size], which the
-  head of sequence contrast makes of [CLS], where there is one; `unigram` [vocab] counts of training tokens.
-  Losses are in nats per masked token, rates and areas in [0, 1].
+  The arrays are those of `describe` over all rows and, with a head of sequence contrast, its outputs for
+  [CLS], 'head_cls' and 'head_crop_cls' [rows, size]. `unigram` [vocab] counts training tokens. Losses are in
+  nats per masked token, rates and areas in [0, 1].
   """
   used = arrays["slot_weights"] > 0
   result = {"unigram_cross_entropy": unigram_cross_entropy(arrays["targets"][used], unigram)}
@@ -138,7 +138,7 @@ def _rtd_figures(arrays: dict[str, np.ndarray], run: Run) -> dict[str, float]:
   ids, tokens = arrays["ids"], run.recipe.tokens
   is_word = ~np.isin(ids, tokens.special)
   replaced = ids != arrays["input_ids"]
-  # The prior threshold: say "replaced" wherever its probability is above the rate of replacement.
+  # The prior threshold: predict "replaced" if its probability is above the rate of replacement.
   truth, probability = replaced[is_word], arrays["probability_replaced"][is_word]
   at_prior = (probability > truth.mean()) == truth
   at_half = (probability > 0.5) == truth
@@ -154,9 +154,9 @@ def _rtd_figures(arrays: dict[str, np.ndarray], run: Run) -> dict[str, float]:
 
 
 def _sequence_figures(arrays: dict[str, np.ndarray], run: Run, of: str = "") -> dict[str, float]:
-  """Cosines of [CLS] of corrupted blocks and crops, and retrieval of the crop among a group of crops.
+  """Returns cosines of [CLS] of corrupted blocks and crops, and the accuracy of retrieving the own crop.
 
-  `of` begins the names of the arrays, and follows 'sequence_' in those of the figures.
+  `of` is the prefix of the arrays' names, and follows 'sequence_' in the names of the results.
   """
   size = run.config.train.batch_size
   first, second = (
@@ -177,7 +177,7 @@ def _sequence_figures(arrays: dict[str, np.ndarray], run: Run, of: str = "") -> 
 
 
 def _contextual_figures(arrays: dict[str, np.ndarray], run: Run) -> dict[str, float]:
-  """TACO's contextual score: mean cosine with a random token of the same minus of another sequence."""
+  """Returns TACO's contextual score: mean cosine with a token of the same minus of another sequence."""
   rng = np.random.default_rng(0)
   hidden = unit(arrays["clean_hidden"].astype(np.float64))
   mask = arrays["ids"] != run.recipe.tokens.pad

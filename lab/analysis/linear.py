@@ -1,4 +1,4 @@
-"""Linear probes: what can be read off frozen vectors by a classifier that has nothing else."""
+"""Linear classifiers on frozen vectors, cosines, and baselines on bags of words."""
 
 import warnings
 from collections import Counter
@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-MOST_ROWS = 20_000  # of training: a linear probe gains little from more, and takes minutes
+MOST_ROWS = 20_000  # for training; more rows take minutes and hardly improve a linear probe
 
 
 def predictions(train: np.ndarray, labels: Sequence[str], test: np.ndarray) -> np.ndarray:
-  """Labels of `test` [n, features] by logistic regression on the first `MOST_ROWS` of `train` [m, features].
+  """Predicts labels of `test` [n, features] by logistic regression on `train` [m, features].
 
-  Features are standardised and the penalty is scikit-learn's own (C = 1): nothing is chosen by `test`.
-  Where all labels are the same that one is the answer.
+  At most `MOST_ROWS` rows train. Features are standardised, the penalty is scikit-learn's default (C = 1),
+  and nothing is tuned on `test`. If all labels are equal, that label is predicted.
   """
-  labels = np.asarray(labels)[:MOST_ROWS]
-  if (labels == labels[0]).all():
-    return np.full(len(test), labels[0])
+  known = np.asarray(labels)[:MOST_ROWS]
+  if (known == known[0]).all():
+    return np.full(len(test), known[0])
   from sklearn.exceptions import ConvergenceWarning  # here: a second to import
   from sklearn.linear_model import LogisticRegression
   from sklearn.pipeline import make_pipeline
@@ -25,17 +25,17 @@ def predictions(train: np.ndarray, labels: Sequence[str], test: np.ndarray) -> n
 
   model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=100))
   with warnings.catch_warnings():
-    warnings.simplefilter("ignore", ConvergenceWarning)  # 100 steps are the probe; more change little
-    model.fit(train[:MOST_ROWS], labels)
+    warnings.simplefilter("ignore", ConvergenceWarning)  # 100 steps by definition; more change little
+    model.fit(train[:MOST_ROWS], known)
   return model.predict(test)
 
 
 def bag_predictions(
   train: Sequence[Sequence[str]], labels: Sequence[str], test: Sequence[Sequence[str]]
 ) -> np.ndarray:
-  """Labels of `test` by logistic regression on which words there are, in whatever order; no model is used.
+  """Predicts labels of `test` by logistic regression on bags of words, a baseline without a model.
 
-  Where all labels are the same that one is the answer.
+  If all labels are equal, that label is predicted.
   """
   if len(set(labels)) == 1:
     return np.full(len(test), labels[0])
@@ -49,7 +49,7 @@ def bag_predictions(
 
 
 def commonest_answers(train: Sequence[str], labels: Sequence[str], test: Sequence[str]) -> np.ndarray:
-  """The commonest label of each word in training; of a word that was not there, that of words seen once."""
+  """Predicts each word's most frequent training label; for unseen words, that of words seen once."""
   of_word: dict[str, Counter] = {}
   for word, label in zip(train, labels, strict=True):
     of_word.setdefault(word, Counter())[label] += 1
@@ -59,13 +59,13 @@ def commonest_answers(train: Sequence[str], labels: Sequence[str], test: Sequenc
 
 
 def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-  """Cosines of vectors [n, width] with those in the same rows; 0 where one is zero."""
+  """Returns the cosines of the rows of two arrays [n, width]; 0 if a row is zero."""
   sizes = np.linalg.norm(first, axis=-1) * np.linalg.norm(second, axis=-1)
   return np.einsum("nw,nw->n", first, second) / np.where(sizes > 0, sizes, 1.0)
 
 
 def bag_cosines(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
-  """Cosines of bags of words, rare words counting more (tf-idf over all texts given)."""
+  """Returns the cosines of tf-idf bags of words of two lists of texts."""
   from sklearn.feature_extraction.text import TfidfVectorizer
 
   vectors = TfidfVectorizer(token_pattern=r"\S+").fit_transform([*first, *second])
@@ -73,7 +73,7 @@ def bag_cosines(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
 
 
 def rank_correlation(values: np.ndarray, gold: np.ndarray) -> float:
-  """Spearman's correlation; NaN if all of either are equal."""
+  """Returns Spearman's correlation; NaN if all values or all gold scores are equal."""
   from scipy.stats import spearmanr
 
   return float(spearmanr(values, gold)[0]) if np.ptp(values) and np.ptp(gold) else float("nan")

@@ -1,4 +1,4 @@
-"""What the metrics of runs say over time: mixture weights, generator losses by depth, scores by hours."""
+"""Analyses of logged metrics over time: mixture weights, generator losses by depth, scores by hours."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ DECAY = 0.9  # of the average over logging intervals
 
 
 def smoothed(values: np.ndarray, decay: float = DECAY) -> np.ndarray:
-  """[n] exponential averages of the values so far; the first weighs no more than its share."""
+  """Returns exponential moving averages [n], corrected for the bias at the beginning."""
   total, weight, averages = 0.0, 0.0, []
   for value in values.tolist():
     total, weight = decay * total + (1 - decay) * value, decay * weight + (1 - decay)
@@ -26,7 +26,7 @@ def smoothed(values: np.ndarray, decay: float = DECAY) -> np.ndarray:
 
 
 def series(lines: Sequence[Mapping[str, Any]], pattern: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-  """{what the group of the pattern matched: ([points] steps, [points] values)} of the metrics that match."""
+  """Returns {group of the pattern: (steps [points], values [points])} of the metrics that match it."""
   curves: dict[str, tuple[list, list]] = {}
   for line in lines:
     for name, value in line.items():
@@ -39,18 +39,17 @@ def series(lines: Sequence[Mapping[str, Any]], pattern: str) -> dict[str, tuple[
 
 
 def _lines(request: Request) -> list[tuple[str, list[dict[str, Any]]]]:
-  """The metrics of every run."""
   places = [checkpoint.step_path(directory).parent.parent for directory in request.directories]
   return [(name, metrics.read(place)) for name, place in zip(request.names, places)]
 
 
 def _over_steps(request: Request, pattern: str, *, missing: str, plot: Plot, notes: Sequence[str]) -> Outcome:
-  """A curve of each metric that matches, smoothed, and what it was at the start and the end."""
+  """Returns a smoothed curve of each matching metric, with its start, end and maximum."""
   rows, curves, left_out = [], [], LeftOut()
   for name, lines in _lines(request):
     logged = series(lines, pattern)
     if len(logged) > 1:
-      logged.pop("", None)  # the sum over parts, which hides them
+      logged.pop("", None)  # the sum over the parts
     if not logged:
       left_out[name] = f"{missing}, which {name} has not logged"
     for part, (steps, values) in logged.items():
@@ -67,7 +66,7 @@ def _over_steps(request: Request, pattern: str, *, missing: str, plot: Plot, not
 
 
 def mixture(request: Request) -> Outcome:
-  """The weight of every generator layer (AMOS figure 5a)."""
+  """Returns the mixture weight of every generator layer over steps (AMOS figure 5a)."""
   return _over_steps(
     request,
     r"train/mixture_weight_(.+)",
@@ -80,7 +79,7 @@ def mixture(request: Request) -> Outcome:
 
 
 def generator(request: Request) -> Outcome:
-  """The loss of every generator head (AMOS figure 1b)."""
+  """Returns the loss of every generator head over steps (AMOS figure 1b)."""
   return _over_steps(
     request,
     r"train/generator_loss(?:_(.+))?",
@@ -91,7 +90,7 @@ def generator(request: Request) -> Outcome:
 
 
 def efficiency(request: Request, scores: Sequence[fine_tuned.Scores] = ()) -> Outcome:
-  """Held-out loss, probes where they were logged, and scores of saved steps over hours of training.
+  """Returns held-out loss, logged probes, and fine-tuning scores of saved steps over hours of training.
 
   Source: COCO-LM figure 3, AMOS figure 6, TACO figure 5.
   """

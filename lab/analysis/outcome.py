@@ -13,36 +13,36 @@ from data.tables import Column, Report
 
 
 class Needs(Exception):
-  """An analysis cannot be made of what there is; the message says what it needs."""
+  """Raised if an analysis lacks data or heads; the message names them."""
 
 
 class LeftOut(dict[str, str]):
-  """{checkpoint: what an analysis needs and it lacks}; the analysis is made of the others."""
+  """{checkpoint: what it lacks for an analysis}; the analysis uses the others."""
 
   @contextlib.contextmanager
   def where_lacking(self, name: str) -> Iterator[None]:
-    """Leaves a checkpoint out where the block raises Needs."""
+    """Skips a checkpoint if the block raises Needs."""
     try:
       yield
     except Needs as error:
       self[name] = str(error)
 
   def sentences(self, rows: Sequence) -> list[str]:
-    """One for each, for a report of these rows; Needs where they leave none."""
+    """Returns a sentence for each skipped checkpoint; raises Needs if no rows are left."""
     if self and not rows:
       raise Needs("; ".join(dict.fromkeys(self.values())))
     return [f"Made without {name}: this needs {what}" for name, what in self.items()]
 
 
 def stem_of(label: str) -> str:
-  """A label as a part of a file's name: 'eval_loss' of 'eval/loss'."""
+  """Returns a label as a part of a file's name: 'eval_loss' for 'eval/loss'."""
   return re.sub(r"[^a-z0-9]+", "_", label.lower())
 
 
 def over_steps(rows: Sequence[Mapping[str, Any]], labels: Mapping[str, str]) -> list[Curve]:
-  """A curve for each checkpoint and each {key of a row: label} over the steps of the rows that have the key.
+  """Returns a curve over steps for each checkpoint and each {key of the rows: label}.
 
-  It has the label, and the checkpoint's name where there are several, or instead of an empty label.
+  Its name is the label, with the checkpoint's name if there are several checkpoints or the label is empty.
   """
   curves, names = [], dict.fromkeys(row["checkpoint"] for row in rows)
   for name in names:
@@ -66,7 +66,7 @@ class Outcome:
   left_out: Sequence[str] = ()  # of `LeftOut.sentences`
 
   def report(self, stem: str) -> Report:
-    """The rows as a table: numbers in four digits, names at the left."""
+    """Returns the rows as a table: numbers with four digits, text left-aligned."""
     names = list(dict.fromkeys(name for row in self.rows for name in row))
     columns = []
     for name in names:

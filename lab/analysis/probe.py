@@ -1,9 +1,10 @@
-"""Probes of a checkpoint, frozen: `python -m pretrain.probe --checkpoint=DIR[,DIR] --data=DIR`.
+"""Probes frozen checkpoints: `python -m pretrain.probe --checkpoint=DIR[,DIR] --data=DIR`.
 
 `--help` lists the flags. Exit codes are those of data/errors.py.
 """
 
 import argparse
+import logging
 import os
 import pathlib
 import sys
@@ -16,8 +17,10 @@ from lab.analysis import probe_sets, probe_table, probing
 from lab.analysis.probes import WITHOUT, Figure
 from pretrain.command import kept_memory
 
+logger = logging.getLogger(__name__)
+
 _EPILOG = """\
-The data folder holds any of these, as they are released, plain or as .gz; a set that is missing is skipped:
+The data folder has any of these, as released, plain or .gz; missing sets are skipped:
 
   UD_English-EWT/*-ud-train*.conllu, *-ud-test*.conllu  part of speech, dependencies, agreement pairs
   SemEval2010_task8/TRAIN_FILE.TXT, TEST_FILE_FULL.TXT  relations
@@ -25,8 +28,8 @@ The data folder holds any of these, as they are released, plain or as .gz; a set
   glue/STS-B/dev.tsv, SICK/SICK_test_annotated.txt      similarity
   blimp/*.jsonl                                         minimal pairs (sentence_good, sentence_bad)
 
-Every figure is printed with that of the encoder before pretraining and with that of an answer that needs no
-model. The same command gives the same numbers.
+Every score is printed next to two baselines: the same encoder before training, and a method without a model.
+The same command gives the same numbers.
 
   python -m pretrain.probe --checkpoint=runs/base --data=annotated
   python -m pretrain.probe --checkpoint=runs/a,runs/b --data=annotated --output=ab --only=pos,similarity
@@ -36,37 +39,36 @@ Exit codes: 0 finished; 2 flags; 3 data, vocabulary or checkpoint; 5 storage.
 
 
 def parser() -> Parser:
-  """Flags of the command."""
+  """Returns the parser of the command's flags."""
   made = Parser(
     prog="python -m pretrain.probe",
     description="Measures what frozen encoders know, by linear probes, cosines and minimal pairs.",
     epilog=_EPILOG,
   )
   made.add_argument(
-    "--checkpoint", required=True, bucket=OPENED, help="workdirs of runs or directories of steps, by commas"
+    "--checkpoint", required=True, bucket=OPENED, help="workdirs of runs or directories of steps, with commas"
   )
   made.add_argument(
-    "--vocabulary", default="", bucket=FETCHED, help="its directory; default: the one beside each checkpoint"
+    "--vocabulary", default="", bucket=FETCHED, help="its directory; default: the one of each checkpoint"
   )
   made.add_argument("--data", required=True, bucket=FETCHED, help="folder of annotated data, see below")
   made.add_argument(
     "--output",
     default="",
     bucket=SENT,
-    help="directory of probe.md, .csv and .json; default: WORKDIR/probe, of a step WORKDIR/probe_STEP, of "
+    help="directory of probe.md, .csv and .json; default: WORKDIR/probe, for a step WORKDIR/probe_STEP, for "
     "several checkpoints probe_comparison",
   )
-  made.add_argument("--only", default="", help=f"by commas, of {', '.join(probe_sets.SETS)}; default: all")
+  made.add_argument("--only", default="", help=f"of {', '.join(probe_sets.SETS)}, with commas; default: all")
   made.add_argument(
     "--train_sentences", type=int, default=probing.TRAIN_SENTENCES, help="of the treebank, from its beginning"
   )
-  made.add_argument("--pairs", type=int, default=probing.PAIRS, help="most minimal pairs of a file")
-  made.add_argument("--batch_size", type=int, default=probing.BATCH_SIZE, help="sentences computed at once")
+  made.add_argument("--pairs", type=int, default=probing.PAIRS, help="most minimal pairs per file")
+  made.add_argument("--batch_size", type=int, default=probing.BATCH_SIZE, help="sentences per batch")
   return made
 
 
 def _asked(argv: Sequence[str] | None) -> argparse.Namespace:
-  """The flags, with the folder of the output."""
   asked = parser().parse_args(argv)
   if not asked.output:
     from pretrain.checkpoints import bucket_steps  # which imports JAX
@@ -74,7 +76,7 @@ def _asked(argv: Sequence[str] | None) -> argparse.Namespace:
     first, *others = command.names(asked.checkpoint) or [""]
     workdir, step = bucket_steps.split(first if files.is_address(first) else os.path.abspath(first))
     own = os.path.join(workdir, "probe" if step is None else f"probe_{step}")
-    asked.output = "probe_comparison" if others else own  # beside a run lies what is of that one alone
+    asked.output = "probe_comparison" if others else own  # a workdir has only results about its own run
   return asked
 
 
@@ -83,7 +85,7 @@ def _run(asked: argparse.Namespace) -> None:
   folder = probe_sets.Folder(pathlib.Path(asked.data), asked.train_sentences, asked.pairs)
   wanted, skipped = probe_sets.find(folder, command.names(asked.only))
 
-  # JAX is used after flags and data are known to be good.
+  # JAX is imported after flags and data are checked.
   from lab.analysis import probed_models
   from pretrain.mesh import devices
 
@@ -96,8 +98,8 @@ def _run(asked: argparse.Namespace) -> None:
     for probe in wanted:
       begun = time.monotonic()
       figures[name] += list(probe.measure(encoder))
-      print(f"{name}: {probe.name}, {time.monotonic() - begun:.0f} s", flush=True)
-  probe_table.report(wanted, figures, models.untrained, skipped).publish(asked.output, print)
+      logger.info(f"{name}: {probe.name}, {time.monotonic() - begun:.0f} s")
+  probe_table.report(wanted, figures, models.untrained, skipped).publish(asked.output)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

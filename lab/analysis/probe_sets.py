@@ -1,4 +1,4 @@
-"""Which probes a folder of annotated data allows; everything is read before a model is."""
+"""Finds the probes for which a folder has annotated data; reads the data before any model is opened."""
 
 import dataclasses
 import pathlib
@@ -12,24 +12,24 @@ from data.glue.tasks import GlueTask, Split
 from lab.analysis import probes, spans
 from lab.analysis.probes import Probe
 
-# {cases: most rows of the training set}: more change a linear probe little, and one in a hundred.
+# {cases: most training rows}: more rows hardly change a linear probe; the second set is one in a hundred.
 _SENTIMENT_ROWS = {"SST-2 dev": 5_000, "SST-2 dev from 673": 673}
-# Of SemEval-2014 task 1, whose file of test sentences has its scores, from 1 to 5, and is no .tsv by name.
+# SemEval-2014 task 1: a TSV file of test sentences with scores from 1 to 5, named .txt.
 _SICK = GlueTask("SICK", (), ("sentence_A", "sentence_B"), "relatedness_score", (), {"test": (4_927,)})
 
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
-  """Annotated data, and how much of it is asked about."""
+  """A folder of annotated data, and how much of it to use."""
 
   path: pathlib.Path
   train_sentences: int  # of the treebank, from its beginning
-  pairs: int  # most minimal pairs of a file
+  pairs: int  # most minimal pairs per file
 
 
 class _Set(NamedTuple):
   needs: str  # files, for a message
-  make: Callable[[Folder], Sequence[Probe]]  # none, if they are not there
+  make: Callable[[Folder], Sequence[Probe]]  # returns no probe if the files are missing
 
 
 def _treebank(folder: Folder, name: str, targets: Callable, make: Callable[..., Probe]) -> Sequence[Probe]:
@@ -63,7 +63,7 @@ def _glue(folder: Folder, task: str, splits: Sequence[str]) -> list[Split]:
 
 
 def _with_words(split: Split) -> Split:
-  """The split; DataError: all its texts are empty."""
+  """Returns the split; DataError if all its texts are empty."""
   if not any(text.strip() for text in (*split.first, *(split.second or ()))):
     raise DataError(f"{split.source}: all of its {len(split):,} rows have empty texts; copy the file again")
   return split
@@ -107,13 +107,13 @@ SETS = {
 
 
 def find(folder: Folder, names: Sequence[str]) -> tuple[list[Probe], list[str]]:
-  """The probes of these names, and a sentence for each that is skipped because its data are not there.
+  """Returns the probes with these names, and a sentence for each that is skipped for missing data.
 
-  Without names all are wanted.
+  Without names, all available probes are returned.
 
   Raises:
-    ConfigError: a name is of no probe.
-    DataError: data are damaged, those of a probe that is wanted by name are not there, or none are.
+    ConfigError: a name is unknown.
+    DataError: data are damaged, data of a named probe are missing, or there are no data at all.
   """
   for name in names:
     if name not in SETS:
@@ -124,10 +124,10 @@ def find(folder: Folder, names: Sequence[str]) -> tuple[list[Probe], list[str]]:
     made = SETS[name].make(folder)
     available += made
     if not made and names:
-      raise DataError(f"{folder.path}: {name} needs {SETS[name].needs}, plain or .gz, and they are not there")
+      raise DataError(f"{folder.path}: {name} needs {SETS[name].needs}, plain or .gz; they are missing")
     if not made:
-      skipped.append(f"Skipped, because its data are not there: {name} ({SETS[name].needs}).")
+      skipped.append(f"Skipped, because its data are missing: {name} ({SETS[name].needs}).")
   if not available:
     needs = ", ".join(dict.fromkeys(one.needs for one in SETS.values()))
-    raise DataError(f"{folder.path}: nothing to ask about; give a folder with any of {needs}")
+    raise DataError(f"{folder.path}: no data for any probe; name a folder with any of {needs}")
   return available, skipped

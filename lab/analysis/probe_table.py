@@ -1,11 +1,11 @@
-"""The table of all probes: a row for each question, a column for each model after the answers without one."""
+"""The table of all probes: a row for each probe and reading, columns for the baseline and each model."""
 
 from collections.abc import Mapping, Sequence
 
 from data.tables import Column, Report, Row, percent, text_column
 from lab.analysis.probes import WITHOUT, Figure, Probe
 
-CLEAR = 2.0  # standard errors of a difference that is more than chance
+CLEAR = 2.0  # a difference of more standard errors is counted as significant
 
 
 def report(
@@ -14,12 +14,12 @@ def report(
   untrained: Mapping[str, str],
   skipped: Sequence[str],
 ) -> Report:
-  """What was found.
+  """Returns the report of all figures.
 
   Args:
-    figures: by the name of a model; those without any under `WITHOUT`.
-    untrained: {name of a model: that of its encoder before pretraining}.
-    skipped: why probes were left out, a sentence each.
+    figures: by name of the model; those without a model under `WITHOUT`.
+    untrained: {name of a model: name of its encoder before pretraining}.
+    skipped: a sentence for each skipped probe.
   """
   models = [name for name in figures if name != WITHOUT]
   without = {(figure.probe, figure.cases): figure for figure in figures[WITHOUT]}
@@ -68,6 +68,6 @@ def _gain(name: str, found: Mapping[tuple, Figure], before: str, then: Mapping[t
 
 
 def _difference(now: Figure, then: Figure) -> float:
-  """In standard errors of the difference; the cases are the same ones, so this is on the careful side."""
+  """Returns the difference in standard errors; conservative, because both figures use the same cases."""
   error = (now.standard_error**2 + then.standard_error**2) ** 0.5
   return (now.value - then.value) / error if error else 0.0

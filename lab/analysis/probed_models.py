@@ -1,4 +1,4 @@
-"""Checkpoints as frozen encoders, each beside the same encoder before pretraining."""
+"""Opens checkpoints as frozen encoders, and for each the same encoder before pretraining."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,16 +16,17 @@ from pretrain.run import initial_key
 
 
 class Models(NamedTuple):
-  """What is asked."""
+  """The encoders to probe."""
 
-  encoders: dict[str, FrozenEncoder]  # by name, untrained ones before those that were made of them
-  untrained: dict[str, str]  # {name of a checkpoint: that of its encoder before pretraining}
+  encoders: dict[str, FrozenEncoder]  # by name; an untrained encoder is before those trained from it
+  untrained: dict[str, str]  # {name of a checkpoint: name of its encoder before pretraining}
 
 
 def open_models(checkpoints: Sequence[str], vocabulary: str, *, batch_size: int) -> Models:
-  """Opens checkpoints, errors as `open_model`; those of one shape and seed share an untrained one.
+  """Opens checkpoints; those with the same shape and seed share an untrained encoder.
 
-  That one has the initial values of the heads of them all; where these differ, there is another.
+  It has the initial values of all their heads; checkpoints whose heads' values differ get another one. Errors
+  as for `open_model`.
   """
   encoders: dict[str, FrozenEncoder] = {}
   untrained: dict[str, str] = {}
@@ -49,16 +50,15 @@ def open_models(checkpoints: Sequence[str], vocabulary: str, *, batch_size: int)
 
 
 def _initial(opened: OpenedEncoder, seed: int) -> OpenedEncoder:
-  """The encoder with the initial values of a run with its config and that seed."""
   pad_id = opened.vocabulary.special_ids.pad
   params = jax.jit(lambda key: init_encoder(key, opened.config, pad_id=pad_id))(initial_key(seed))
   return opened._replace(params=jax.tree.map(np.asarray, params))
 
 
 def _initial_heads(saved: SavedModel, opened: OpenedEncoder, seed: int) -> dict:
-  """The initial values, in a run with its config and that seed, of a checkpoint's heads that are asked.
+  """Returns the initial values of a checkpoint's MLM and RTD heads in a run with its config and seed.
 
-  None of an import, whose config says of no head how it began.
+  An import has none, because its config does not describe heads.
   """
   asked = {"mlm", "rtd"} & saved.params.get("heads", {}).keys()
   if not asked:

@@ -1,4 +1,4 @@
-"""Probes: questions to a frozen encoder, each beside what answers without any model are worth."""
+"""Probes of a frozen encoder, each with a baseline without a model."""
 
 import dataclasses
 import itertools
@@ -15,47 +15,47 @@ from lab.analysis import linear, spans
 from lab.analysis.spans import Annotated, Task
 from lab.analysis.words import DEPTHS, FrozenEncoder
 
-CERTAIN = 0.9  # a word form is ambiguous if less than this share of its occurrences has its commonest tag
+CERTAIN = 0.9  # a word form is ambiguous if its most frequent tag has a smaller share than this
 WITHOUT = "no model"
 
 
 class Figure(NamedTuple):
-  """One number of a probe."""
+  """A score of a probe."""
 
   probe: str
-  cases: str  # which of them
+  cases: str  # the subset of cases
   measure: str  # 'accuracy' or 'Spearman'
-  read: str  # from which vectors: a depth, 'cls', 'mean', or by which head
+  read: str  # the vectors (a depth, 'cls' or 'mean') or the head
   value: float
-  count: int  # cases it is a mean over
+  count: int  # number of cases
 
   @property
   def standard_error(self) -> float:
-    """The standard error of a mean over independent cases; of a correlation approximately."""
+    """The standard error, for independent cases; approximate for a correlation."""
     if self.measure == "accuracy":
       return math.sqrt(max(self.value * (1 - self.value), 0.0) / max(self.count, 1))
     return (1 - self.value**2) / math.sqrt(max(self.count - 1, 1))
 
 
 class Probe(Protocol):
-  """A question with its cases, read and kept once for all models."""
+  """A question with its cases, which are read once for all models."""
 
   @property
   def name(self) -> str:
-    """Its name in tables."""
+    """The name in tables."""
     ...
 
   @property
   def about(self) -> str:
-    """A sentence for the report."""
+    """A sentence for the notes of the report."""
     ...
 
   def without_model(self) -> list[Figure]:
-    """Scores of answers that need no model."""
+    """Returns the scores of the baseline without a model."""
     ...
 
   def measure(self, encoder: FrozenEncoder) -> Iterator[Figure]:
-    """Scores of an encoder."""
+    """Yields the scores of an encoder."""
     ...
 
 
@@ -65,14 +65,14 @@ def _share(right: np.ndarray) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class SpanProbe:
-  """The label of a word, or of two spans, from their vectors alone."""
+  """Predicts the label of a word, or of two spans, from their vectors only."""
 
   name: str
   about: str
   train: Sequence[Annotated]
   test: Sequence[Annotated]
-  groups: Mapping[str, np.ndarray]  # {cases: [targets of the test] bool}
-  has_bag: bool = False  # without a model: whether words between the spans decide, or the form of the first
+  groups: Mapping[str, np.ndarray]  # {cases: [test targets] bool}
+  has_bag: bool = False  # baseline: a bag of the words from first to second span, else the first word's form
 
   def _figures(self, answers: np.ndarray, read: str) -> Iterator[Figure]:
     right = answers == np.asarray(_single(self.test))
@@ -80,7 +80,7 @@ class SpanProbe:
       yield Figure(self.name, cases, "accuracy", read, _share(right[chosen]), int(chosen.sum()))
 
   def without_model(self) -> list[Figure]:
-    """The commonest label of a form in training; or a bag of the words of both spans and between them."""
+    """Scores the most frequent training label of a form, or with `has_bag` a bag of words."""
     labels, parts = _single(self.train), (self.train, self.test)
     if self.has_bag:
       train, test = (
@@ -94,14 +94,14 @@ class SpanProbe:
     return list(self._figures(answers, WITHOUT))
 
   def measure(self, encoder: FrozenEncoder) -> Iterator[Figure]:
-    """Scores a classifier on the vectors of every depth."""
+    """Yields the scores of a classifier on the vectors of every depth."""
     train, test = (spans.vectors(encoder.words, part) for part in (self.train, self.test))
     for depth, read in enumerate(DEPTHS):
       yield from self._figures(linear.predictions(train[:, depth], _single(self.train), test[:, depth]), read)
 
 
 def part_of_speech(task: Task) -> SpanProbe:
-  """The tag of a word, from its vector alone."""
+  """Returns the probe of a word's part of speech."""
   tags: dict[str, Counter] = {}
   for form, tag in zip(_forms(task.train), _single(task.train)):
     tags.setdefault(form, Counter())[tag] += 1
@@ -109,21 +109,21 @@ def part_of_speech(task: Task) -> SpanProbe:
   shares = np.asarray([sure.get(form, -1.0) for form in _forms(task.test)])
   groups = {"all words": shares >= -1, "ambiguous": (shares >= 0) & (shares < CERTAIN), "unseen": shares < 0}
   about = (
-    "part of speech: UPOS of every word; ambiguous: forms whose commonest tag is below 90 % in training; "
-    "unseen: forms that training lacks"
+    "part of speech: UPOS of every word; ambiguous: forms whose most frequent tag is below 90 % in training; "
+    "unseen: forms that are not in training"
   )
   return SpanProbe(about=about, groups=groups, **task._asdict())
 
 
 def dependency(task: Task) -> SpanProbe:
-  """The relation of a word to the word that it depends on, from the vectors of both."""
+  """Returns the probe of the dependency relation between a word and its head."""
   about = "dependency: the relation of a word to its head, both given (UD, without subtypes)"
   groups = {"all words": np.ones(len(_single(task.test)), bool)}
   return SpanProbe(about=about, groups=groups, **task._asdict())
 
 
 def relation(task: Task) -> SpanProbe:
-  """The relation of two marked nouns, from the vectors of both."""
+  """Returns the probe of the relation between two marked spans."""
   about = "relation: SemEval-2010 task 8, 19 directed relations between two marked spans; no model: the words"
   groups = {"all pairs": np.ones(len(task.test), bool)}
   return SpanProbe(about=about, groups=groups, has_bag=True, **task._asdict())
@@ -134,23 +134,22 @@ def _single(part: Sequence[Annotated]) -> list[str]:
 
 
 def _forms(part: Sequence[Annotated]) -> list[str]:
-  """The first word of every target, in lower case."""
   return [words[target.spans[0][0]].lower() for words, targets in part for target in targets]
 
 
 def _labels(split: Split) -> list[str]:
-  assert split.labels is not None  # those of a training and a development set are always given
+  assert split.labels is not None  # training and development sets always have labels
   return [str(label) for label in split.labels]
 
 
 def sentence_vectors(encoder: FrozenEncoder, texts: Sequence[str]) -> dict[str, np.ndarray]:
-  """{'cls', 'mean': [texts, embed]} of the last layer; the mean is that over the tokens."""
+  """Returns {'cls', 'mean': [texts, embed]}, vectors of the last layer; 'mean' is over tokens."""
   return {name: given.vectors(given.inputs(texts)) for name, given in encoder.embedders.items()}
 
 
 @dataclasses.dataclass(frozen=True)
 class Sentiment:
-  """Whether a sentence is praise, from one vector of it."""
+  """Predicts the sentiment of a sentence from one vector."""
 
   cases: str
   train: Split
@@ -166,12 +165,12 @@ class Sentiment:
     return Figure(self.name, self.cases, "accuracy", read, _share(right), len(right))
 
   def without_model(self) -> list[Figure]:
-    """Scores a bag of words."""
+    """Returns the accuracy of a bag of words."""
     bags = [[text.split() for text in split.first] for split in (self.train, self.test)]
     return [self._figure(linear.bag_predictions(bags[0], _labels(self.train), bags[1]), WITHOUT)]
 
   def measure(self, encoder: FrozenEncoder) -> Iterator[Figure]:
-    """Scores a classifier on [CLS], and one on the mean of the tokens."""
+    """Yields the accuracy of a classifier on [CLS], and of one on the mean of the tokens."""
     train, test = (sentence_vectors(encoder, split.first) for split in (self.train, self.test))
     for read, vectors in train.items():
       yield self._figure(linear.predictions(vectors, _labels(self.train), test[read]), read)
@@ -179,23 +178,23 @@ class Sentiment:
 
 @dataclasses.dataclass(frozen=True)
 class Similarity:
-  """How like two sentences are, by the cosine of their vectors; nothing is trained."""
+  """Correlates cosines of two sentences' vectors with human similarity scores; nothing is trained."""
 
   cases: str
   pairs: Split
   name = "similarity"
-  about = "similarity: cosines of two sentences against people's scores; no model: tf-idf of words"
+  about = "similarity: cosines of two sentences against human scores; no model: tf-idf of words"
 
   def _figure(self, cosines: np.ndarray, read: str) -> Figure:
     value = linear.rank_correlation(cosines, np.asarray(_labels(self.pairs), np.float64))
     return Figure(self.name, self.cases, "Spearman", read, value, len(cosines))
 
   def without_model(self) -> list[Figure]:
-    """Cosines of bags of words."""
+    """Returns the correlation of tf-idf bags of words."""
     return [self._figure(linear.bag_cosines(self.pairs.first, self.pairs.second or ()), WITHOUT)]
 
   def measure(self, encoder: FrozenEncoder) -> Iterator[Figure]:
-    """Compares the cosines of [CLS], and those of the means of the tokens, with the people's scores."""
+    """Yields the correlations of cosines of [CLS], and of the means of the tokens."""
     first, second = (sentence_vectors(encoder, side) for side in (self.pairs.first, self.pairs.second or ()))
     for read, vectors in first.items():
       yield self._figure(linear.cosines(vectors, second[read]), read)
@@ -203,7 +202,7 @@ class Similarity:
 
 @dataclasses.dataclass(frozen=True)
 class MinimalPairs:
-  """Which of two sentences is grammatical, by what the pretraining heads say of them; nothing is trained."""
+  """Chooses the grammatical one of two sentences by the pretraining heads; nothing is trained."""
 
   pairs: Sequence[MinimalPair]
   cases: str
@@ -219,7 +218,7 @@ class MinimalPairs:
     return Figure(self.name, self.cases, "accuracy", read, _share(right), len(right))
 
   def without_model(self) -> list[Figure]:
-    """The form that is right more often in the other pairs with the same two forms; a guess where none is."""
+    """Scores the form that is right more often in other pairs with the same two forms, or a guess."""
     counts: Counter = Counter(_differing(pair) for pair in self.pairs)
     values = []
     for pair in self.pairs:
@@ -229,7 +228,7 @@ class MinimalPairs:
     return [Figure(self.name, self.cases, "accuracy", WITHOUT, float(np.mean(values)), len(values))]
 
   def measure(self, encoder: FrozenEncoder) -> Iterator[Figure]:
-    """Asks every pretraining head that the checkpoint has."""
+    """Yields the accuracy of every pretraining head of the checkpoint."""
     sides = [pair.good for pair in self.pairs], [pair.bad for pair in self.pairs]
     for read, score in (("mlm", encoder.likelihoods), ("rtd", encoder.originality)):
       good, bad = (score(side) for side in sides)
@@ -238,7 +237,6 @@ class MinimalPairs:
 
 
 def _differing(pair: MinimalPair) -> tuple[str, str]:
-  """The words in which the sentences of a pair differ, each as one text."""
   differ = [
     (good, bad) for good, bad in itertools.zip_longest(pair.good, pair.bad, fillvalue="") if good != bad
   ]

@@ -1,4 +1,4 @@
-"""The probes of `python -m pretrain.probe` while a run trains: the command's numbers at that checkpoint."""
+"""Runs the probes of `python -m pretrain.probe` during training, with the same results as the command."""
 
 import pathlib
 from collections.abc import Callable
@@ -15,14 +15,14 @@ from lab.analysis.probes import Figure, Probe
 from lab.analysis.words import FrozenEncoder
 from pretrain.checkpoints.saved_model import OpenedEncoder, frozen_config
 
-# What the command does where its flags are left out.
+# Defaults of the command's flags.
 TRAIN_SENTENCES = 3_000  # of the treebank, from its beginning
-PAIRS = 200  # most minimal pairs of a file
-BATCH_SIZE = 32  # sentences computed at once
+PAIRS = 200  # most minimal pairs per file
+BATCH_SIZE = 32  # sentences per batch
 
 
 def find(folder: str) -> list[Probe]:
-  """The probes that a folder of annotated data allows; DataError: it allows none, or data are damaged."""
+  """Returns the probes for which a folder has data; DataError if there are none or data are damaged."""
   try:
     found, _ = probe_sets.find(probe_sets.Folder(pathlib.Path(folder), TRAIN_SENTENCES, PAIRS), [])
   except DataError as error:
@@ -31,24 +31,24 @@ def find(folder: str) -> list[Probe]:
 
 
 def metric_name(figure: Figure) -> str:
-  """'probe/part_of_speech/ambiguous/last': probe, cases and what was read."""
+  """Returns the metric's name of a figure, such as 'probe/part_of_speech/ambiguous/last'."""
   parts = (figure.probe, figure.cases, figure.read)
   return "/".join(["probe", *(part.replace(" ", "_") for part in parts)])
 
 
 class Probing:
-  """Questions to the encoder of a run, which they leave as it is."""
+  """The probes of a run; measuring does not change its encoder."""
 
   def __init__(self, config: ConfigDict, words_of: str) -> None:
     """Reads `train.probe_data`, and the run's vocabulary in the directory `words_of`.
 
     Raises:
       ConfigError: several processes train.
-      DataError: there is nothing to ask about, or it is damaged.
+      DataError: there are no data for any probe, or they are damaged.
     """
     if jax.process_count() > 1:
       raise ConfigError(
-        f"train.probe_every={config.train.probe_every}: only where one process trains; leave it 0 and use "
+        f"train.probe_every={config.train.probe_every}: only for runs of one process; leave it 0 and use "
         "`python -m pretrain.probe` on the checkpoints"
       )
     self._probes = find(config.train.probe_data)
@@ -57,11 +57,11 @@ class Probing:
     self._config = frozen_config(config.model.to_dict())
 
   def measure(self, params: dict, *, is_stopping: Callable[[], bool]) -> dict[str, float] | None:
-    """{metric: value} of a run's parameters, host arrays; None if `is_stopping`, asked before each probe."""
+    """Returns {metric: value} of a run's host parameters; None if `is_stopping()` before some probe."""
     opened = OpenedEncoder(params["encoder"], self._config, self._vocabulary, self._directory)
     encoder = FrozenEncoder(opened, params.get("heads", {}), batch_size=BATCH_SIZE)
     metrics: dict[str, float] = {}
-    # The encoder's own mesh, instead of the run's that is set while it trains.
+    # The run's mesh is set during training; the frozen encoder needs its own.
     with jax.set_mesh(Mesh(np.asarray(jax.local_devices()), ("rows",))):
       for probe in self._probes:
         if is_stopping():

@@ -1,4 +1,4 @@
-"""What is asked of the analyses: checkpoints, opened when they are needed, and data."""
+"""The input of all analyses: checkpoints, which are opened when needed, and data."""
 
 import dataclasses
 import functools
@@ -16,33 +16,33 @@ from pretrain.checkpoints.saved_model import OpenedEncoder, SavedModel, open_mod
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """Checkpoints of runs and what they are asked with."""
+  """Checkpoints to analyse, with data and sizes."""
 
   directories: Sequence[str]  # workdirs, or directories of steps
-  data: pathlib.Path | None = None  # annotated data, as of `pretrain.probe`
+  data: pathlib.Path | None = None  # annotated data, as for `pretrain.probe`
   rows: int = 256  # held-out blocks
   batch_size: int = 32
-  sentences: int = 1_000  # to train a probe on
-  pooling: str = "cls"  # or 'mean': what the vector of a sentence or block is
+  sentences: int = 1_000  # training sentences of a probe
+  pooling: str = "cls"  # or 'mean': the vector of a sentence or block
 
   @functools.cached_property
   def names(self) -> list[str]:
-    """What the checkpoints are called: as much of the ends of their paths as tells them apart."""
+    """Names of the checkpoints: the shortest endings of their paths that differ."""
     return files.short_names([pathlib.Path(directory) for directory in self.directories])
 
   def newest(self, left_out: LeftOut) -> Iterator[tuple[str, OpenedRun]]:
-    """Every run at its newest step, opened; errors as of `open_run`. Imports are left out."""
+    """Yields (name, opened run) at the newest step of each; skips imports; errors as for `open_run`."""
     for name, directory in zip(self.names, self.directories):
       with left_out.where_lacking(name):
         yield name, _opened(directory, None, self.batch_size)
 
   def saved(self) -> Iterator[tuple[str, SavedModel]]:
-    """Every checkpoint at its newest step, read alone: its run's records may be gone."""
+    """Yields (name, model) at the newest step of each; the runs' records need not exist."""
     for name, directory in zip(self.names, self.directories):
       yield name, open_model(directory)
 
   def encoders(self) -> Iterator[tuple[str, OpenedEncoder, np.ndarray | None]]:
-    """Every encoder at its newest step, and [blocks, length] held-out ids; None of an import."""
+    """Yields (name, encoder at the newest step, held-out ids [blocks, length] or None for an import)."""
     for (name, saved), directory in zip(self.saved(), self.directories):
       if "source" in saved.meta:
         yield name, saved.open_encoder(), None
@@ -52,7 +52,7 @@ class Request:
         yield name, opened.encoder, blocks
 
   def every_step(self, left_out: LeftOut) -> Iterator[tuple[str, int, OpenedRun]]:
-    """Every saved step of every run, opened, of a run that is left out no more; imports are left out."""
+    """Yields (name, step, opened run) of every saved step; skips imports and runs in `left_out`."""
     for name, directory in zip(self.names, self.directories):
       newest = checkpoint.step_path(directory)
       steps = checkpoint.saved_steps(newest.parent) if pathlib.Path(directory).absolute() != newest else []

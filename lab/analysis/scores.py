@@ -1,6 +1,6 @@
-"""Scores of fine-tuning by the saved step that it began with.
+"""Reads scores of fine-tuning, and assigns them to the saved steps from which it started.
 
-Fine-tuning is another program: known of it are its report and what its cells say of their checkpoint.
+Fine-tuning is another program: this module uses only its report and the fingerprints in its cells.
 """
 
 import pathlib
@@ -15,23 +15,23 @@ from lab.analysis.request import Request
 from pretrain.checkpoints import checkpoint
 from pretrain.mesh import trees
 
-Series = dict[str, tuple[np.ndarray, np.ndarray]]  # {what: ([points] steps, [points] values)}
-PREFIX = "fine-tuned "  # of what was scored
-_OWN = "own"  # folder of a task of one's own, whose report names no task
+Series = dict[str, tuple[np.ndarray, np.ndarray]]  # metric -> (steps [points], values [points])
+PREFIX = "fine-tuned "  # of the metrics' names
+_OWN = "own"  # folder of a user's own task, whose report does not name the task
 
 
 class Scores(NamedTuple):
-  """What a search of `finetune.main` reports of a task."""
+  """The scores of a task in a search of `finetune.main`."""
 
   folder: str
   task: str
-  checkpoint: str  # digest of the encoder and the heads that it began with
+  checkpoint: str  # digest of the encoder and heads from which it started
   setting: tuple[str, str]  # digest of the data, and the protocol
   values: dict[str, float]  # {metric: value}
 
 
 def read(folder: str) -> list[Scores]:
-  """The scores in a --workdir of `finetune.main`, by task; DataError: there is no finished search."""
+  """Returns the scores of each task in a --workdir of `finetune.main`; DataError if it is unfinished."""
   path, scores = pathlib.Path(folder), dict[str, Scores]()
   try:
     for row in files.read_json(path / "results.json")["rows"]:
@@ -50,11 +50,11 @@ def read(folder: str) -> list[Scores]:
 
 
 def over_steps(request: Request, scores: Sequence[Scores]) -> dict[str, Series]:
-  """{name of a run: its scores over saved steps}; checkpoints are known by their digests.
+  """Returns {run: its scores over saved steps}; digests identify the checkpoints.
 
   Raises:
-    DataError: scores are of no saved step of these runs, two are of the same one, or those of a task are of
-      other data or another protocol.
+    DataError: scores belong to no saved step of these runs, two belong to the same step, or scores of a task
+      have different data or protocols.
   """
   steps = _steps(request) if scores else {}
   made: dict[str, dict[str, dict[int, float]]] = {}
@@ -68,12 +68,12 @@ def over_steps(request: Request, scores: Sequence[Scores]) -> dict[str, Series]:
       )
     if score.checkpoint not in steps:
       known = ", ".join(request.directories)
-      raise DataError(f"{what} began with no saved step of {known}; name its run in --checkpoints too")
+      raise DataError(f"{what} started from no saved step of {known}; add its run to --checkpoints")
     name, step = steps[score.checkpoint]
     for metric, value in score.values.items():
       curve = made.setdefault(name, {}).setdefault(f"{PREFIX}{score.task} {metric}", {})
       if step in curve:
-        raise DataError(f"{what} began with step {step} of {name}, as in another folder; name one of them")
+        raise DataError(f"{what} started from step {step} of {name}, like another folder; name one of them")
       curve[step] = value
   return {name: {what: _arrays(curve) for what, curve in curves.items()} for name, curves in made.items()}
 
@@ -84,7 +84,7 @@ def _arrays(curve: dict[int, float]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _steps(request: Request) -> dict[str, tuple[str, int]]:
-  """{digest of an encoder and its heads: (name of its run, step)} of every saved step."""
+  """Returns {digest of encoder and heads: (run, step)} of every saved step."""
   steps = {}
   for name, directory in zip(request.names, request.directories):
     newest = checkpoint.step_path(directory)

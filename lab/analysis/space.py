@@ -1,4 +1,4 @@
-"""How sentences lie in space: cosines of random and of similar pairs, alignment and uniformity.
+"""Measures the geometry of sentence vectors: cosines of random and similar pairs, alignment, uniformity.
 
 Source: COCO-LM (Meng et al., 2021) figures 1 and 5; Wang and Isola (2020) for the two measures.
 """
@@ -16,14 +16,14 @@ from lab.analysis.request import Request
 from pretrain.embed.vectors import Embedder, unit
 from pretrain.logs.heldout import ranking_area
 
-PAIRS = 10_000  # random ones
+PAIRS = 10_000  # random pairs
 LONGEST = 128  # tokens of a block
-SIMILAR = 5.0  # STS-B's score of sentences that mean the same
+SIMILAR = 5.0  # STS-B's score of sentences with the same meaning
 _BINS = 50
 
 
 def measure(request: Request) -> Outcome:
-  """Histograms and densities of cosines in the last layer, without a head, and what they amount to."""
+  """Returns histograms and densities of cosines in the last layer, without a head, and summary statistics."""
   rows, curves, left_out = [], [], LeftOut()
   similar = similar_pairs(request)
   for name, encoder, blocks in request.encoders():
@@ -57,9 +57,10 @@ def measure(request: Request) -> Outcome:
 def pairs_of(
   embedder: Embedder, blocks: np.ndarray | None, similar: tuple[Sequence[str], Sequence[str]] | None
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-  """{'random', 'similar': two [pairs, width] unit vectors}; random ones of [blocks, length] ids.
+  """Returns {'random', 'similar': both sides as unit vectors [pairs, width]}.
 
-  Without blocks they are of the first sentences of similar pairs. Raises Needs: there are not two of either.
+  Random pairs are of `blocks`, ids [blocks, length], or without blocks of the first sentences of similar
+  pairs. Needs: there are fewer than two blocks or sentences.
   """
   sides = {"similar": sentence_vectors(embedder, similar)} if similar and similar[0] else {}
   if blocks is not None:
@@ -77,44 +78,44 @@ def pairs_of(
 def sentence_vectors(
   embedder: Embedder, pairs: tuple[Sequence[str], Sequence[str]]
 ) -> tuple[np.ndarray, np.ndarray]:
-  """[pairs, width] float64 unit vectors of both sides."""
+  """Returns the unit vectors of both sides of pairs, [pairs, width] float64."""
   one, other = (unit(embedder.vectors(embedder.inputs(side)).astype(np.float64)) for side in pairs)
   return one, other
 
 
 def random_pairs(number: int, pairs: int = PAIRS) -> tuple[np.ndarray, np.ndarray]:
-  """[pairs] places of two different ones of `number` things; always the same draw."""
+  """Returns the indices of random pairs of different items, [pairs] each; always the same."""
   rng = np.random.default_rng(0)
   first = rng.integers(0, number, pairs)
   return first, (first + rng.integers(1, number, pairs)) % number
 
 
 def uniformity(first: np.ndarray, second: np.ndarray) -> float:
-  """Log of the mean of exp(-2 |x - y|^2) over pairs of unit vectors [pairs, width]; 0 if all are the same."""
+  """Returns log mean exp(-2 |x - y|^2) over pairs of unit vectors [pairs, width]; 0 if all are equal."""
   squared = np.sum((first - second) ** 2, axis=-1)
   return float(np.log(np.mean(np.exp(-2 * squared))))
 
 
 def alignment(first: np.ndarray, second: np.ndarray) -> float:
-  """Mean of |x - y|^2 over pairs of unit vectors [pairs, width]."""
+  """Returns the mean of |x - y|^2 over pairs of unit vectors [pairs, width]."""
   return float(np.mean(np.sum((first - second) ** 2, axis=-1)))
 
 
 def area_between(higher: np.ndarray, lower: np.ndarray) -> float:
-  """How often one of `higher` [n] is above one of `lower` [m]."""
+  """Returns the probability that a value of `higher` [n] exceeds a value of `lower` [m]."""
   is_higher = np.concatenate([np.ones(len(higher), bool), np.zeros(len(lower), bool)])
   return ranking_area(is_higher, np.concatenate([higher, lower]))
 
 
 def summary(values: np.ndarray) -> dict[str, float]:
-  """Mean, median and standard deviation."""
+  """Returns mean, median and standard deviation."""
   return {"mean": float(values.mean()), "median": float(np.median(values)), "deviation": float(values.std())}
 
 
 def densities(name: str, values: np.ndarray, between: tuple[float, float] = (-1.0, 1.0)) -> list[Curve]:
-  """A histogram of 50 bins over a range, and a Gaussian estimate of the density where values differ.
+  """Returns a histogram of 50 bins over a range and, if values differ, a Gaussian density estimate.
 
-  Its width is at least half a bin: that of a collapsed space would hide all other curves.
+  The kernel is at least half a bin wide, because the curve of a collapsed space would hide all others.
   """
   from scipy.stats import gaussian_kde  # here: a second
 
@@ -129,7 +130,7 @@ def densities(name: str, values: np.ndarray, between: tuple[float, float] = (-1.
 
 
 def similar_pairs(request: Request) -> tuple[list[str], list[str]] | None:
-  """Both sides of STS-B's pairs of score 5, of training and development set; None without a file."""
+  """Returns both sides of STS-B's pairs with score 5 (training and development set); None without files."""
   for place in map(str, (request.data / "glue", request.data) if request.data else ()):
     splits = [split for split in ("train", "dev") if tsv.find(place, known_task("stsb"), split)]
     first, second = [], []

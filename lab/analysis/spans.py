@@ -1,4 +1,4 @@
-"""Sentences with labels of words or of pairs of spans, and the vectors that probes read them off."""
+"""Sentences with labelled words or pairs of spans, and their vectors for probes."""
 
 import pathlib
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from data import annotated
 from data.errors import DataError
 from data.rows.spans import Target
 
-States = Callable[[Sequence[Sequence[str]]], list[np.ndarray]]  # [words, layers, width] of each sentence
+States = Callable[[Sequence[Sequence[str]]], list[np.ndarray]]  # sentences -> [words, layers, width] of each
 
 
 class Annotated(NamedTuple):
@@ -29,24 +29,24 @@ class Task(NamedTuple):
 
 
 def task(name: str, files: Sequence[pathlib.Path], parts: Sequence[Sequence[Annotated]]) -> Task:
-  """A task of a training and a test file; DataError: one of them has no target."""
+  """Returns the task of a training and a test file; DataError if one of them has no target."""
   for path, part in zip(files, parts):
     if not any(sentence.targets for sentence in part):
       raise DataError(
         f"{path}: no target of the task {name!r} in its first {len(part):,} sentences, expected at least "
-        "one; mend the file, train on more sentences or remove the task's files"
+        "one; correct the file, train on more sentences or remove the task's files"
       )
   return Task(name, *parts)
 
 
 def tags(sentence: annotated.Sentence) -> Annotated:
-  """The tag of every word."""
+  """Returns a sentence with the tag of every word as targets."""
   found = (Target(((at, at + 1),), (tag,)) for at, tag in enumerate(sentence.tags))
   return Annotated(sentence.words, tuple(found))
 
 
 def dependencies(sentence: annotated.Sentence) -> Annotated:
-  """The relation of every word but the root to its head."""
+  """Returns a sentence with the relation of every word, except the root, to its head as targets."""
   targets = (
     Target(((at, at + 1), (head, head + 1)), (relation,))
     for at, (head, relation) in enumerate(zip(sentence.heads, sentence.relations))
@@ -56,17 +56,17 @@ def dependencies(sentence: annotated.Sentence) -> Annotated:
 
 
 def relation(marked: annotated.Relation) -> Annotated:
-  """The relation of two marked spans."""
+  """Returns a sentence with the relation of its two marked spans as target."""
   return Annotated(marked.words, (Target(marked.spans, (marked.label,)),))
 
 
 def labels(part: Sequence[Annotated]) -> list[tuple[str, ...]]:
-  """The labels of all targets."""
+  """Returns the labels of all targets."""
   return [target.labels for sentence in part for target in sentence.targets]
 
 
 def vectors(states: States, part: Sequence[Annotated]) -> np.ndarray:
-  """[targets, layers, width or twice the width]: means over the words of a span, two spans joined."""
+  """Returns the vectors of all targets, [targets, layers, width], or twice the width for two spans."""
   rows = []
   for sentence, of_words in zip(part, states([one.words for one in part])):
     for target in sentence.targets:

@@ -1,7 +1,7 @@
-"""A frozen encoder: vectors of words at several depths, and what its heads say of whole sentences."""
+"""A frozen encoder: vectors of words at several depths, and its heads' scores of whole sentences."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,10 +11,10 @@ import numpy as np
 from pretrain.checkpoints.opened import OpenedGenerator
 from pretrain.checkpoints.saved_model import OpenedEncoder
 from pretrain.corruption import generator
-from pretrain.corruption.generator import GeneratorSettings
+from pretrain.corruption.generator import GeneratorConfig
 from pretrain.corruption.masking import Masking, TokenIds
 from pretrain.embed.vectors import Embedder
-from pretrain.inference.batches import Batch, Input
+from pretrain.inference.batches import Input
 from pretrain.inference.compiled import Compiled
 from pretrain.models import heads
 from pretrain.models.config import EncoderConfig
@@ -22,19 +22,21 @@ from pretrain.models.encoder import encode, token_vectors
 from pretrain.ops.vocab.vocab_cross_entropy import vocab_scores
 
 Words = Sequence[str]
-DEPTHS = ("tokens", "middle", "last")  # rows of the token table; after half of the layers; after all of them
+Arrays = Mapping[str, jax.Array]  # a `Batch` within a compiled program
+DEPTHS = ("tokens", "middle", "last")  # rows of the token table; after half of the layers; after all
 
 
 class FrozenEncoder:
-  """An encoder that is asked and never changed; longer sentences are cut to its positions."""
+  """An encoder that is not trained further; longer sentences are truncated to its positions."""
 
   def __init__(self, encoder: OpenedEncoder, head_params: dict, *, batch_size: int) -> None:
-    """Places nothing yet. `head_params` are {'mlm', 'rtd': ...} as they were pretrained, or {}."""
+    """Compiles nothing yet. `head_params` are the pretrained {'mlm': ..., 'rtd': ...}, or {}."""
     self.encoder, self.heads, self._batch_size = encoder, head_params, batch_size
     self._special = encoder.vocabulary.special_ids
+    self._programs: dict[Callable, Compiled] = {}
 
   def inputs(self, sentences: Sequence[Words]) -> list[Input]:
-    """{'ids', 'words': the number from 1 of the word that a token is a piece of, or 0} of each sentence."""
+    """Returns {'ids', 'words': each token's word number, from 1; 0 for special tokens} of each sentence."""
     pieces = self.encoder.vocabulary.encode_batch([word for sentence in sentences for word in sentence])
     inputs, at, longest = [], 0, self.encoder.config.max_length
     for sentence in sentences:
@@ -46,61 +48,40 @@ class FrozenEncoder:
       inputs.append({"ids": np.asarray(whole, np.int32), "words": np.asarray([0, *numbers, 0], np.int32)})
     return inputs
 
-  def _program(self, function: Callable[..., jax.Array], params: Any) -> Compiled:
-    """`function(params, config, batch, pad_id=)`; all calls of a program share what is compiled."""
-    config, pad_id = self.encoder.config, self._special.pad
-    return Compiled(
-      lambda params, batch: function(params, config, batch, pad_id=pad_id),
-      params,
-      batch_size=self._batch_size,
-      longest=config.max_length,
-      pad_id=pad_id,
-    )
-
-  @functools.cached_property
-  def _word_program(self) -> Compiled:
-    return self._program(_word_vectors, self.encoder.params)
-
-  @functools.cached_property
-  def _layer_program(self) -> Compiled:
-    return self._program(_layer_vectors, self.encoder.params)
-
-  @functools.cached_property
-  def _mlm_program(self) -> Compiled:
-    return self._program(_masked_log_probs, {"encoder": self.encoder.params, "head": self.heads["mlm"]})
-
-  @functools.cached_property
-  def _rtd_program(self) -> Compiled:
-    return self._program(_log_original, {"encoder": self.encoder.params, "head": self.heads["rtd"]})
+  def _program(self, function: Callable[..., jax.Array], head: str = "") -> Compiled:
+    """Returns the program of a function of the encoder's (and a head's) parameters; it is compiled once."""
+    if function not in self._programs:
+      own = self.encoder.params
+      params = {"encoder": own, "head": self.heads[head]} if head else own
+      self._programs[function] = self.encoder.program(function, params, batch_size=self._batch_size)
+    return self._programs[function]
 
   @functools.cached_property
   def embedders(self) -> dict[str, Embedder]:
-    """{'cls', 'mean': what gives one vector of a text}."""
-    longest = self.encoder.config.max_length
-    sizes = {"max_length": longest, "batch_size": self._batch_size}
-    return {pooling: Embedder(self.encoder, pooling=pooling, **sizes) for pooling in ("mean", "cls")}
+    """{'cls', 'mean': embedder, which returns one vector per text}."""
+    longest, rows = self.encoder.config.max_length, self._batch_size
+    return {
+      pooling: Embedder(self.encoder, pooling=pooling, max_length=longest, batch_size=rows)
+      for pooling in ("mean", "cls")
+    }
 
   def words(self, sentences: Sequence[Words]) -> list[np.ndarray]:
-    """[words, depths, embed] float32 of each sentence: the mean over the pieces of a word, by `DEPTHS`.
+    """Returns the vectors of each sentence's words at all DEPTHS, [words, depths, embed] float32.
 
-    A word of no piece, or beyond the last position, has zeros.
+    A word is the mean of its pieces. Words without pieces, or beyond the last position, are zeros.
     """
-    width, vectors = self.encoder.config.hidden_size, []
-    for sentence, of_row in zip(sentences, self._word_program(self.inputs(sentences))):
-      missing = max(0, len(sentence) - len(of_row))
-      kept = of_row[: len(sentence)]
-      vectors.append(np.concatenate([kept, np.zeros((missing, len(DEPTHS), width), np.float32)]))
-    return vectors
+    return self._of_words(self._program(_word_vectors), sentences)
 
   def layers(self, sentences: Sequence[Words]) -> list[np.ndarray]:
-    """[words, layers + 1, embed] float32 of each sentence, as `words`: embedded, and after each layer."""
-    return self._of_words(self._layer_program, sentences)
+    """Returns vectors like `words`, embedded and after each layer: [words, layers + 1, embed] float32."""
+    return self._of_words(self._program(_layer_vectors), sentences)
 
   def layers_of(self, beside: OpenedGenerator) -> Callable[[Sequence[Words]], list[np.ndarray]]:
-    """What `layers` is, of the generator beside this encoder: states that its heads read, nothing masked."""
+    """Returns a function like `layers` for a generator: the states that its heads read, without masks."""
     params = {"own": beside.params, "shared": self.encoder.params["embeddings"]}
     function = functools.partial(_generator_vectors, settings=beside.settings, tokens=beside.tokens)
-    return functools.partial(self._of_words, self._program(function, params))
+    program = self.encoder.program(function, params, batch_size=self._batch_size)
+    return functools.partial(self._of_words, program)
 
   def _of_words(self, program: Compiled, sentences: Sequence[Words]) -> list[np.ndarray]:
     vectors = []
@@ -110,9 +91,9 @@ class FrozenEncoder:
     return vectors
 
   def likelihoods(self, sentences: Sequence[Words]) -> np.ndarray | None:
-    """[sentences] sums over the tokens of log P(token | the others), each masked in turn; None: no such head.
+    """Returns pseudo-log-likelihoods: sums of log P(token | others), [sentences]; None without an MLM head.
 
-    Source: Salazar et al. 2020, pseudo-log-likelihood.
+    Each token is masked in turn. Source: Salazar et al. 2020.
     """
     if "mlm" not in self.heads:
       return None
@@ -124,17 +105,18 @@ class FrozenEncoder:
         ids[at], targets[at] = self._special.mask, given["ids"][at] + 1
         asked.append({"ids": ids, "targets": targets})
         owners.append(owner)
-    return np.bincount(owners, np.asarray(self._mlm_program(asked), np.float64), minlength=len(sentences))
+    found = np.asarray(self._program(_masked_log_probs, "mlm")(asked), np.float64)
+    return np.bincount(owners, found, minlength=len(sentences))
 
   def originality(self, sentences: Sequence[Words]) -> np.ndarray | None:
-    """[sentences] sums over the tokens of log P(original), nothing masked; None without the head for it."""
+    """Returns sums over the tokens of log P(original), without masks, [sentences]; None without RTD head."""
     if "rtd" not in self.heads:
       return None
-    return np.asarray(self._rtd_program(self.inputs(sentences)), np.float64)
+    return np.asarray(self._program(_log_original, "rtd")(self.inputs(sentences)), np.float64)
 
 
-def _word_vectors(params: Any, config: EncoderConfig, batch: Batch, *, pad_id: int) -> jax.Array:
-  """[batch, length, depths, embed] float32: row w - 1 has the means of word w."""
+def _word_vectors(params: Any, config: EncoderConfig, batch: Arrays, *, pad_id: int) -> jax.Array:
+  """Returns [batch, length, depths, embed] float32; position w - 1 has the mean of word w."""
   ids = batch["ids"]
   table = token_vectors(params["embeddings"]["token"]["embedding"], ids, pad_id=pad_id)
   embedded, hidden = encode(params, config, ids, ids != pad_id, pad_id=pad_id, collect="all")
@@ -146,8 +128,8 @@ def _word_vectors(params: Any, config: EncoderConfig, batch: Batch, *, pad_id: i
   return _means_of_words(states, batch)
 
 
-def _layer_vectors(params: Any, config: EncoderConfig, batch: Batch, *, pad_id: int) -> jax.Array:
-  """[batch, length, layers + 1, embed] float32, as `_word_vectors`: embedded, and after every layer."""
+def _layer_vectors(params: Any, config: EncoderConfig, batch: Arrays, *, pad_id: int) -> jax.Array:
+  """Returns vectors like `_word_vectors`, [batch, length, layers + 1, embed]: embedded, after each layer."""
   ids = batch["ids"]
   embedded, hidden = encode(params, config, ids, ids != pad_id, pad_id=pad_id, collect="all")
   assert hidden.layers is not None
@@ -157,9 +139,9 @@ def _layer_vectors(params: Any, config: EncoderConfig, batch: Batch, *, pad_id: 
 
 
 def _generator_vectors(
-  params: Any, _: EncoderConfig, batch: Batch, *, pad_id: int, settings: GeneratorSettings, tokens: TokenIds
+  params: Any, _: EncoderConfig, batch: Arrays, *, pad_id: int, settings: GeneratorConfig, tokens: TokenIds
 ) -> jax.Array:
-  """[batch, length, heads, generator embed] float32, as `_word_vectors`: what every head of it reads."""
+  """Returns vectors like `_word_vectors`, the input of each generator head: [batch, length, heads, embed]."""
   ids = batch["ids"]
   is_token, everywhere = ids != pad_id, jnp.arange(ids.shape[1], dtype=jnp.int32)
   positions, nothing = jnp.broadcast_to(everywhere, ids.shape), jnp.zeros(ids.shape[:1], jnp.int32)
@@ -168,16 +150,16 @@ def _generator_vectors(
   return _means_of_words(jnp.moveaxis(output.features, 0, 2).astype(jnp.float32), batch)
 
 
-def _means_of_words(states: jax.Array, batch: Batch) -> jax.Array:
-  """Means of [batch, length, depths, embed] states of pieces over the pieces of each word."""
+def _means_of_words(states: jax.Array, batch: Arrays) -> jax.Array:
+  """Returns the means over each word's pieces of states [batch, length, depths, embed]."""
   length = states.shape[1]
-  belongs = jax.nn.one_hot(batch["words"] - 1, length, dtype=jnp.float32)  # of word 0: nothing
+  belongs = jax.nn.one_hot(batch["words"] - 1, length, dtype=jnp.float32)  # zeros for word 0
   pieces = jnp.maximum(jnp.sum(belongs, axis=1), 1.0)
   return jnp.einsum("blw,blde->bwde", belongs, states) / pieces[..., None, None]
 
 
-def _masked_log_probs(params: Any, config: EncoderConfig, batch: Batch, *, pad_id: int) -> jax.Array:
-  """[batch] float32 log-probabilities of the tokens under the one mask of each row; of padding rows any."""
+def _masked_log_probs(params: Any, config: EncoderConfig, batch: Arrays, *, pad_id: int) -> jax.Array:
+  """Returns the log-probability of the masked token in each row, [batch] float32; any in padding rows."""
   ids, head = batch["ids"], params["head"]
   at = jnp.argmax(batch["targets"], axis=1).astype(jnp.int32)[:, None]
   target = jnp.maximum(jnp.max(batch["targets"], axis=1) - 1, 0)[:, None, None]
@@ -187,7 +169,7 @@ def _masked_log_probs(params: Any, config: EncoderConfig, batch: Batch, *, pad_i
   return vocab_scores(x, table, head["bias"], target, chunk=1).log_probs[:, 0, 0]
 
 
-def _log_original(params: Any, config: EncoderConfig, batch: Batch, *, pad_id: int) -> jax.Array:
+def _log_original(params: Any, config: EncoderConfig, batch: Arrays, *, pad_id: int) -> jax.Array:
   ids = batch["ids"]
   _, hidden = encode(params["encoder"], config, ids, ids != pad_id, pad_id=pad_id)
   logits = heads.apply_rtd_head(params["head"], config, hidden.last)

@@ -1,18 +1,20 @@
-"""What a training step would take on a machine that is not there, by that machine's own compiler.
+"""Estimates a training step on another machine with that machine's own compiler; runs nothing.
 
   python -m benchmarks.ahead roberta_base --target=v5e:2x2 --shape=8x512
   python -m benchmarks.ahead coco_lm_base --target=v5p:4x4x4 --shape=16x512 --set mesh.fsdp=-1 mesh.data=1
   python -m benchmarks.ahead amos_base --target=h100 --shape=32x512 --largest=8
 
-Prints one JSON line for each recipe: bytes of a device by kind, whether they fit, the compiler's cycles
-(TPU) or a roofline over its kernels (GPU) as milliseconds, MFU by the formula of `pretrain/plan/flops.py`,
-the share of every part, kernels and collectives. --shape is rows x tokens of one device; --largest=N searches
-for the largest number of rows, a multiple of N, that fits. All of it is estimated, nothing is run. Needs
-`requirements-plan.txt`; a base-size step costs one to two minutes of a core to compile, about seven for a TPU
-(`--set model.scan_unroll=1`: two to three); the search three to five times that.
+Prints one JSON line for each recipe: bytes of a device by kind, whether they fit, milliseconds (TPU: from the
+compiler's cycles; GPU: a roofline over its kernels), MFU by the formula of `pretrain/plan/flops.py`, shares
+of parts, kernels and collectives. --shape is rows x tokens per device; --largest=N searches for the largest
+number of rows, a multiple of N, that fits. Needs `requirements-plan.txt`. Compiling a base-size step takes a
+core one to two minutes, for a TPU about seven (`--set model.scan_unroll=1`: two to three); a search takes
+three to five times that.
 """
 
 import dataclasses
+import logging
+import os
 import sys
 
 import jax
@@ -23,9 +25,11 @@ from lab.speed import cases
 from pretrain.plan import targets
 from pretrain.plan.forecast import Forecast, forecast, largest_rows, without_cudnn
 
+logger = logging.getLogger(__name__)
+
 
 def planned_config(recipe: str, rows: int, length: int, devices: int, changes: list[str]) -> ConfigDict:
-  """A recipe at `rows` x `length` a device; the tensor axis of a mesh shares its rows."""
+  """Returns a recipe with `rows` x `length` per device; devices on a tensor axis share rows."""
   tensor = 1
   for change in changes:
     tensor = int(change.partition("=")[2]) if change.startswith("mesh.tensor=") else tensor
@@ -33,10 +37,10 @@ def planned_config(recipe: str, rows: int, length: int, devices: int, changes: l
 
 
 def line(recipe: str, changes: list[str], found: Forecast) -> dict:
-  """A forecast as a line of results."""
+  """Returns a forecast as a line of results."""
   case = dataclasses.asdict(found) | {"benchmark": "ahead", "recipe": recipe, "changes": changes}
   seconds = case.pop("seconds")
-  case["compiled_for"] = case.pop("device")  # `cases.environment` has the device that is here
+  case["compiled_for"] = case.pop("device")  # `cases.environment` adds the local device
   case["milliseconds_estimated"] = 1e3 * seconds
   case["tokens_per_second_estimated"] = found.rows * found.length / seconds if seconds else None
   case["mfu_estimated"] = case.pop("mfu")
@@ -50,7 +54,7 @@ def main() -> None:
   parser.add_argument("--target", required=True, help="such as v5e:2x4, v5p:4x4x4, v6e:8x8, h100, h200, a100")
   parser.add_argument("--shape", type=cases.shape, default=(8, 512), help="rows x tokens of a device")
   parser.add_argument("--largest", type=int, default=0, help="search for the largest multiple that fits")
-  parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE")
+  parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="changed fields")
   asked = parser.parse_args()
   target = targets.describe(asked.target)
   rows, length = asked.shape
@@ -60,7 +64,7 @@ def main() -> None:
       config = planned_config(recipe, rows, length, len(target.devices), asked.set)
       config, note = without_cudnn(config, target)
       if note:
-        print(note, file=sys.stderr)
+        logger.warning(note)
       found = forecast(config, target)
       cases.report(line(recipe, asked.set, found) | {"attention": config.model.attention})
       return found
@@ -73,5 +77,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  jax.config.update("jax_platforms", jax.config.jax_platforms or "cpu")  # no device of the target is here
+  jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS") or "cpu")  # the target is not here
   sys.exit(command.run(main))

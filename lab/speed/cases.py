@@ -1,6 +1,6 @@
-"""What every benchmark needs: a recipe at a batch and a length, its step on random tokens, and where it ran.
+"""Shared by all benchmarks: a recipe at a batch size and length, its step on random tokens, the environment.
 
-Nothing here imports TensorFlow. A line of results is one JSON object, printed as soon as it is known.
+The module imports no TensorFlow. A result is one line of JSON, printed at once.
 """
 
 import importlib.metadata
@@ -33,9 +33,9 @@ SPECIAL = {"cls": 0, "pad": 1, "sep": 2, "unk": 3, "mask": 4}
 
 
 def make_config(recipe: str, *, batch: int, length: int, changes: Iterable[str] = ()) -> ConfigDict:
-  """A recipe of `configs/`, or a config file, at a batch of `batch` x `length`; changes are 'a.b=value'.
+  """Returns a recipe of `configs/`, or a config file, with `batch` rows of `length` tokens.
 
-  Contrast groups larger than the batch become the largest that divide it. ConfigError as the command.
+  `changes` are 'field=value'. Contrast groups are reduced to divide the batch. ConfigError as the command.
   """
   path = recipe if recipe.endswith(".py") else f"{ROOT / 'configs' / recipe}.py"
   config, changed = load_config(path), {}
@@ -54,7 +54,7 @@ def make_config(recipe: str, *, batch: int, length: int, changes: Iterable[str] 
 
 
 def random_ids(config: ConfigDict, number: int = 1, *, seed: int = 0) -> list[np.ndarray]:
-  """Batches [batch, length] int32 of full rows: [CLS], tokens whose frequency falls as 1/rank, [SEP]."""
+  """Returns batches [batch, length] int32 of full rows: [CLS], tokens with frequencies 1/rank, [SEP]."""
   random, first = np.random.default_rng(seed), len(SPECIAL)
   ranks = np.arange(1, config.model.vocab_size - first + 1)
   shape = (number, config.train.batch_size, config.data.length)
@@ -64,10 +64,10 @@ def random_ids(config: ConfigDict, number: int = 1, *, seed: int = 0) -> list[np
 
 
 class Step:
-  """A compiled training step of a config with its state: the optimiser and the guard are in it."""
+  """A compiled training step of a config, with optimiser and guard, and its state."""
 
   def __init__(self, config: ConfigDict, *, devices: Sequence[jax.Device] | None = None) -> None:
-    """Compiles; `seconds_to_compile` says how long that took."""
+    """Compiles the step; `seconds_to_compile` is the time."""
     validate.check(config, num_devices=len(devices or jax.devices()))
     self.run: Run = make_run(config, TokenIds(**SPECIAL, vocab_size=config.model.vocab_size), devices=devices)
     self.batches = [sharding.to_global(self.run.mesh, ids) for ids in random_ids(config, 2)]
@@ -91,11 +91,11 @@ class Step:
 
   @property
   def tokens(self) -> int:
-    """Tokens of a step."""
+    """Tokens per step."""
     return self.batches[0].size
 
   def speed(self, seconds: float) -> dict[str, float | None]:
-    """Tokens per second, and the share of the devices' peak where it is known."""
+    """Returns tokens and FLOP per second, and MFU (None if the devices' peak is unknown)."""
     per_token = flops.training_flops_per_token(self.run.config.to_dict())
     peak = chips.peak_flops(jax.devices()[0].device_kind)
     rate = per_token * self.tokens / seconds
@@ -107,7 +107,7 @@ class Step:
 
 
 def timed(function: Callable[[], Any], *, repeats: int, warmup: int = 1) -> dict[str, float]:
-  """Median seconds of a call: by the wall clock, and this process's CPU time, which other work bends less."""
+  """Returns the median wall-clock and CPU seconds of a call; other load disturbs CPU time less."""
   for _ in range(warmup):
     function()
   walls, processes = [], []
@@ -122,7 +122,7 @@ def timed(function: Callable[[], Any], *, repeats: int, warmup: int = 1) -> dict
 def alternated(
   functions: dict[str, Callable[[], Any]], *, repeats: int, warmup: int = 1
 ) -> dict[str, dict[str, float]]:
-  """`timed` of several functions whose calls take turns, so that a slow spell slows all of them."""
+  """Times several functions in alternation, so that a slow phase of the machine affects all of them."""
   for function in functions.values():
     for _ in range(warmup):
       function()
@@ -138,7 +138,7 @@ def alternated(
 
 
 def environment() -> dict[str, Any]:
-  """What a number depends on besides the code: commit, machine, versions, and what else was running."""
+  """Returns the environment of a result: commit, date, machine, load and versions."""
   device = jax.devices()[0]
   return {
     "commit": COMMIT,
@@ -151,7 +151,7 @@ def environment() -> dict[str, Any]:
   }
 
 
-COMMIT = command.commit() or "unknown"  # of the code that runs: others may be checked out while it does
+COMMIT = command.commit() or "unknown"  # read at import, before another commit can be checked out
 
 
 def report(case: dict[str, Any]) -> None:
@@ -160,7 +160,7 @@ def report(case: dict[str, Any]) -> None:
 
 
 def rounded(value: Any) -> Any:
-  """Numbers in lists and dicts with four significant digits."""
+  """Returns a value with the numbers in lists and dicts rounded to four significant digits."""
   if isinstance(value, float):
     return float(f"{value:.4g}")
   if isinstance(value, dict):
@@ -169,6 +169,6 @@ def rounded(value: Any) -> Any:
 
 
 def shape(text: str) -> tuple[int, int]:
-  """'4x128' to (4, 128): rows and tokens of each."""
+  """Parses '4x128' to (4, 128): rows, and tokens per row."""
   rows, length = text.split("x")
   return int(rows), int(length)

@@ -1,4 +1,4 @@
-"""Ours against PyTorch at the same work: two processes on the same cores that take turns.
+"""Compares the speed with PyTorch at the same work: two processes take turns on the same cores.
 
   python -m benchmarks.compare --recipes roberta_base taco_base --shapes 4x128 1x512 --rounds 5
   python -m benchmarks.compare --recipes roberta_base electra_base --peer hugging_face
@@ -6,11 +6,11 @@
   python -m benchmarks.compare --recipes roberta_base --shapes 32x512 --peer torch_compiled  # on a GPU
 
 The peers are the programs of `lab/speed/peers/`: the same method and sizes in plain PyTorch with fused
-attention and Adam (`--peer=torch`), the same by `torch.compile` (`torch_compiled`), or Hugging Face's
+attention and Adam (`--peer=torch`), the same with `torch.compile` (`torch_compiled`), or Hugging Face's
 classes. One JSON line for each case: tokens per second of both, medians over the rounds, and the median of
-the rounds' ratios (above 1: ours is faster), by the wall clock and by CPU time. Wall-clock ratios mean
-something on an idle machine alone: two threads wait for each other on a busy one. Needs
-`requirements-export.txt` (torch, transformers).
+the rounds' ratios (above 1: ours is faster), by wall-clock and by CPU time. Wall-clock ratios are valid only
+on an idle machine, because on a busy one threads wait for each other. Needs `requirements-export.txt` (torch,
+transformers).
 """
 
 import json
@@ -26,11 +26,12 @@ from lab.speed.peers.server import PEERS
 
 
 class Server:
-  """A program that takes steps when asked, in a process of its own."""
+  """A child process that takes training steps on request."""
 
   def __init__(self, kind: str, recipe: str, shape: str, asked) -> None:
-    """Starts it and waits until it is warm."""
+    """Starts the process and waits until it is compiled and warm."""
     threads = asked.threads or len(asked.cores)
+    self._name = f"benchmarks.peers.server {kind} {recipe}"
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     self._process = subprocess.Popen(
       [sys.executable, "-m", "benchmarks.peers.server", kind, recipe, shape, str(threads), *asked.set],
@@ -43,7 +44,7 @@ class Server:
     self.loss = self._answer()["loss"]
 
   def steps(self, number: int) -> dict[str, float]:
-    """Seconds of a step, the median of some."""
+    """Returns the median seconds of `number` steps."""
     assert self._process.stdin is not None
     self._process.stdin.write(f"{number}\n")
     self._process.stdin.flush()
@@ -54,7 +55,7 @@ class Server:
     for line in self._process.stdout:
       if line.startswith("{"):
         return json.loads(line)
-    raise UserError(f"{' '.join(self._process.args[2:5])} ended with exit code {self._process.wait()}")
+    raise UserError(f"{self._name} ended with exit code {self._process.wait()}")
 
   def close(self) -> None:
     """Ends the process."""
@@ -64,7 +65,7 @@ class Server:
 
 
 def compare(recipe: str, batch: int, length: int, asked) -> dict:
-  """A case's line: both programs are alive, and only one works at a time."""
+  """Returns a case's line of results; both programs are loaded, and only one works at a time."""
   shape = f"{batch}x{length}"
   servers = {kind: Server(kind, recipe, shape, asked) for kind in ("ours", asked.peer)}
   rounds = [
@@ -97,13 +98,21 @@ def main() -> None:
   """Prints a line for each recipe and shape."""
   parser = command.Parser(description=__doc__)
   parser.add_argument("--recipes", nargs="+", default=cases.BASE_RECIPES, help="names in configs/, or files")
-  parser.add_argument("--shapes", nargs="+", type=cases.shape, default=[(4, 128), (1, 512)])
-  parser.add_argument("--peer", choices=tuple(PEERS), default="torch")
-  parser.add_argument("--rounds", type=int, default=5)
-  parser.add_argument("--steps", type=int, default=3, help="of a round")
-  parser.add_argument("--cores", nargs="+", type=int, default=sorted(os.sched_getaffinity(0)))
-  parser.add_argument("--threads", type=int, default=0, help="of the peer; 0: one for each core")
-  parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE")
+  parser.add_argument(
+    "--shapes", nargs="+", type=cases.shape, default=[(4, 128), (1, 512)], help="of batches"
+  )
+  parser.add_argument("--peer", choices=tuple(PEERS), default="torch", help="program to compare with")
+  parser.add_argument("--rounds", type=int, default=5, help="turns that the two take")
+  parser.add_argument("--steps", type=int, default=3, help="steps per round")
+  parser.add_argument(
+    "--cores",
+    nargs="+",
+    type=int,
+    default=sorted(os.sched_getaffinity(0)),
+    help="CPU cores to use (default: all)",
+  )
+  parser.add_argument("--threads", type=int, default=0, help="threads of the peer; 0: one per core")
+  parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="changed fields")
   asked = parser.parse_args()
   for recipe in asked.recipes:
     for batch, length in asked.shapes:

@@ -1,4 +1,4 @@
-"""The cases of `benchmarks.gpu_day`; `python -m benchmarks.gpu_case NAME [--rehearse]` measures one.
+"""The cases of `benchmarks.gpu_day`; `python -m benchmarks.gpu_case NAME [--rehearse]` runs one.
 
 A case prepares, prints {"ready": true}, waits for a line on stdin, measures, and prints its results as lines
 of JSON.
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-SHAPES = {"taco_base": "64x256"}  # rows x tokens of a recipe's speed; others: USUAL
+SHAPES = {"taco_base": "64x256"}  # rows x tokens for the speed of a recipe; others: USUAL
 USUAL = "32x512"
 LARGE = {"taco_base": "256x256", "coco_lm_base": "96x512", "amos_base": "96x512"}
 USUAL_LARGE = "128x512"
@@ -23,7 +23,7 @@ REPEATS = 20
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """A child program: a function here or, of a check, in `gpu_checks`, and what it works on."""
+  """A child program: a function of this module, or for a check of `gpu_checks`, and its arguments."""
 
   name: str
   kind: str
@@ -39,7 +39,7 @@ class Case:
 
 
 def table() -> list[Case]:
-  """All cases, the most valuable first."""
+  """Returns all cases, the most important first."""
   kernels = [Case(name, name, is_check=True) for name in ("attention_kernels", "kernels", "goldens")]
   return [Case("ceilings", "ceilings"), *kernels, *_checks(), *_speeds()]
 
@@ -53,7 +53,7 @@ def _checks() -> Iterator[Case]:
 
 
 def _speeds() -> Iterator[Case]:
-  """Steps of ours and of the peers at one shape, then at larger ones: one of them is their best."""
+  """Yields our and the peers' steps at one shape, then at larger ones, to find each one's best."""
   shapes = {recipe: SHAPES.get(recipe, USUAL) for recipe in RECIPES}
   for recipe, shape in shapes.items():
     yield Case(recipe, "step", recipe, shape, has_profile=True)
@@ -71,7 +71,7 @@ def _speeds() -> Iterator[Case]:
 
 
 def rehearsed(case: Case) -> Case:
-  """The case at a size that two CPU cores finish in seconds."""
+  """Returns a case reduced to a size that two CPU cores finish in seconds."""
   recipe, tiny = case.recipe.replace("_base", "_tiny"), ("model.num_layers=2", "model.vocab_size=512")
   changes = (*case.changes, *tiny) if case.kind in ("step", "peer") else case.changes
   shape = f"{int(case.shape.split('x')[0]) // 16}x32"
@@ -80,20 +80,20 @@ def rehearsed(case: Case) -> Case:
 
 def say(**line: Any) -> None:
   """Prints a result."""
-  from lab.speed import cases  # imports JAX, which the program that gives turns must not need
+  from lab.speed import cases  # here: it imports JAX, which the scheduler does not need
 
   print(json.dumps(cases.rounded(line)), flush=True)
 
 
 def wait_for_turn() -> None:
-  """Returns when no other case works; ends the program if nobody gives turns any more."""
+  """Waits for the turn to measure; exits if the scheduler has ended."""
   print(json.dumps({"ready": True}), flush=True)
   if not sys.stdin.readline():
     sys.exit("error: the program that gives turns has ended")
 
 
 def timed(dispatch: Callable[[], Any], wait: Callable[[], Any], *, warmup: int = 3) -> dict[str, float]:
-  """Milliseconds of a call: the median where each is waited for, and of many dispatched together."""
+  """Returns milliseconds per call: the median of awaited calls, and the mean of many dispatched together."""
   from lab.speed import cases
 
   def waiting() -> None:
@@ -112,7 +112,7 @@ def timed(dispatch: Callable[[], Any], wait: Callable[[], Any], *, warmup: int =
 
 
 def ceilings(case: Case) -> None:
-  """The rates of a large product and of a copy on this card: what shares of the peak are taken of."""
+  """Measures a large matrix product and a copy on this card, the reference for shares of peak."""
   import jax
   import jax.numpy as jnp
 
@@ -130,7 +130,7 @@ def ceilings(case: Case) -> None:
 
 
 def step(case: Case) -> None:
-  """Our training step, and where its time goes."""
+  """Measures this project's training step and profiles its kernels."""
   import jax
 
   from lab.speed import cases, profile_table
@@ -165,7 +165,7 @@ def step(case: Case) -> None:
 
 
 def peer(case: Case) -> None:
-  """The step of a PyTorch peer; its masks are ready-made."""
+  """Measures the step of a PyTorch peer, whose masks are precomputed."""
   import torch
 
   from lab.speed import cases
@@ -181,7 +181,7 @@ def peer(case: Case) -> None:
   loss = [float(take()) for _ in range(2)][-1]
   facts: dict[str, Any] = {"seconds_to_compile": time.perf_counter() - started}
   if on_gpu:
-    torch.cuda.empty_cache()  # others compile meanwhile
+    torch.cuda.empty_cache()  # other cases compile meanwhile
   wait_for_turn()
   taken = timed(take, torch.cuda.synchronize if on_gpu else lambda: None)
   if on_gpu:
@@ -193,7 +193,7 @@ def peer(case: Case) -> None:
 
 
 def main(kinds: Mapping[str, Callable[[Case], None]]) -> None:
-  """Runs the case that the command line names, by the function of its kind."""
+  """Runs the case that the command line names, with the function of its kind."""
   parser = argparse.ArgumentParser()
   parser.add_argument("name")
   parser.add_argument("--goldens", default="")
@@ -204,7 +204,7 @@ def main(kinds: Mapping[str, Callable[[Case], None]]) -> None:
   kinds[case.kind](case)
   print(json.dumps({"done": True}), flush=True)
   sys.stderr.flush()
-  os._exit(0)  # the threads of compilers and profilers end slowly, and nothing is left to write
+  os._exit(0)  # threads of compilers and profilers end slowly, and all output is flushed
 
 
 if __name__ == "__main__":

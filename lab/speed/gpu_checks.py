@@ -1,6 +1,6 @@
-"""Correctness on a GPU: kernels against definitions, golden files, the same steps on a CPU, a state put back.
+"""Checks correctness on a GPU: kernels against definitions, golden files, steps on a CPU, repeatability.
 
-Every line has 'error', the largest difference relative to the largest number, 'tolerance' and 'ok'.
+Every line has 'error' (the largest difference relative to the largest number), 'tolerance' and 'ok'.
 """
 
 import dataclasses
@@ -38,9 +38,9 @@ ATTENTION = {
 
 
 def compared(name: str, ours: Callable, plain: Callable, arrays: tuple, tolerance: float, **facts) -> None:
-  """Prints the line of two functions of the same arrays: values, and gradients of every array.
+  """Compares two functions of the same arrays, values and all gradients, and prints the line.
 
-  The definition gets the arrays in float32 and multiplies at the highest precision.
+  The definition, `plain`, gets float32 arrays and multiplies with the highest precision.
   """
   with jax.default_matmul_precision("highest"):
     exact = jax.tree.map(lambda x: x.astype(jnp.float32), arrays)
@@ -63,13 +63,13 @@ def _value_and_gradients(function: Callable, arrays: tuple) -> tuple:
 
 
 def attention_kernels(case: Case) -> None:
-  """A line for each kind of rows; a rehearsal has short ones and what CPUs compute with."""
+  """Checks attention for each kind of rows; a rehearsal has short rows and the CPU's form."""
   for name, sizes in ATTENTION.items():
     _attention(name, *_short(sizes) if case.is_tiny else sizes, is_tiny=case.is_tiny)
 
 
 def kernels(case: Case) -> None:
-  """A line for each other kernel and each kind of input."""
+  """Checks each other kernel with each kind of input."""
   for dtype, tolerance in ((jnp.bfloat16, BFLOAT16), (jnp.float32, FLOAT32)):
     for width in (768, 256):
       for rate in (0.0, 0.1):
@@ -77,12 +77,12 @@ def kernels(case: Case) -> None:
   _gelu(2 if case.is_tiny else 8, 16 if case.is_tiny else 509)
   _lookup(*(2, 16, 64, 32) if case.is_tiny else (32, 512, 32_768, 768))
   small = parts.Sizes(2, 32, 64, 2, 512, "bfloat16")
-  # So many rows that the vocabulary's scores come in chunks.
+  # Enough rows that the vocabulary's scores are computed in chunks.
   sizes = small if case.is_tiny else parts.Sizes(64, 512, 768, 12, 32_768, "bfloat16")
   forms = parts.vocabulary_forms(sizes)
   (ours, arrays), (plain, _) = forms[parts.OURS], forms[parts.PLAIN]
   compared("vocabulary loss, bfloat16", ours, plain, arrays, BFLOAT16)
-  # In float32, because a token that is drawn otherwise is another row of the table.
+  # In float32, because a differently sampled token is a different row of the table.
   forms = parts.mixture_forms(dataclasses.replace(sizes, dtype="float32"))
   (ours, arrays), (plain, _) = forms[parts.OURS], forms[parts.PLAIN]
   with jax.default_matmul_precision("highest"):
@@ -160,7 +160,6 @@ def _norm(rows: int, length: int, width: int, rate: float, dtype, tolerance: flo
 
 
 def _gelu(rows: int, length: int) -> None:
-  """A product with the GELU of a sum in between, at base size."""
   random, width, wide = np.random.default_rng(0), 768, 3_072
   x = jnp.asarray(random.standard_normal((rows, length, wide), np.float32)).astype(jnp.bfloat16)
   bias = jnp.asarray(random.standard_normal(wide, np.float32))
@@ -175,7 +174,6 @@ def _gelu(rows: int, length: int) -> None:
 
 
 def _lookup(rows: int, length: int, height: int, width: int) -> None:
-  """Rows of a table, some of them thousands of times, as words and masks are."""
   random = np.random.default_rng(0)
   ranks = 1 / np.arange(1, height + 1)
   ids = jnp.asarray(random.choice(height, (rows, length), p=ranks / ranks.sum()), jnp.int32)
@@ -189,7 +187,7 @@ def _lookup(rows: int, length: int, height: int, width: int) -> None:
 
 
 def goldens(case: Case) -> None:
-  """Golden files of the official code in float32; a line for each file with a miss, and one for all."""
+  """Checks golden files of the official code in float32; prints a line per failing file and one for all."""
   if not case.goldens:
     say(skipped="--goldens is not given")
     return
@@ -207,7 +205,7 @@ def goldens(case: Case) -> None:
 
 
 def losses(config, device: jax.Device, steps: int) -> Iterator[float]:
-  """The loss of each step on fixed random tokens."""
+  """Yields the loss of each step on fixed random tokens."""
   step = cases.Step(config, devices=[device])
   for _ in range(steps):
     step()
@@ -215,7 +213,7 @@ def losses(config, device: jax.Device, steps: int) -> Iterator[float]:
 
 
 def twenty_steps(case: Case) -> None:
-  """The same 20 steps on a CPU and here: each loss in float32, the mean of the last 5 in bfloat16."""
+  """Compares 20 steps on CPU and GPU: each loss in float32, the mean of the last 5 in bfloat16."""
   batch, length = cases.shape(case.shape)
   steps, here = 5 if case.is_tiny else 20, jax.devices()[0]
 
@@ -237,7 +235,7 @@ def twenty_steps(case: Case) -> None:
 
 
 def resume(case: Case) -> None:
-  """Ten steps from a state that was fetched and put back give the same bits: the kernels are repeatable."""
+  """Checks that ten steps from a restored state give the same bits, so kernels are deterministic."""
   batch, length = cases.shape(case.shape)
   dtype = () if case.is_tiny else ("model.dtype=bfloat16",)
   config = cases.make_config(case.recipe, batch=batch, length=length, changes=(*case.changes, *dtype))

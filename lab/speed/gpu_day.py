@@ -1,13 +1,13 @@
-"""Correctness and speed on a GPU within a given time: checks, training steps, and PyTorch at the same work.
+"""Measures correctness and speed on a GPU in limited time: checks, training steps, PyTorch's same work.
 
   python -m benchmarks.gpu_day --minutes=12 --output=DIR --goldens=GOLDENS
   python -m benchmarks.gpu_day --rehearse --minutes=8 --output=DIR  # tiny, on this machine's CPU
   python -m benchmarks.gpu_day --minutes=5 --output=DIR --only roberta_base peer_roberta_base
 
-Every case, see `lab/speed/gpu_case.py`, is a process. Cases compile beside each other and measure one at a
-time: meanwhile all others are stopped, because compilers try kernels on the same GPU. A result is in
-`lines.jsonl` as soon as it is printed; after the last case, or when the time is over, `summary.md` has the
-tables. What else a case prints is in `logs`. XLA_FLAGS of the environment count for all cases.
+Every case, see `lab/speed/gpu_case.py`, is a process. Cases compile in parallel, but measure one at a time:
+meanwhile all others are stopped, because compilers try kernels on the same GPU. Each result is appended to
+`lines.jsonl` at once; after the last case, or when the time is over, `summary.md` has the tables. Other
+output of a case is in `logs`. XLA_FLAGS of the environment apply to all cases.
 Exit code 0: every check passed; 1: one failed or is missing.
 """
 
@@ -15,6 +15,7 @@ import concurrent.futures
 import contextlib
 import importlib.metadata
 import json
+import logging
 import os
 import pathlib
 import platform
@@ -33,14 +34,16 @@ from data.errors import ConfigError
 from lab.speed import gpu_summary
 from lab.speed.gpu_case import Case, rehearsed, table
 
+logger = logging.getLogger(__name__)
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-TURN_SECONDS = 150.0  # a case that measures longer is killed: the others have nothing meanwhile
+TURN_SECONDS = 150.0  # a case that measures longer is killed, because all others wait
 PACKAGES = ("jax", "jaxlib", "flax", "triton", "jax-triton", "torch", "transformers", "nvidia-cudnn-cu13")
 CARD = "name,driver_version,pstate,clocks.sm,clocks.max.sm,clocks.mem,power.draw,power.limit,memory.total"
 
 
 def machine() -> dict[str, Any]:
-  """The card ('' where there is none), its state, and all versions."""
+  """Returns the card ('' if there is none), its state, and all versions."""
   card = ""
   with contextlib.suppress(OSError, subprocess.TimeoutExpired):
     query = ["nvidia-smi", f"--query-gpu={CARD}", "--format=csv,noheader"]
@@ -60,26 +63,26 @@ def machine() -> dict[str, Any]:
 
 
 class Day:
-  """Runs cases until all have ended, or until `stop`.
+  """Schedules cases until all have ended, or until `stop`.
 
-  The process of a case prints JSON objects, each on a line: {"ready": true} when it waits for its turn on
-  stdin, {"done": true} when it has ended, all others are results. Checks ask for no turn.
+  The process of a case prints one JSON object per line: {"ready": true} when it waits for its turn on stdin,
+  {"done": true} at its end; all others are results. Checks need no turn.
   """
 
   def __init__(
     self, cases: Sequence[Case], output: pathlib.Path, program: Callable[[Case], list[str]], *, workers: int
   ) -> None:
-    """Starts nothing yet; `program` gives the command line of a case, `workers` run at once."""
+    """`program` returns the command line of a case; `workers` processes run at once."""
     self.cases, self.output, self.program, self.workers = cases, output, program, workers
     self.lines: list[dict[str, Any]] = []
     self._alive: dict[str, subprocess.Popen] = {}
-    self._turn = threading.Lock()  # of the case that measures; nothing starts meanwhile
+    self._turn = threading.Lock()  # held while a case measures; no case starts meanwhile
     self._writing = threading.Lock()
     self._is_stopping, self._started = False, time.monotonic()
     (output / "logs").mkdir(exist_ok=True)
 
   def run(self, *, seconds: float) -> None:
-    """Runs the cases; after so many seconds everything is killed."""
+    """Runs the cases, and kills all of them after `seconds`."""
     deadline = threading.Timer(seconds, self.stop)
     deadline.start()
     try:
@@ -92,12 +95,12 @@ class Day:
       deadline.cancel()
 
   def stop(self) -> None:
-    """Kills every case and starts no other."""
+    """Kills all cases and starts no more."""
     self._is_stopping = True
     self._signal(signal.SIGKILL)
 
   def add(self, name: str, **line: Any) -> None:
-    """Keeps a line of a case; it is on disk when this returns."""
+    """Stores a line of a case; it is on disk when this returns."""
     line = {"case": name, "at_seconds": round(time.monotonic() - self._started, 1)} | line
     with self._writing, (self.output / "lines.jsonl").open("a", encoding="utf-8") as file:
       self.lines.append(line)
@@ -107,14 +110,13 @@ class Day:
       print(json.dumps({key: value for key, value in line.items() if key != "kernels"}), flush=True)
 
   def _signal(self, number: int, *, but: str = "") -> None:
-    """Sends a signal to all cases but one, and to the processes that they started."""
     for name, process in list(self._alive.items()):
       if name != but:
         with contextlib.suppress(ProcessLookupError):
           os.killpg(process.pid, number)
 
   def _case(self, case: Case, folder: str) -> None:
-    """Runs one case and adds its lines; the last one says why, where it has not ended by itself."""
+    """Runs a case and adds its lines; if it did not finish, the last line has the reason."""
     log = self.output / "logs" / f"{case.name}.txt"
     with log.open("w", encoding="utf-8") as stderr:
       with self._turn:
@@ -131,12 +133,12 @@ class Day:
           cwd=ROOT,
           start_new_session=True,
         )
-        if self._is_stopping:  # `stop` came between the question and the start
+        if self._is_stopping:  # `stop` was called between the check and the start
           self._signal(signal.SIGKILL)
       with contextlib.ExitStack() as turn:
         is_done, is_late = self._read(case, process, stderr, turn)
       with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # what it started and left behind
+        os.killpg(process.pid, signal.SIGKILL)  # its remaining children
       code = process.wait()
       del self._alive[case.name]
     if self._is_stopping and not is_done:
@@ -149,7 +151,7 @@ class Day:
   def _read(
     self, case: Case, process: subprocess.Popen, log, turn: contextlib.ExitStack
   ) -> tuple[bool, bool]:
-    """Adds the lines of a case until it ends; whether it is done, and whether its turn was too long."""
+    """Adds a case's lines until it ends; returns whether it finished, and whether its turn was too long."""
     assert process.stdout is not None and process.stdin is not None
     late = threading.Event()
     for text in process.stdout:
@@ -176,22 +178,22 @@ class Day:
     return False, late.is_set()
 
   def _environment(self, case: Case, own: str) -> dict[str, str]:
-    """The environment of a case's process; JAX must not reserve memory, which all cases share."""
+    """Returns the environment of a case; JAX must not preallocate memory, which all cases share."""
     changes = {
       "JAX_PLATFORMS": "cpu" if case.kind == "peer" else case.platforms,  # a peer's JAX makes its config only
       "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
       "TF_CPP_MIN_LOG_LEVEL": "2",
-      "TORCHINDUCTOR_CACHE_DIR": own,  # a shared one has locks of stopped processes
+      "TORCHINDUCTOR_CACHE_DIR": own,  # not shared, because stopped processes hold its locks
       "TORCHINDUCTOR_COMPILE_THREADS": "4",
     }
-    if case.is_tiny:  # inductor's C++ takes a minute for each peer
+    if case.is_tiny:  # compiling inductor's C++ takes a minute per peer
       compiled = os.environ.get("TORCHDYNAMO_DISABLE", "1")
       changes |= {"CUDA_VISIBLE_DEVICES": "", "TORCHDYNAMO_DISABLE": compiled}
     return os.environ | changes
 
 
 def _reason(log: pathlib.Path, code: int) -> str:
-  """The last line of a log that names an error, or its last one, at most 300 characters."""
+  """Returns the last line with an error in a log, else the last line; at most 300 characters."""
   lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
   lines = [line.strip() for line in lines if line.strip() and not line.startswith(" ")]
   errors = [line for line in lines if re.search(r"Error|error:|^F\d{4} ", line)]  # F: XLA aborts
@@ -199,7 +201,7 @@ def _reason(log: pathlib.Path, code: int) -> str:
 
 
 def chosen(names: Sequence[str], *, is_tiny: bool) -> Iterator[Case]:
-  """The cases of these names, without names all, in the table's order."""
+  """Yields the cases with these names, or all without names, in the table's order."""
   known = [case.name for case in table()]
   if wrong := [name for name in names if name not in known]:
     raise ConfigError(f"--only {' '.join(wrong)}: expected some of {', '.join(known)}")
@@ -211,7 +213,7 @@ def chosen(names: Sequence[str], *, is_tiny: bool) -> Iterator[Case]:
 def main() -> int:
   """Runs the cases and prints the tables; returns the exit code."""
   parser = command.Parser(description=__doc__)
-  parser.add_argument("--minutes", type=float, default=12.0, help="until everything is killed")
+  parser.add_argument("--minutes", type=float, default=12.0, help="time after which everything is killed")
   parser.add_argument("--output", required=True, help="folder of results")
   parser.add_argument("--goldens", default="", help="folder of golden files")
   parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="of cases")
@@ -225,7 +227,7 @@ def main() -> int:
   output.mkdir(parents=True, exist_ok=True)
 
   def program(case: Case) -> list[str]:
-    goldens = asked.goldens and os.path.abspath(asked.goldens)  # a case starts in the root
+    goldens = asked.goldens and os.path.abspath(asked.goldens)  # cases run in the repository's root
     flags = [case.name, f"--goldens={goldens}", *["--rehearse"] * asked.rehearse]
     return [sys.executable, "-m", f"benchmarks.{'gpu_checks' if case.is_check else 'gpu_case'}", *flags]
 
@@ -239,9 +241,9 @@ def main() -> int:
   (output / "summary.md").write_text(text, encoding="utf-8")
   print(text)
   if left := [line["case"] for line in day.lines if "missing" in line]:
-    print(f"without a result; add to the same command: --only {' '.join(left)}", file=sys.stderr)
+    logger.warning(f"without a result; add to the same command: --only {' '.join(left)}")
   if failures:
-    print("correctness: " + "; ".join(failures), file=sys.stderr)
+    logger.warning("correctness: " + "; ".join(failures))
   return 1 if failures else 0
 
 

@@ -1,4 +1,4 @@
-"""The tables of `benchmarks.gpu_day`, in Markdown, from its lines."""
+"""Makes the Markdown tables of `benchmarks.gpu_day` from its lines."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 from lab.speed.gpu_case import Case
 
 Line = dict[str, Any]
-ENDS = ("error", "missing", "skipped")  # why a case has not all of its results
+ENDS = ("error", "missing", "skipped")  # keys with the reason why results of a case are missing
 CHECK = ("check", "error", "tolerance", "ok", "body")
 CEILING = ("what", "ms", "tflops", "gb_per_second")
 SPEED = ("recipe", "peer", "shape", "ms_waiting", "ms", "tokens_per_second", "share of product")
@@ -15,7 +15,7 @@ SPEED += ("peer / ours", "gb_temporaries", "gb_peak", "seconds_to_compile", "los
 
 
 def summary(lines: Sequence[Line], cases: Sequence[Case]) -> tuple[str, list[str]]:
-  """The tables as text, and the checks that failed or are missing."""
+  """Returns the tables as Markdown, and the checks that failed or are missing."""
   order = ["machine", *(case.name for case in cases)]
   lines = sorted(lines, key=lambda line: order.index(line["case"]))
   failures = list(_failures(lines, [case.name for case in cases if case.is_check]))
@@ -41,11 +41,11 @@ def _failures(lines: Sequence[Line], checks: Sequence[str]) -> Iterator[str]:
 
 
 def _is_end(line: Line, key: str) -> bool:
-  return key in line and "check" not in line  # 'error' of a check is its number
+  return key in line and "check" not in line  # in a check, 'error' is a number
 
 
 def _speeds(lines: Sequence[Line]) -> Iterator[Line]:
-  """The steps, ours with their share of the measured product and the milliseconds of the peer over ours."""
+  """Yields the steps; ours have their share of the measured product's rate and the ratio to the peer."""
   peak = next((line["tflops"] for line in lines if line.get("what") == "product"), None)
   compiled = {
     (line["recipe"], line["shape"]): line["ms"] for line in lines if line.get("peer") == "torch_compiled"
@@ -59,7 +59,6 @@ def _speeds(lines: Sequence[Line]) -> Iterator[Line]:
 
 
 def _kernels(line: Line) -> tuple[str, str]:
-  """Title and tables of where the time of a case goes."""
   families = [{"family": name, "ms a step": ms} for name, ms in line["families"].items()]
   heads = ("kernel", "count a step", "ms a step")
   kernels: list[Line] = [dict(zip(heads, kernel)) for kernel in line["kernels"]]
@@ -68,7 +67,6 @@ def _kernels(line: Line) -> tuple[str, str]:
 
 
 def _table(heads: Sequence[str], lines: Sequence[Line]) -> str:
-  """A Markdown table of these keys; '' without lines."""
   cells = [list(heads), ["---"] * len(heads), *([_cell(line.get(name)) for name in heads] for line in lines)]
   return "\n".join(f"| {' | '.join(row)} |" for row in cells) if lines else ""
 

@@ -1,12 +1,12 @@
-"""What reading and logging cost: the reader by itself, and the training loop beside the bare compiled step.
+"""Measures the cost of reading and logging: the reader alone, and the training loop against a bare step.
 
   python -m benchmarks.input --recipe roberta_tiny --shape 32x64 --steps 200
   python -m benchmarks.input --recipe roberta_base --shape 4x128 --steps 20
 
-Records of random words are prepared where no other program looks and removed again. One JSON line: tokens
-per CPU second of the reader, of one directory and of a mixture of two, seconds of a step in `pretrain.train`
-(records read ahead, metrics fetched, logged and written) and of the bare step, in turns, and the median of
-their ratios. The aim is at most 1.02.
+Records of random words are prepared in a temporary directory. One JSON line: the reader's tokens per CPU
+second, for one directory and for a mixture of two; seconds per step in `pretrain.train` (records read ahead,
+metrics fetched, logged and written) and of the bare compiled step, in alternation; and the median of their
+ratios. The target is at most 1.02.
 """
 
 import pathlib
@@ -22,13 +22,13 @@ import numpy as np
 from data import command
 from data.errors import DataError
 from data.mixture import MixedRecords, Mixture
-from data.records import PackedRecords, TrainingRecords
+from data.records import PackedRecords
 from lab.speed import cases
 from pretrain import train
 from pretrain.command import kept_memory
 from pretrain.logs import metrics
 
-WORDS = 2_000  # kinds of words in the text
+WORDS = 2_000  # different words in the text
 
 
 def write_records(directory: pathlib.Path, *, rows: int, length: int) -> pathlib.Path:
@@ -45,13 +45,13 @@ def write_records(directory: pathlib.Path, *, rows: int, length: int) -> pathlib
 
 
 def mixed(directory: pathlib.Path, *, length: int) -> MixedRecords:
-  """The same records twice, as a mixture of 7 to 3."""
+  """Returns a mixture, 7 to 3, of the same records in two orders."""
   sources = {name: PackedRecords(directory, length=length, seed=seed) for seed, name in enumerate("ab")}
   return MixedRecords(sources, Mixture([(0, [7, 3])]), shares=[Fraction(7, 10), Fraction(3, 10)])
 
 
-def reader_speed(records: TrainingRecords, batch: int, *, seconds: float = 2.0) -> float:
-  """Tokens per second of CPU time that `batch` of the records reads."""
+def reader_speed(records: PackedRecords | MixedRecords, batch: int, *, seconds: float = 2.0) -> float:
+  """Returns the tokens per CPU second that `records.batch` reads."""
   records.batch(0, batch)
   started, done = time.process_time(), 0
   while time.process_time() - started < seconds:
@@ -61,14 +61,14 @@ def reader_speed(records: TrainingRecords, batch: int, *, seconds: float = 2.0) 
 
 
 def seconds_in_training(config, workdir: pathlib.Path) -> float:
-  """Median seconds of a step over the logging intervals of a run; the first, which compiles, has no speed."""
-  train.train(config, str(workdir), log=lambda line: None)
+  """Returns the median seconds per step of a run, without the first logging interval, which compiles."""
+  train.train(config, str(workdir))
   speeds = [line.get("perf/steps_per_second") for line in metrics.read(workdir)]
   return statistics.median(1 / speed for speed in speeds if speed)
 
 
 def seconds_bare(step: cases.Step, *, steps: int) -> float:
-  """Seconds of a step on batches that are there, none of them awaited but the last."""
+  """Returns seconds per step on ready batches; only the last step is awaited."""
   started = time.perf_counter()
   for number in range(steps):
     step.state, made = step.compiled(step.state, step.batches[number % len(step.batches)])
@@ -79,12 +79,12 @@ def seconds_bare(step: cases.Step, *, steps: int) -> float:
 def main() -> None:
   """Prints the line."""
   parser = command.Parser(description=__doc__)
-  parser.add_argument("--recipe", default="roberta_tiny")
-  parser.add_argument("--shape", type=cases.shape, default=(32, 64))
-  parser.add_argument("--steps", type=int, default=200, help="of each loop")
+  parser.add_argument("--recipe", default="roberta_tiny", help="name in configs/")
+  parser.add_argument("--shape", type=cases.shape, default=(32, 64), help="of a batch")
+  parser.add_argument("--steps", type=int, default=200, help="steps of each loop")
   parser.add_argument("--rounds", type=int, default=2, help="turns that the two loops take")
-  parser.add_argument("--log_every", type=int, default=10)
-  parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE")
+  parser.add_argument("--log_every", type=int, default=10, help="steps between lines of the log")
+  parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="changed fields")
   asked = parser.parse_args()
   batch, length = asked.shape
   with tempfile.TemporaryDirectory() as scratch:
@@ -92,7 +92,7 @@ def main() -> None:
     directory = write_records(folder, rows=max(1_000, 4 * batch), length=length)
     loop = [f"data.directory={directory}", f"train.total_steps={asked.steps}", "train.eval_batches=0"]
     loop += [f"train.log_every={asked.log_every}", f"train.checkpoint_every={asked.steps}"]
-    loop += [f"optimizer.warmup_steps={asked.steps // 5}"]  # it must not be longer than the run
+    loop += [f"optimizer.warmup_steps={asked.steps // 5}"]  # the warm-up must not be longer than the run
     config = cases.make_config(asked.recipe, batch=batch, length=length, changes=[*asked.set, *loop])
     step = cases.Step(config)
     seconds_bare(step, steps=2)

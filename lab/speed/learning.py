@@ -1,15 +1,16 @@
-"""Does it learn? Trains small recipes on real text and prints held-out figures beside trivial baselines.
+"""Trains small recipes on real text and prints held-out metrics next to trivial baselines.
 
   python -m benchmarks.learning run --recipe=coco_lm --seed=0 --steps=4000 --output=runs/learning
   python -m benchmarks.learning run --recipe=coco_lm --without=clm --seed=0 --steps=4000
   python -m benchmarks.learning report --output=runs/learning
 
-`run` writes <output>/<name>-seed<seed>.jsonl, a line of figures per measurement; `report` prints a table of
-starts, ends and twins and draws the curves.
+`run` writes <output>/<name>-seed<seed>.jsonl, a line per measurement; `report` prints tables of first and
+last values and of twins, and draws curves.
 """
 
 import argparse
 import json
+import logging
 import pathlib
 import sys
 import time
@@ -20,22 +21,26 @@ from ml_collections import ConfigDict
 
 from data import command
 from data.errors import ConfigError, DataError
+from data.records import HeldoutRecords
 from lab.analysis.figures import measure
 from lab.speed import learning_report
 from pretrain.command import flags, validate
 from pretrain.reading import prepared
 from pretrain.reading.batches import Batches
-from pretrain.reading.prepared import Prepared
+from pretrain.reading.opened import Prepared
 from pretrain.run import make_run
 from pretrain.settings.objectives import OBJECTIVES
+from pretrain.settings.run import reading_settings
+
+logger = logging.getLogger(__name__)
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
 
 
 def make_config(arguments: argparse.Namespace) -> ConfigDict:
-  """The tiny recipe with this study's changes.
+  """Returns the tiny recipe with the changes of the flags.
 
-  ConfigError: no such recipe, objective or field, or a value that makes no sense.
+  ConfigError: no such recipe, objective or field, or an invalid value.
   """
   recipes = sorted(path.stem.removesuffix("_tiny") for path in CONFIGS.glob("*_tiny.py"))
   if arguments.recipe not in recipes:
@@ -58,12 +63,13 @@ def make_config(arguments: argparse.Namespace) -> ConfigDict:
 
 
 def run_one(arguments: argparse.Namespace) -> None:
-  """Trains one recipe for its budget and appends a line of figures at each measurement."""
+  """Trains one recipe and writes a line of metrics at each measurement."""
   config = make_config(arguments)
-  prepared.ensure_records(config, download=False)
-  records = prepared.open(config)
-  _check_heldout(config, records)
-  unigram = records.train.unigram()
+  settings = reading_settings(config)
+  prepared.ensure_records(settings, download=False)
+  records = prepared.open(settings)
+  heldout = _heldout(config, records)
+  unigram = heldout.unigram()
   run = make_run(config, records.tokens)
   name = "_".join([arguments.recipe, *(f"no_{part}" for part in arguments.without)])
   path = pathlib.Path(arguments.output) / f"{name}-seed{arguments.seed}.jsonl"
@@ -74,13 +80,13 @@ def run_one(arguments: argparse.Namespace) -> None:
     state, step, batches = run.init_state(), run.compile_train_step(), Batches(records.train, run, first=0)
 
     def note(done: int) -> None:
-      values = measure(run, state.params, records.heldout, unigram, batches=arguments.eval_batches)
+      values = measure(run, state.params, heldout, unigram, batches=arguments.eval_batches)
       seconds = round(time.perf_counter() - started, 1)
       line = {"name": name, "seed": arguments.seed, "step": done, "seconds": seconds, **values}
       line["tokens"] = done * config.train.batch_size * config.data.length
       print(json.dumps(line), file=file, flush=True)
       shown = "  ".join(f"{key} {value:.3f}" for key, value in values.items() if "baseline" not in key)
-      print(f"{name} seed {arguments.seed} step {done:,}/{total:,} {seconds:.0f} s  {shown}", flush=True)
+      logger.info(f"{name} seed {arguments.seed} step {done:,}/{total:,} {seconds:.0f} s  {shown}")
 
     note(0)
     for at in range(total):
@@ -90,16 +96,17 @@ def run_one(arguments: argparse.Namespace) -> None:
     batches.close()
 
 
-def _check_heldout(config: ConfigDict, records: Prepared) -> None:
-  """Every figure is over full batches: DataError, before any time is spent, where not one is held out."""
+def _heldout(config: ConfigDict, records: Prepared) -> HeldoutRecords:
+  """Returns the held-out records; DataError, before training, if they do not fill one batch."""
   if records.heldout is None:
     raise ConfigError("--set train.eval_batches=0: the figures are of held-out text; give a number above 0")
   rows, size = len(records.heldout), config.train.batch_size
   if rows < size:
     raise DataError(
       f"{records.directory} holds out {rows} blocks, fewer than the {size} of one batch that every figure "
-      f"needs; use a smaller batch (--set train.batch_size=...) or more text (--set data.source=...)"
+      f"needs; use smaller batches or more text:\n  --set train.batch_size={rows}\n  --set data.source=SOURCE"
     )
+  return records.heldout
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -114,13 +121,13 @@ def _run(argv: Sequence[str] | None) -> None:
   run.add_argument("--recipe", required=True, help="a recipe with a configs/<recipe>_tiny.py")
   run.add_argument("--without", action="append", default=[], help="objective to switch off")
   run.add_argument("--set", action="append", default=[], help="field=value of the config")
-  run.add_argument("--seed", type=int, default=0)
-  run.add_argument("--steps", type=int, required=True)
+  run.add_argument("--seed", type=int, default=0, help="of the run")
+  run.add_argument("--steps", type=int, required=True, help="updates")
   run.add_argument("--points", type=int, default=10, help="measurements after the first")
   run.add_argument("--eval_batches", type=int, default=16, help="batches of held-out records")
-  run.add_argument("--output", default="runs/learning")
+  run.add_argument("--output", default="runs/learning", help="directory of results")
   report = commands.add_parser("report", help="tables and curves of all results in a directory")
-  report.add_argument("--output", default="runs/learning")
+  report.add_argument("--output", default="runs/learning", help="directory of results")
   arguments = parser.parse_args(argv)
   if arguments.command == "run":
     command.refuse_below_one(arguments, "steps", "points", "eval_batches")

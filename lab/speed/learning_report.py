@@ -1,4 +1,4 @@
-"""Tables and curves of `benchmarks.learning`: starts, ends, baselines, and twins at equal steps."""
+"""Makes tables and curves of `benchmarks.learning`: first and last values, baselines, twins."""
 
 import collections
 import json
@@ -10,7 +10,7 @@ from data.errors import DataError
 from data.page.plot import Curve, Plot
 from data.tables import Cells
 
-# (figure, its baseline) shown for single runs, where a run has them.
+# (figure, its baseline) for single runs that have them.
 FIGURES = (
   ("masked_lm_loss", "unigram_cross_entropy"),
   ("generator_loss_head_0", "unigram_cross_entropy"),
@@ -43,7 +43,7 @@ Lines = list[dict[str, float]]
 
 
 def read(directory: pathlib.Path) -> dict[str, list[Lines]]:
-  """{run name: the lines of each seed} of all results in a directory; DataError if there are none."""
+  """Returns {run: lines of each seed} of all results in a directory; DataError if there are none."""
   runs: dict[str, list[Lines]] = collections.defaultdict(list)
   for path in sorted(directory.glob("*-seed*.jsonl")):
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -51,13 +51,13 @@ def read(directory: pathlib.Path) -> dict[str, list[Lines]]:
       runs[lines[0]["name"]].append(lines)
   if not runs:
     raise DataError(
-      f"no results in {directory}; make some with `python -m benchmarks.learning run --output=...`"
+      f"no results in {directory}; to make some:\n  python -m benchmarks.learning run --output={directory}"
     )
   return dict(runs)
 
 
 def report(directory: pathlib.Path) -> str:
-  """Markdown tables of the results of `benchmarks.learning run`; also draws <directory>/learning_*.png."""
+  """Returns Markdown tables of the results of `benchmarks.learning run`; draws learning_*.png there."""
   runs = read(directory)
   sections = [_single(name, seeds) for name, seeds in runs.items()]
   sections += [_twin(runs, *twin) for twin in TWINS if twin[0] in runs and twin[1] in runs]
@@ -85,7 +85,6 @@ def _spread(values: list[float]) -> str:
 
 
 def _twin(runs: dict[str, list[Lines]], name: str, twin: str, figures: tuple[str, ...]) -> str:
-  """Both runs of a pair, seed by seed, at the last step both measured."""
   rows = []
   others = {lines[0]["seed"]: lines for lines in runs[twin]}
   for figure in figures:
@@ -102,7 +101,6 @@ def _twin(runs: dict[str, list[Lines]], name: str, twin: str, figures: tuple[str
 
 
 def _plot(runs: dict[str, list[Lines]], name: str) -> Plot:
-  """A held-out figure over the tokens of every run."""
   curves = []
   for run, seeds in runs.items():
     for lines in seeds:

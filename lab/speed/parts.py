@@ -1,12 +1,12 @@
-"""Each operation that has a form of its own against the plain one, forward and backward.
+"""Compares this project's form of each operation with the plain one, forward and backward.
 
   python -m benchmarks.parts --parts attention dropout --shape 4x128
   python -m benchmarks.parts --width 768 --heads 12 --vocabulary 32768 --dtype bfloat16
 
-The forms of a part take turns on the same random arrays. One JSON line for each part: seconds and CPU
-seconds of each form, the compiler's temporary bytes, the ratio of CPU time of the plain form to ours
-(above 1: ours is faster), and the largest difference between the two in value and gradients, as a share of
-the largest number of each array: a kernel that is wrong on an accelerator shows there.
+The forms of a part run in alternation on the same random arrays. One JSON line for each part: wall-clock and
+CPU seconds of each form, the compiler's temporary bytes, the ratio of CPU time of the plain form to ours
+(above 1: ours is faster), and the largest difference in value and gradients, relative to the largest number
+of each array, which reveals a kernel that is wrong on an accelerator.
 """
 
 import dataclasses
@@ -31,9 +31,9 @@ from pretrain.ops.vocab.mixture_sampling import MixtureSettings, Noise, mixed_lo
 from pretrain.ops.vocab.vocab_cross_entropy import vocab_logits, vocab_scores
 from pretrain.ops.vocab.vocab_loss import Inputs, vocab_loss
 
-Forms = dict[str, tuple[Callable, tuple]]  # name to (function to a number, its arguments, all differentiated)
+Forms = dict[str, tuple[Callable, tuple]]  # name -> (function that returns a scalar, its arguments)
 OURS, PLAIN = "ours", "plain"
-CHUNK_ROWS = 4_096  # of vocabulary scores at once, as `model.vocab_chunk_rows` has it
+CHUNK_ROWS = 4_096  # of vocabulary scores at once, as in `model.vocab_chunk_rows`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,22 +49,22 @@ class Sizes:
 
   @property
   def masked(self) -> int:
-    """Positions of a row that a masked LM predicts."""
+    """The number of masked positions per row."""
     return math.ceil(0.15 * self.length)
 
   def normal(self, *shape: int, scale: float = 1.0) -> jax.Array:
-    """Random numbers, the same for the same shape."""
+    """Returns random numbers, the same for the same shape."""
     draw = np.random.default_rng(0).standard_normal(shape, np.float32)
     return jnp.asarray(scale * draw).astype(self.dtype)
 
   @property
   def keys(self) -> jax.Array:
-    """[batch] keys of rows."""
+    """The random keys of the rows, [batch]."""
     return row_random.step_row_keys(0, 0, jnp.arange(self.batch))
 
 
 def attention_forms(sizes: Sizes) -> Forms:
-  """The encoder's attention with bias, mask and dropout as these devices compute it, and its definition."""
+  """Returns attention with bias, mask and dropout: the form for these devices, and the definition."""
   shape = (sizes.batch, sizes.length, sizes.heads, sizes.width // sizes.heads)
   mask = jnp.ones((sizes.batch, sizes.length), bool)
   square = distances(sizes.length) + sizes.length - 1
@@ -88,7 +88,7 @@ def attention_forms(sizes: Sizes) -> Forms:
 
 
 def vocabulary_forms(sizes: Sizes) -> Forms:
-  """The cross-entropy of masked positions: its gradient in one pass; computed again in chunks; plain."""
+  """Returns the cross-entropy of masked positions: gradient in one pass, recomputed in chunks, plain."""
   x = sizes.normal(sizes.batch, sizes.masked, sizes.width)
   table = sizes.normal(sizes.vocabulary, sizes.width, scale=0.02).astype(jnp.float32)
   bias = jnp.zeros(sizes.vocabulary)
@@ -116,7 +116,7 @@ def _negative_sum(log_probs: jax.Array) -> jax.Array:
 
 
 def mixture_forms(sizes: Sizes) -> Forms:
-  """AMOS's draw from three mixed heads, and the same as a product of one-hots and table."""
+  """Returns AMOS's sampling from three mixed heads, and its plain form as one-hots times the table."""
   weights = jax.nn.softmax(sizes.normal(sizes.batch, sizes.masked, 3).astype(jnp.float32))
   transformed = sizes.normal(3, sizes.batch, sizes.masked, sizes.width)
   table = sizes.normal(sizes.vocabulary, sizes.width, scale=0.02).astype(jnp.float32)
@@ -139,7 +139,7 @@ def mixture_forms(sizes: Sizes) -> Forms:
 
 
 def dropout_forms(sizes: Sizes) -> Forms:
-  """Dropout by the counter hash, and by JAX's Bernoulli draws."""
+  """Returns dropout by the counter hash, and by JAX's Bernoulli samples."""
   x = sizes.normal(sizes.batch, sizes.length, sizes.width)
 
   def ours(x):
@@ -153,7 +153,7 @@ def dropout_forms(sizes: Sizes) -> Forms:
 
 
 def update_forms(sizes: Sizes) -> dict[str, tuple[Callable, tuple]]:
-  """Clipping and Adam over a token table and four matrices of a layer, and optax's own of the same."""
+  """Returns clipping and Adam on a token table and four matrices: this project's, and optax's."""
   shapes = ((sizes.vocabulary, sizes.width), *[(sizes.width, sizes.width)] * 4)
   params = {f"part{n}/kernel": sizes.normal(*shape).astype(jnp.float32) for n, shape in enumerate(shapes)}
   settings = optim.OptimizerSettings(learning_rate=1e-4, total_steps=1_000, clip_norm=2.0)
@@ -179,17 +179,19 @@ PARTS = {
   "dropout": dropout_forms,
   "update": update_forms,
 }
-EQUAL = ("attention", "vocabulary", "mixture")  # the plain forms of the others draw other bits, or warm up
+EQUAL = ("attention", "vocabulary", "mixture")  # the other forms sample other bits, or warm up
 
 
 def measure(part: str, sizes: Sizes, *, repeats: int) -> dict:
-  """A part's line: every form with the gradients of all its arguments, but for the update, which has none."""
+  """Returns a part's line of results; all forms but 'update' include the gradients of all arguments."""
   calls, temporary = {}, {}
   for name, (function, arrays) in PARTS[part](sizes).items():
     if part != "update":
       function = jax.value_and_grad(function, argnums=tuple(range(len(arrays))))
     compiled = jax.jit(function).lower(*arrays).compile()
-    temporary[name] = int(compiled.memory_analysis().temp_size_in_bytes)
+    memory = compiled.memory_analysis()
+    assert memory is not None  # every backend that the parts run on gives it
+    temporary[name] = int(memory.temp_size_in_bytes)
     calls[name] = functools.partial(
       lambda compiled, arrays: jax.block_until_ready(compiled(*arrays)), compiled, arrays
     )
@@ -205,7 +207,7 @@ def measure(part: str, sizes: Sizes, *, repeats: int) -> dict:
 
 
 def largest_difference(ours, plain) -> float:
-  """The largest of all arrays' differences, each as a share of the largest number of the plain form's."""
+  """Returns the largest difference of all arrays, relative to the largest number of the plain array."""
   pairs = zip(jax.tree.leaves(ours), jax.tree.leaves(plain), strict=True)
   arrays = [(np.asarray(x, np.float64), np.asarray(y, np.float64)) for x, y in pairs]
   return max(float(np.abs(x - y).max() / (np.abs(y).max() or 1.0)) for x, y in arrays)
@@ -214,15 +216,19 @@ def largest_difference(ours, plain) -> float:
 def main() -> None:
   """Prints a line for each part."""
   parser = command.Parser(description=__doc__)
-  parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+  parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="operations")
   parser.add_argument("--shape", type=cases.shape, default=(4, 128), help="rows x tokens")
-  parser.add_argument("--width", type=int, default=768)
-  parser.add_argument("--heads", type=int, default=12)
-  parser.add_argument("--vocabulary", type=int, default=32_768)
-  parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-  parser.add_argument("--repeats", type=int, default=7)
+  parser.add_argument("--width", type=int, default=768, help="of a token's vector")
+  parser.add_argument("--heads", type=int, default=12, help="of attention")
+  parser.add_argument("--vocabulary", type=int, default=32_768, help="pieces")
+  parser.add_argument(
+    "--dtype", choices=("float32", "bfloat16"), default="float32", help="of the computation"
+  )
+  parser.add_argument("--repeats", type=int, default=7, help="timed calls")
   asked = parser.parse_args()
-  sizes = Sizes(*asked.shape, asked.width, asked.heads, asked.vocabulary, asked.dtype)
+  sizes = Sizes(
+    *asked.shape, width=asked.width, heads=asked.heads, vocabulary=asked.vocabulary, dtype=asked.dtype
+  )
   for part in asked.parts:
     cases.report({"benchmark": "parts", **measure(part, sizes, repeats=asked.repeats)})
 

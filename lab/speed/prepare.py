@@ -2,10 +2,10 @@
 
   python -m benchmarks.prepare --source=TEXT.txt --vocabulary=DIR
 
-One JSON line. Seconds are CPU seconds of this process, medians over rounds in which the two sides take turns,
-each over the whole text. `seconds_bare` is one call of sentencepiece (or of the WordPiece tokeniser) on
-the sentences of a chunk, without a thread of its own; `ratio` is the tokens per second of everything beside
-it. `seconds_first` is the first round, when no word is remembered. `mb_peak` is the largest resident memory.
+One JSON line. Seconds are CPU seconds of this process, medians over rounds in which both sides process the
+whole text in alternation. `seconds_bare` is the library alone (sentencepiece or WordPiece), called once per
+chunk without threads; `ratio` is `seconds_bare` divided by the seconds of the preparation. `seconds_first` is
+the first round, in which no word is cached. `mb_peak` is the largest resident memory.
 """
 
 import collections
@@ -33,7 +33,7 @@ def cpu_seconds(function: Callable[[], object]) -> float:
 
 
 def bare_encoder(directory: pathlib.Path, words: vocabulary.Vocabulary) -> Callable[[list[str]], object]:
-  """Returns the tokeniser of a vocabulary as its library offers it: sentences -> something with their ids."""
+  """Returns the library's own function from sentences to ids for a vocabulary."""
   if words.kind == "wordpiece":
     return tokenizer_files.wordpiece_encoder(
       tokenizer_files.read_vocab_txt(directory / "vocab.txt"), cased=words.cased
@@ -80,8 +80,8 @@ def main() -> None:
   parser = command.Parser(description=__doc__)
   parser.add_argument("--source", required=True, help="text files, as for data.prepare")
   parser.add_argument("--vocabulary", required=True, help="its directory")
-  parser.add_argument("--length", type=int, default=512)
-  parser.add_argument("--rounds", type=int, default=5)
+  parser.add_argument("--length", type=int, default=512, help="most tokens in a record")
+  parser.add_argument("--rounds", type=int, default=5, help="turns of each side")
   asked = parser.parse_args()
   command.refuse_below_one(asked, "rounds")
   with tempfile.TemporaryDirectory() as scratch:

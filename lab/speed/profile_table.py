@@ -1,16 +1,16 @@
-"""Where the time of a GPU goes: kernels of calls under JAX's profiler, by name and by family."""
+"""Measures the time of a GPU's kernels with JAX's profiler, by name and by family."""
 
 import collections
 import pathlib
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 
 MOST = 40  # kernels in a table
-# The first that matches a kernel's name, in lower case; products are those of cuBLAS, cuDNN and XLA's own.
+# The first match with a kernel's lower-case name counts; products are cuBLAS's, cuDNN's and XLA's.
 FAMILIES = (
   ("attention", r"attention|fmha|flash|sdpa"),
   ("norms", r"norm_(for|back)ward|layer_norm"),
@@ -23,12 +23,12 @@ FAMILIES = (
 
 
 def family(name: str) -> str:
-  """The family of a kernel."""
+  """Returns the family of a kernel's name."""
   return next((family for family, pattern in FAMILIES if re.search(pattern, name.lower())), "others")
 
 
 def profiled(function: Callable[[], None], *, times: int) -> dict[str, Any]:
-  """Milliseconds of kernels for each of `times` steps that the function takes.
+  """Returns milliseconds of kernels per step of a function that takes `times` steps.
 
   'kernels' are [name, count, milliseconds], the most expensive first; 'families' {name: milliseconds}.
   """
@@ -42,18 +42,22 @@ def profiled(function: Callable[[], None], *, times: int) -> dict[str, Any]:
 
 
 def table(events: Iterator[tuple[str, float]], *, times: int) -> dict[str, Any]:
-  """`profiled` of pairs of a kernel's name and its milliseconds."""
-  counts, spent = collections.Counter(), collections.Counter()
-  families = collections.Counter()
+  """Returns the result of `profiled` from (kernel's name, milliseconds) pairs."""
+  counts: collections.Counter[str] = collections.Counter()
+  spent, families = collections.defaultdict(float), collections.defaultdict(float)
   for name, milliseconds in events:
     counts[name] += 1
     spent[name] += milliseconds / times
     families[family(name)] += milliseconds / times
   return {
     "ms_of_kernels": sum(spent.values()),
-    "families": dict(families.most_common()),
-    "kernels": [[name[:120], counts[name] / times, ms] for name, ms in spent.most_common(MOST)],
+    "families": dict(_largest_first(families)),
+    "kernels": [[name[:120], counts[name] / times, ms] for name, ms in _largest_first(spent)[:MOST]],
   }
+
+
+def _largest_first(sums: Mapping[str, float]) -> list[tuple[str, float]]:
+  return sorted(sums.items(), key=lambda item: item[1], reverse=True)
 
 
 def _events(path: pathlib.Path) -> Iterator[tuple[str, float]]:
@@ -63,7 +67,7 @@ def _events(path: pathlib.Path) -> Iterator[tuple[str, float]]:
   for plane in gpus or planes:
     for line in plane.lines:
       if gpus and not line.name.startswith("Stream"):
-        continue  # sums of the same kernels
+        continue  # other lines are sums of the same kernels
       for event in line.events:
         if gpus or any(name == "hlo_op" for name, _ in event.stats):
           yield event.name, event.duration_ns / 1e6

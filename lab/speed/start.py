@@ -1,12 +1,12 @@
-"""How long from the command to its first step: where nothing is compiled yet, and on the starts after that.
+"""Measures the time from the command to its first step: with an empty cache of programs, and later.
 
   python -m benchmarks.start --recipe roberta_tiny --shape 32x64
   python -m benchmarks.start --recipe roberta_base --shape 4x128
 
-Starts `python -m pretrain.main` on records that are prepared, each time in a new workdir, and kills it when
-the line of its first step is there: imports, reading, tracing, compiling and the step itself. The first start
-compiles into an empty cache, the others find it. One JSON line. The aim of a later start on two idle cores is
-6 s for a tiny recipe, 15 s for one of base size.
+Starts `python -m pretrain.main` on prepared records, each time in a new workdir, and kills it when it prints
+its first step. The time includes imports, reading, tracing, compiling and the step. The first start compiles
+into an empty cache, later ones use it. One JSON line. The target for a later start on two idle cores is 6 s
+for a tiny recipe and 15 s for a base-size recipe.
 """
 
 import os
@@ -25,9 +25,9 @@ from lab.speed.input import write_records
 
 
 def seconds_to_first_step(arguments: Sequence[str], *, cache: pathlib.Path) -> float:
-  """Starts the pretraining command with these flags and a cache of programs; kills it after its first step.
+  """Returns the seconds from the start of pretraining to its first step; then the command is killed.
 
-  DataError with the last line that it printed where it ends before.
+  `cache` is the directory of compiled programs. DataError, with the last printed line: it ended earlier.
   """
   environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(cache), "PYTHONUNBUFFERED": "1"}
   program, last = [sys.executable, "-m", "pretrain.main", *arguments], "nothing"
@@ -49,10 +49,10 @@ def seconds_to_first_step(arguments: Sequence[str], *, cache: pathlib.Path) -> f
 def main() -> None:
   """Prints the line."""
   parser = command.Parser(description=__doc__)
-  parser.add_argument("--recipe", default="roberta_tiny")
-  parser.add_argument("--shape", type=cases.shape, default=(32, 64))
-  parser.add_argument("--starts", type=int, default=3, help="after the one that compiles")
-  parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE")
+  parser.add_argument("--recipe", default="roberta_tiny", help="name in configs/")
+  parser.add_argument("--shape", type=cases.shape, default=(32, 64), help="of a batch")
+  parser.add_argument("--starts", type=int, default=3, help="starts after the first, which compiles")
+  parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="changed fields")
   asked = parser.parse_args()
   command.refuse_below_one(asked, "starts")
   batch, length = asked.shape

@@ -1,14 +1,14 @@
-"""Time and memory of a training step on this machine, by shape, devices and axis.
+"""Measures time and memory of a training step on this machine, by shape, devices and axis.
 
   python -m benchmarks.step --recipes roberta_base coco_lm_base --shapes 4x128 1x512 --repeats 5
   python -m benchmarks.step --recipes roberta_small --shapes 8x128 8x256 8x512 --set model.num_layers=4
   python -m benchmarks.step --recipes roberta_small --shapes 8x128 --devices 1 2 4 8 --axis fsdp
 
-The whole step on random tokens: masks, corruption, gradient, clipping, Adam, the guard against non-finite
-values. One JSON line for each case: seconds and CPU seconds of a step (medians), tokens per second, seconds
-to compile, the compiler's bytes of a device, FLOP of all products and their ratio to the formula, bytes of
-collectives by axis. --devices shares a fixed global batch among fake devices of a CPU: FLOP and bytes of one
-should fall as 1/N; the time of fake devices says nothing and is not measured.
+A step on random tokens includes masks, corruption, gradient, clipping, Adam and the guard against non-finite
+values. One JSON line for each case: median wall-clock and CPU seconds, tokens per second, seconds to compile,
+the compiler's bytes per device, FLOP of all products and their ratio to the formula, bytes of collectives by
+axis. --devices splits a fixed global batch over fake devices of a CPU: FLOP and bytes per device should fall
+as 1/N; the time of fake devices is meaningless and not measured.
 """
 
 import os
@@ -30,7 +30,7 @@ from pretrain.plan.program import parse
 
 
 def measure(config: ConfigDict, *, repeats: int, devices: int = 1) -> dict:
-  """Compiles a config's step, and times it where it is on one device."""
+  """Compiles a config's step, and times it if it uses one device; returns the line of results."""
   step = cases.Step(config, devices=jax.devices()[:devices])
   program = parse(step.compiled.as_text())
   line = {
@@ -55,11 +55,13 @@ def main() -> None:
   """Prints a line for each recipe, shape and number of devices."""
   parser = command.Parser(description=__doc__)
   parser.add_argument("--recipes", nargs="+", default=cases.BASE_RECIPES, help="names in configs/, or files")
-  parser.add_argument("--shapes", nargs="+", type=cases.shape, default=[(4, 128), (1, 512)])
+  parser.add_argument(
+    "--shapes", nargs="+", type=cases.shape, default=[(4, 128), (1, 512)], help="of batches"
+  )
   parser.add_argument("--devices", nargs="+", type=int, default=[1], help="that share each shape")
   parser.add_argument("--axis", choices=("data", "fsdp", "tensor"), default="data", help="of --devices")
   parser.add_argument("--repeats", type=int, default=5, help="timed steps")
-  parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE")
+  parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="changed fields")
   asked = parser.parse_args()
   for recipe in asked.recipes:
     for batch, length in asked.shapes:

@@ -1,1 +1,1 @@
-"""Rows of a paper's table, or arms of a study of our own, run with several seeds and compared."""
+"""Runs and compares the rows of a paper's table, or the arms of a study, with several seeds."""

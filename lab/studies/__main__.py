@@ -1,10 +1,11 @@
-"""Tables of ablations with several seeds: `python -m pretrain.ablations --paper=coco_lm --budget=STEPS ...`.
+"""Runs tables of ablations: `python -m pretrain.ablations --paper=coco_lm --budget=STEPS ...`.
 
 `--help` lists the flags. Exit codes are those of data/errors.py.
 """
 
 import argparse
 import dataclasses
+import logging
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -17,27 +18,29 @@ from lab.studies import cells, papers, table
 from lab.studies.cells import Asked
 from lab.studies.studies import FINE_TUNINGS, STUDIES, Study
 
+logger = logging.getLogger(__name__)
+
 _EPILOG = """\
-Every cell, a row with a seed, is an ordinary run in OUTPUT/ROW/seed_N/run, then the probes of pretrain.probe
-and, where they are asked for, the analyses of pretrain.analysis and searches of finetune.main, whose best
-models are scored on a test set. The same command goes on after a stop or a kill; several processes with the
+Every cell, a row with a seed, is an ordinary run in OUTPUT/ROW/seed_N/run, followed by the probes of
+pretrain.probe and, if requested, the analyses of pretrain.analysis and searches of finetune.main, whose best
+models are scored on a test set. The same command resumes after a stop or a kill; several processes with the
 same flags share the cells. The table is written after each cell.
-tagging_N: part of speech from N sentences of UD's English EWT in --data, the rate chosen of three on its
-development set. mnli, rte and so on: that task of --data/glue at one rate and batch size, scored on its
-development set.
+tagging_N: part of speech with N training sentences of UD's English EWT in --data; the development set selects
+one of three learning rates. mnli, rte and so on: that task of --data/glue with one learning rate and batch
+size, scored on its development set.
 
   python -m pretrain.ablations --paper=coco_lm --tiny --budget=4000 --data=annotated --output=coco_lm
   python -m pretrain.ablations --paper=coco_lm --tiny --budget=4000 --fine_tune=tagging_200 ...
   python -m pretrain.ablations --study=e1 --data=annotated --output=e1 --config.data.directory=records
 
---config.FIELD=VALUE changes a field of every run, as of pretrain.main.
+--config.FIELD=VALUE changes a field of every run, as for pretrain.main.
 
 Exit codes: 0 finished; 2 flags; 3 data, vocabulary or checkpoint; 5 storage; 75 stopped on request.
 """
 
 
 def parser() -> Parser:
-  """Flags of the command."""
+  """Returns the parser of the command's flags."""
   made = Parser(
     prog="python -m pretrain.ablations",
     description="Runs the rows of a table with several seeds and compares them.",
@@ -45,31 +48,33 @@ def parser() -> Parser:
   )
   what = made.add_mutually_exclusive_group(required=True)
   what.add_argument("--paper", help=f"a paper's table: {', '.join(papers.FAMILIES)}")
-  what.add_argument("--study", help=f"one of our own, lab/studies/studies.py: {', '.join(STUDIES)}")
-  made.add_argument("--budget", type=int, default=0, help="steps of a run; default: the study's")
+  what.add_argument("--study", help=f"a study of lab/studies/studies.py: {', '.join(STUDIES)}")
+  made.add_argument("--budget", type=int, default=0, help="steps per run; default: the study's")
   made.add_argument(
     "--seeds", type=int, default=0, help="number of seeds, from 0; default: 3, or the study's"
   )
-  made.add_argument("--rows", default="", help="by commas; default: all; what they need comes too")
-  made.add_argument("--tiny", action="store_true", help="a paper's rows in their tiny counterparts")
-  made.add_argument("--data", required=True, help="folder of annotated data, as of pretrain.probe")
-  made.add_argument("--only", default="", help="probes by commas, as of pretrain.probe; default: all")
+  made.add_argument("--rows", default="", help="with commas; default: all; rows that they need are added")
+  made.add_argument("--tiny", action="store_true", help="the tiny counterparts of a paper's rows")
+  made.add_argument("--data", required=True, help="folder of annotated data, as for pretrain.probe")
+  made.add_argument("--only", default="", help="probes with commas, as for pretrain.probe; default: all")
   made.add_argument(
-    "--fine_tune", default="", help=f"by commas, of {', '.join(FINE_TUNINGS)}; default: none, or the study's"
+    "--fine_tune",
+    default="",
+    help=f"of {', '.join(FINE_TUNINGS)}, with commas; default: the study's or none",
   )
   made.add_argument(
     "--output", default="", help="directory of cells and of the table; default: runs/ablations_NAME[_tiny]"
   )
   made.add_argument(
-    "--table", action="store_true", help="runs nothing, reads no data: the table of what is finished"
+    "--table", action="store_true", help="run nothing, read no data; print the table of finished cells"
   )
   return made
 
 
 def asked_for(argv: Sequence[str]) -> tuple[Asked, argparse.Namespace]:
-  """What is asked for, and the flags.
+  """Returns the requested table and the parsed flags.
 
-  Raises ConfigError or DataError: a flag, a row or a field is wrong, or data are not there.
+  ConfigError or DataError: a flag, a row or a field is wrong, or data are missing.
   """
   changes = [word for word in argv if word.startswith("--config.")]
   args = parser().parse_args([word for word in argv if word not in changes])
@@ -78,7 +83,7 @@ def asked_for(argv: Sequence[str]) -> tuple[Asked, argparse.Namespace]:
   elif args.study not in STUDIES:
     raise ConfigError(unknown("study", args.study, STUDIES))
   elif args.tiny:
-    raise ConfigError("--tiny is for --paper; a study says its sizes itself")
+    raise ConfigError("--tiny needs --paper; a study defines its own sizes")
   else:
     study = STUDIES[args.study]
   for flag in ("budget", "seeds"):
@@ -86,13 +91,13 @@ def asked_for(argv: Sequence[str]) -> tuple[Asked, argparse.Namespace]:
       raise ConfigError(f"--{flag}={getattr(args, flag)}: expected at least 1")
   budget = args.budget or study.budget
   if not budget:
-    raise ConfigError("--budget is missing: give the steps of a run, for example --budget=4000")
+    raise ConfigError("--budget is missing; set the steps of a run, for example --budget=4000")
   study = _only(study, command.names(args.rows))
   study = _fine_tuned(study, command.names(args.fine_tune))
   seeds = range(args.seeds or study.seeds)
   output = args.output or f"runs/ablations_{args.paper or args.study}{'_tiny' * args.tiny}"
   asked = Asked(study, seeds, budget, pathlib.Path(output), args.data, args.only, changes)
-  if not args.table:  # which may be drawn where neither records nor data are
+  if not args.table:  # the table needs neither records nor data
     _find_data(study, args)
     _check_configs(asked)
   return asked, args
@@ -107,7 +112,7 @@ def _check_configs(asked: Asked) -> None:
 
 
 def _only(study: Study, names: Sequence[str]) -> Study:
-  """A study with these rows, their bases and the rows that they begin with; without names all of them."""
+  """Returns a study with these rows and the rows that they need; without names, all rows."""
   for name in names:
     if name not in study.arms:
       raise ConfigError(unknown("row", name, study.arms))
@@ -119,7 +124,7 @@ def _only(study: Study, names: Sequence[str]) -> Study:
 
 
 def _fine_tuned(study: Study, names: Sequence[str]) -> Study:
-  """A study with these fine-tunings, without names its own."""
+  """Returns a study with these fine-tunings; without names, its own."""
   for name in names:
     if name not in FINE_TUNINGS:
       raise ConfigError(unknown("fine-tuning", name, FINE_TUNINGS))
@@ -127,12 +132,11 @@ def _fine_tuned(study: Study, names: Sequence[str]) -> Study:
 
 
 def _find_data(study: Study, args: argparse.Namespace) -> None:
-  """DataError: what its fine-tunings or probes read is not there."""
   data = pathlib.Path(args.data)
   for name in study.fine_tunings:
     paths, needs = cells.files_of(name, data)
     if None in paths.values():
-      raise DataError(f"{data}: {name} needs {needs}, plain or .gz; they are not all there")
+      raise DataError(f"{data}: {name} needs {needs}, plain or .gz; some are missing")
   folder = probe_sets.Folder(data, probing.TRAIN_SENTENCES, probing.PAIRS)
   probe_sets.find(folder, command.names(args.only))
 
@@ -153,11 +157,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     if not args.table:
       try:
-        cells.run(asked, lambda line: print(line, flush=True), publish)
+        cells.run(asked, publish)
       except cells.Stopped:
-        print("Stopped as asked; the same command goes on")
+        logger.info("Stopped as asked; the same command goes on")
         return command.STOPPED
-    table.report(asked, table.read(asked)).publish(asked.output, print)
+    table.report(asked, table.read(asked)).publish(asked.output)
     return 0
 
   return command.exit_code(work, stopped="stopped; run the same command again to go on")

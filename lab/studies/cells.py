@@ -1,13 +1,13 @@
-"""Cells of a table, an arm with a seed each: what they run, one after another, and what is finished.
+"""Runs the cells of a table (an arm with a seed), and tracks which commands are finished.
 
-A cell is a folder with an ordinary workdir of `pretrain.main` and the reports of the commands that look at
-it. `done.json` holds the commands that have ended, so a stopped cell goes on with the next one, and one that
-is asked for more runs that alone. Fine-tuning is another program too: of it only its flags and its report
-are known here.
+A cell is a folder with an ordinary workdir of `pretrain.main` and the reports of later commands. `done.json`
+lists the finished commands, so a stopped cell resumes with the next one, and a cell with additional commands
+runs only those. Fine-tuning is another program: this module uses only its flags and its report.
 """
 
 import contextlib
 import json
+import logging
 import pathlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -25,51 +25,53 @@ from lab.studies.studies import FINE_TUNINGS, Arm, Study
 from pretrain.command import flags
 from pretrain.logs import metrics
 
+logger = logging.getLogger(__name__)
+
 DONE = "done.json"
-# {name of a side: the fields that make it}; the untrained encoder has the checkpoint's shape and vocabulary.
+# {side: fields of fine-tuning}; the untrained encoder has the checkpoint's shape and vocabulary.
 SIDES = {"pretrained": {}, "untrained": {"from_scratch": True}}
-_SCORES = "_scores"  # behind a side's name, the folder of its scores
+_SCORES = "_scores"  # suffix of a side's folder of scores
 SPLITS = ("train", "dev", "test")  # of the treebank
 
 
 class Stopped(Exception):
-  """A run was asked to stop and has saved everything."""
+  """Raised when a run stopped on request, with everything saved."""
 
 
 class Cell(NamedTuple):
-  """A row and a seed."""
+  """A row of the table with a seed."""
 
   arm: str
   seed: int
 
 
 class Asked(NamedTuple):
-  """What is to be run, and where."""
+  """The requested table: its study, seeds, budget and folders."""
 
   study: Study
   seeds: Sequence[int]
   budget: int  # steps
   output: pathlib.Path
   data: str  # folder of annotated data
-  only: str  # probes by commas; '': all
+  only: str  # probes, separated by commas; '': all
   changes: Sequence[str]  # --config.FIELD=VALUE for every run
 
   @property
   def cells(self) -> list[Cell]:
-    """Seed by seed, so that pairs are whole early."""
+    """All cells, seed by seed, so that all rows of a seed can be compared early."""
     return [Cell(arm, seed) for seed in self.seeds for arm in self.study.arms]
 
   def folder(self, cell: Cell) -> pathlib.Path:
-    """The directory of its workdir and reports."""
+    """Returns the directory of a cell's workdir and reports."""
     return self.output / cell.arm / f"seed_{cell.seed}"
 
   def steps(self, arm: Arm) -> list[int]:
-    """Those at which an arm is looked at, the last of its runs last."""
+    """Returns the steps at which an arm is evaluated, ascending; the last one ends its runs."""
     total = max(round(self.budget * arm.share), 1)
     return sorted({max(round(total * point), 1) for point in self.study.points})
 
   def commands(self, cell: Cell) -> list[list[str]]:
-    """Programs and flags, with {cell}, {data} and {output} for places."""
+    """Returns a cell's programs with their flags; {cell}, {data}, {output} are placeholders of paths."""
     arm = self.study.arms[cell.arm]
     steps = self.steps(arm)
     fields = dict(arm.fields)
@@ -98,13 +100,13 @@ class Asked(NamedTuple):
     return list(SIDES) if self.study.has_start else ["pretrained"]
 
   def fine_tunings(self, last: int) -> dict[str, int]:
-    """{folder of scores, in a cell's: step of the encoder}, whose last step is given."""
+    """Returns {folder of scores, relative to the cell: step of the encoder}; `last` is the final step."""
     steps = {"pretrained": last, "untrained": 0}
     names = self.study.fine_tunings
     return {_scores(name, side): steps[side] for name in names for side in self._sides}
 
   def filled(self, command: Sequence[str], cell: Cell) -> list[str]:
-    """A command with its places."""
+    """Returns a command with placeholders replaced by paths and values."""
     places = {"{cell}": str(self.folder(cell)), "{data}": self.data, "{output}": str(self.output)}
     for tuning in self.study.fine_tunings:
       files_there, _ = files_of(tuning, pathlib.Path(self.data))
@@ -118,13 +120,13 @@ class Asked(NamedTuple):
 
 
 def run_config(asked: Asked, arm: str) -> ConfigDict:
-  """The config of an arm's runs, that of seed 0; ConfigError where pretraining would refuse it."""
+  """Returns the config of an arm's run with seed 0; ConfigError if it is invalid for pretraining."""
   cell = Cell(arm, 0)
   return flags.read_arguments(asked.filled(asked.commands(cell)[0], cell)[1:]).config
 
 
 def _weights(asked: Asked, arm: str, seed: int) -> str:
-  """The mean weights of an arm's generator heads at the end of its run, by commas; equal ones before."""
+  """Returns the final mean weights of an arm's generator heads, separated by commas; equal if unfinished."""
   run = asked.folder(Cell(arm, seed)) / "run"
   curves = logs.series(
     metrics.read(run) if run.is_dir() else [], r"train/mixture_weight_(?:layer|generator)_(\d+)"
@@ -137,7 +139,7 @@ def _weights(asked: Asked, arm: str, seed: int) -> str:
 
 
 def files_of(tuning: str, data: pathlib.Path) -> tuple[dict[str, pathlib.Path | None], str]:
-  """{place in its fields: path, None: not there} of a fine-tuning, and what it needs, for a message."""
+  """Returns {placeholder: path or None if missing} of a fine-tuning, and its needs for a message."""
   if FINE_TUNINGS[tuning].scored_on:
     needs = f"UD_English-EWT/ with {', '.join(f'*-ud-{split}*.conllu' for split in SPLITS)}"
     return {split: annotated.treebank(data, split) for split in SPLITS}, needs
@@ -147,12 +149,11 @@ def files_of(tuning: str, data: pathlib.Path) -> tuple[dict[str, pathlib.Path | 
 
 
 def _scores(tuning: str, side: str) -> str:
-  """The folder of scores, in a cell's."""
   return f"{tuning}/{side}{_SCORES if FINE_TUNINGS[tuning].scored_on else ''}"
 
 
 def _fine_tuning(name: str, side: str, *, seed: int, step: int) -> list[list[str]]:
-  """The search on one side and the scores of its best model; both sides have the same rows and seeds."""
+  """Returns the commands that fine-tune one side and score its best model; rows and seeds are equal."""
   what, folder = FINE_TUNINGS[name], f"{{cell}}/{name}/{side}"
   fields = {"checkpoint": "{cell}/run", "checkpoint_step": step, **what.fields, **SIDES[side], "seed": seed}
   made = [["finetune.main", f"--config={what.config}", f"--workdir={folder}", *_flags(fields)]]
@@ -168,14 +169,14 @@ def _flags(fields: Mapping[str, Any]) -> list[str]:
 
 
 def finished(asked: Asked, cell: Cell) -> Mapping[str, Any] | None:
-  """What a finished cell's file says; None: it is not finished. ConfigError: other commands made it."""
+  """Returns the content of a finished cell's `done.json`, else None; ConfigError if the flags differ."""
   found = _ended(asked, cell)
   is_whole = "diverged" in found or all(one in found["commands"] for one in asked.commands(cell))
   return found if is_whole else None
 
 
 def _ended(asked: Asked, cell: Cell) -> dict[str, Any]:
-  """What the file of a cell says, which may have ended fewer commands or more; errors as of `finished`."""
+  """Returns the content of a cell's `done.json`, with any number of commands; errors as for `finished`."""
   path = asked.folder(cell) / DONE
   if not path.is_file():
     return {"commands": []}
@@ -184,24 +185,24 @@ def _ended(asked: Asked, cell: Cell) -> dict[str, Any]:
     made = record["commands"]
   except (ValueError, KeyError, TypeError) as error:
     raise DataError(
-      f"{path} is damaged ({errors.named_reason(error)}); remove it, and the cell is looked at again"
+      f"{path} is damaged ({errors.named_reason(error)}); remove it to evaluate the cell again"
     ) from error
   expected = asked.commands(cell)
   if not all(one in made for one in expected) and not all(one in expected for one in made):
     differing = [word for one in expected for word in one if not any(word in old for old in made)]
     raise ConfigError(
       f"{path.parent} was made with other flags than {' '.join(differing) or 'these'}; use another --output, "
-      "or give the flags that it was made with"
+      "or the same flags"
     )
   return record
 
 
-def run(asked: Asked, say: Callable[[str], None], finish: Callable[[], None]) -> None:
-  """Runs what is open, and calls `finish` after each cell; cells of other processes are left to them.
+def run(asked: Asked, finish: Callable[[], None]) -> None:
+  """Runs unfinished cells, and calls `finish` after each; skips cells that other processes are running.
 
   Raises:
-    Stopped: a run was asked to stop; the next call goes on there.
-    UserError: a command failed, with its line.
+    Stopped: a run stopped on request; the next call resumes there.
+    UserError: a command failed, with its message.
   """
   for cell in asked.cells:
     folder, arm = asked.folder(cell), asked.study.arms[cell.arm]
@@ -213,25 +214,25 @@ def run(asked: Asked, say: Callable[[str], None], finish: Callable[[], None]) ->
       try:
         held.enter_context(files.locked(folder / "lock", busy=f"{folder} is at work", advice="wait for it"))
       except DataError as error:
-        say(str(error))
+        logger.info(str(error))
         continue
       waits = [name for name in arm.earlier if finished(asked, Cell(name, cell.seed)) is None]
       if waits:
-        say(f"{cell.arm}, seed {cell.seed}: waits for {', '.join(waits)}")
+        logger.info(f"{cell.arm}, seed {cell.seed}: waits for {', '.join(waits)}")
         continue
       if finished(asked, cell) is None:
-        _run(asked, cell, say)
+        _run(asked, cell)
     finish()
 
 
-def _run(asked: Asked, cell: Cell, say: Callable[[str], None]) -> None:
+def _run(asked: Asked, cell: Cell) -> None:
   folder, record = asked.folder(cell), _ended(asked, cell)
   for command in asked.commands(cell):
     if command in record["commands"]:
       continue
-    say(f"{cell.arm}, seed {cell.seed}: {command[0]}, log in {folder / 'log'}")
+    logger.info(f"{cell.arm}, seed {cell.seed}: {command[0]}, log in {folder / 'log'}")
     with errors.writing(folder / "log"), open(folder / "log", "a", encoding="utf-8") as log:
-      code, line = run_child([sys.executable, "-m", *asked.filled(command, cell)], relay=False, stdout=log)
+      code, line = run_child([sys.executable, "-m", *asked.filled(command, cell)], relay=False, log=log)
     if code == STOPPED:
       raise Stopped
     if code == DivergedError.exit_code:  # a result of the row

@@ -1,4 +1,4 @@
-"""What the commands of a cell found, from the reports that they wrote."""
+"""Reads the results of a cell from the reports of its commands."""
 
 import json
 import pathlib
@@ -16,11 +16,9 @@ _STEP = re.compile(r" step (\d+)$")
 def read(
   cell: pathlib.Path, *, analyses: Sequence[str], fine_tunings: Mapping[str, int], last: int
 ) -> Values:
-  """What the reports in a cell's folder say, of fine-tunings {path of scores: step}.
+  """Returns the values in all reports of a cell; `fine_tunings` are {path of scores: step}.
 
-  What an analysis found at no step is of the `last` one.
-
-  Raises DataError where a report is not there or damaged.
+  Values of an analysis without a step are assigned to step `last`. DataError: a report is missing or damaged.
   """
   values = dict(_probes(_rows(cell / "probe" / "probe.json")))
   for name in analyses:
@@ -54,7 +52,7 @@ def _analysis(
   name: str, rows: Sequence[Mapping[str, Any]], last: int
 ) -> Iterator[tuple[tuple[int, str], float]]:
   for row in rows:
-    if "token" in row:  # one of a list of examples, which other runs do not have
+    if "token" in row:  # an example, which differs between runs
       continue
     kind = ", ".join(text for key, text in row.items() if isinstance(text, str) and key != "checkpoint")
     for key, value in row.items():

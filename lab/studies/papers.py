@@ -1,4 +1,4 @@
-"""The ablation table of a paper as a study: its recipe, and every row beside it."""
+"""Converts the ablation table of a paper to a study: its recipe and its rows."""
 
 import re
 
@@ -7,14 +7,14 @@ from configs.ablations.table import FAMILIES
 from data.errors import ConfigError, unknown
 from lab.studies.studies import Arm, Study
 
-# Fields without a value before another run has ended, and the row whose run gives it; '': the recipe's own.
+# Fields whose value is the workdir of another row's run, and that row; '': the recipe's own run.
 _GIVEN_BY = {"generator.init_from": "", "model.freeze_embeddings_from": "mlm_small"}
-_LEARNED = ("generator.mixture_weights",)  # by the recipe's own run
+_LEARNED = ("generator.mixture_weights",)  # fields whose value is a result of the recipe's own run
 _NUMBER = re.compile(r"\d+\.\d")
 
 
 def study(family: str, *, is_tiny: bool) -> Study:
-  """The rows of a paper; ConfigError: no such paper."""
+  """Returns the study with the rows of a paper; ConfigError if the paper is unknown."""
   if family not in FAMILIES:
     raise ConfigError(unknown("paper", family, FAMILIES))
   module, arms = FAMILIES[family], dict[str, Arm]()
@@ -32,7 +32,7 @@ def study(family: str, *, is_tiny: bool) -> Study:
 
 
 def _is_there(rows: dict[str, Row], name: str) -> bool:
-  """Whether an earlier row has the same tiny counterpart, as those of two sizes do."""
+  """Returns whether an earlier row has the same tiny counterpart, as rows of two sizes have."""
 
   def tiny(row: Row) -> tuple:
     return (row.tiny_recipe, row.tiny_changes or row.changes)
@@ -42,7 +42,7 @@ def _is_there(rows: dict[str, Row], name: str) -> bool:
 
 
 def difference(row: str, base: str) -> str:
-  """'MNLI -0.1/-0.1, average -0.4': results of a row minus those of its base, '' where they are of others."""
+  """Returns a row's results minus its base's, 'MNLI -0.1/-0.1'; '' if the metrics are not the same."""
   if not _NUMBER.search(row) or _NUMBER.sub("", row) != _NUMBER.sub("", base):
     return ""
   others = iter(_NUMBER.findall(base))

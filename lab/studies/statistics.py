@@ -1,4 +1,4 @@
-"""Differences over seeds."""
+"""Computes paired differences over seeds, with confidence intervals."""
 
 import math
 from collections.abc import Mapping
@@ -7,21 +7,21 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-LEVEL = 0.95  # of an interval
+LEVEL = 0.95  # of the confidence interval
 
 
 class Difference(NamedTuple):
-  """A mean of differences of the same seeds; without an interval where there is one seed."""
+  """The mean of differences between equal seeds; low and high are None with one seed."""
 
   mean: float
   low: float | None
   high: float | None
   seeds: int
-  above: int  # of them, seeds with a difference above 0
+  above: int  # number of seeds with a difference above 0
 
 
 def paired(values: Mapping[int, float], base: Mapping[int, float]) -> Difference | None:
-  """{seed: value} minus {seed: value} with Student's interval at `LEVEL`; None if no seed is in both."""
+  """Returns the mean difference of equal seeds with Student's interval at LEVEL; None without pairs."""
   seeds = sorted(values.keys() & base.keys())
   if not seeds:
     return None

@@ -1,7 +1,7 @@
-"""Studies of our own: arms that differ in one idea, and the figures that were named before the runs.
+"""This project's studies: arms that differ in one idea, and metrics that were chosen before the runs.
 
 Command: python -m pretrain.ablations --study=e1 --data=annotated --output=e1
-Source: docs/results/proof.md has hypotheses, targets and results; a study here is the table of its arms.
+Source: docs/results/proof.md has hypotheses, targets and results; a study here lists its arms.
 """
 
 import dataclasses
@@ -17,22 +17,22 @@ _UPOS = "ADJ,ADP,ADV,AUX,CCONJ,DET,INTJ,NOUN,NUM,PART,PRON,PROPN,PUNCT,SCONJ,SYM
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
-  """One row of a table: runs that differ by their seeds alone."""
+  """A row of a table: runs that differ only in their seeds."""
 
-  config: str  # as `pretrain.main --config` takes it
-  fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # on top, by dotted name
-  base: str = ""  # name of the arm that it is compared with
-  paper: str = ""  # what a paper reports of it, and
-  paper_base: str = ""  # of its base
-  after: Mapping[str, str] = dataclasses.field(default_factory=dict)  # {field: arm whose workdir it names}
-  # {field: arm whose mean mixture weights, of the same seed, are its value}
+  config: str  # value of `pretrain.main --config`
+  fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # changed fields, by dotted name
+  base: str = ""  # arm with which it is compared
+  paper: str = ""  # the paper's result
+  paper_base: str = ""  # the paper's result of the base
+  after: Mapping[str, str] = dataclasses.field(default_factory=dict)  # field -> arm whose workdir it names
+  # field -> arm whose final mean mixture weights, of the same seed, are its value
   learned: Mapping[str, str] = dataclasses.field(default_factory=dict)
   share: float = 1.0  # of the budget
-  against: tuple[str, ...] = ()  # names of arms that it is compared with besides its base
+  against: tuple[str, ...] = ()  # further arms with which it is compared
 
   @property
   def earlier(self) -> tuple[str, ...]:
-    """Names of the arms whose runs it needs."""
+    """The arms whose runs must be finished first."""
     return (*self.after.values(), *self.learned.values())
 
 
@@ -40,41 +40,41 @@ class Arm:
 class FineTuning:
   """A search of `finetune.main` on a cell's last checkpoint.
 
-  {train}, {dev} and {test} in a value are the files of UD's English EWT in the folder of annotated data, and
-  the name of a GLUE task, such as {rte}, is the folder with that task's there.
+  In values, {train}, {dev} and {test} are replaced by the files of UD's English EWT in the annotated data,
+  and the name of a GLUE task, such as {rte}, by the folder with its files.
   """
 
-  config: str  # as `finetune.main --config` takes it
-  fields: Mapping[str, Any]  # on top, by dotted name
-  # Rows for the best model, as `finetune.evaluate --data` takes them; '': the search's own scores count.
+  config: str  # value of `finetune.main --config`
+  fields: Mapping[str, Any]  # changed fields, by dotted name
+  # Data for `finetune.evaluate --data` with the best model; '': use the search's own scores.
   scored_on: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-  """A table: its arms, those first that others begin with, and what is asked of each."""
+  """A table: its arms, in order of their dependencies, and how each is evaluated."""
 
   title: str
   arms: Mapping[str, Arm]
-  budget: int = 0  # steps; 0: the user's to say
+  budget: int = 0  # steps per run; 0: the user must set it
   seeds: int = 3
-  points: tuple[float, ...] = (1.0,)  # shares of an arm's steps at which it is looked at
-  has_start: bool = False  # whether it is looked at before its first step too
+  points: tuple[float, ...] = (1.0,)  # fractions of an arm's steps at which it is evaluated
+  has_start: bool = False  # also evaluate it before the first step
   analyses: tuple[str, ...] = ()  # of `python -m pretrain.analysis`
-  # Names in `FINE_TUNINGS`; where `has_start`, of the untrained encoder too.
+  # Names in `FINE_TUNINGS`; with `has_start` also applied to the untrained encoder.
   fine_tunings: tuple[str, ...] = ()
-  primary: tuple[str, ...] = ()  # measures that were named before the runs
+  primary: tuple[str, ...] = ()  # measures that were chosen before the runs
 
 
 def _tagging(sentences: int) -> FineTuning:
-  """Part of speech from so many sentences, drawn with the seed; rate and stop by the development set."""
+  """Returns part-of-speech tagging with so many training sentences; the development set tunes it."""
   fields = {
     "own.task": "tagging",
     "data.train_file": "{train}",
     "data.dev_file": "{dev}",
     "data.text": "2",
     "data.label": "4",
-    "data.labels": _UPOS,  # 50 sentences lack some
+    "data.labels": _UPOS,  # all of them: 50 sentences lack some
     "data.train_rows": sentences,
     "search.batch_sizes": (16,),
     "search.learning_rates": (3e-4, 1e-3, 3e-3),
@@ -84,7 +84,7 @@ def _tagging(sentences: int) -> FineTuning:
 
 
 def _glue(task: str) -> FineTuning:
-  """A GLUE task at one rate and batch size, one run, scored on its development set, as in the papers."""
+  """Returns a GLUE task with one learning rate, batch size and run, scored on its development set."""
   fields = {"tasks": task, "data.directory": f"{{{task}}}", "search.cells": "one", "search.num_seeds": 1}
   return FineTuning("configs/finetune_glue.py", fields)
 
@@ -109,7 +109,7 @@ def _row(name: str, base: str = "") -> Arm:
 _MLM = Arm("configs/roberta_tiny.py", _VOCAB)
 _EIGHTHS = (0.125, 0.25, 0.5, 1.0)
 _AMOS = "configs/amos_tiny.py"
-# The scores of 320 positions at once take a tenth less time on a CPU core than all 960 of three heads.
+# On a CPU core, chunks of 320 positions take a tenth less time than all 960 of three heads at once.
 _AMOS_FIELDS = _VOCAB | {"model.vocab_chunk_rows": 320}
 
 

@@ -1,6 +1,6 @@
-"""One table of all cells: means over seeds, and what they differ from their base by."""
+"""Makes the table of all cells: means over seeds, and differences from each row's base."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from data.tables import Column, Report, Row, text_column
@@ -10,15 +10,15 @@ from lab.studies.statistics import LEVEL, paired
 
 
 class Found(NamedTuple):
-  """What cells gave."""
+  """Results of the cells."""
 
-  values: Mapping[Cell, measured.Values]
-  diverged: Mapping[Cell, str]
-  missing: Sequence[Cell]
+  values: dict[Cell, measured.Values]
+  diverged: dict[Cell, str]
+  missing: list[Cell]
 
 
 def read(asked: Asked) -> Found:
-  """Reads the measures of all finished cells; errors as of `cells.finished` and `measured.read`."""
+  """Reads the results of all finished cells; errors as for `cells.finished` and `measured.read`."""
   results = Found({}, {}, [])
   for cell in asked.cells:
     done = finished(asked, cell)
@@ -38,7 +38,7 @@ def read(asked: Asked) -> Found:
 
 
 def report(asked: Asked, found: Found) -> Report:
-  """A row for each measure, arm, step and base."""
+  """Returns the report with a row for each measure, arm, step and base."""
   study = asked.study
   measures = dict.fromkeys(study.primary)
   measures |= dict.fromkeys(name for values in found.values.values() for _, name in values)
@@ -74,7 +74,6 @@ def report(asked: Asked, found: Found) -> Report:
 def _rows(
   asked: Asked, values: Mapping[Cell, measured.Values], measure: str, name: str
 ) -> list[dict[str, Any]]:
-  """Rows of one measure and arm: at each step beside its base, or beside its own start and first step."""
   arm = asked.study.arms[name]
 
   def at(name: str, step: int) -> dict[int, float]:

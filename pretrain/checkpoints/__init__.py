@@ -1,1 +1,1 @@
-"""A run's directory: checkpoints saved, verified, continued from, and opened to be used."""
+"""A run's directory: saves, verifies, resumes and opens checkpoints."""

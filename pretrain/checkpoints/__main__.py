@@ -1,14 +1,15 @@
-"""Checkpoints by hand: what a run has saved, whether it is sound, what differs, averages, and removal.
+"""Inspects and manages checkpoints: lists, verifies, compares, averages and removes them.
 
   python -m pretrain.checkpoints list runs/coco_lm_base
   python -m pretrain.checkpoints average runs/coco_lm_base --last=5 --output=averaged
 
 DIR is the workdir of a run, its `checkpoints`, or the directory of one step. Exit codes are those of
-data/errors.py: 3 where `verify` finds damage.
+data/errors.py: 3 if `verify` finds damage.
 """
 
 import hashlib
 import json
+import logging
 import pathlib
 import re
 import shutil
@@ -31,22 +32,25 @@ from pretrain.mesh import trees
 from pretrain.reading import prepared
 from pretrain.reading import skips as skipping
 from pretrain.settings import feed
+from pretrain.settings.run import reading_settings
+
+logger = logging.getLogger(__name__)
 
 Path = pathlib.Path
 
 
 class Entry(NamedTuple):
-  """A directory among the checkpoints of a run."""
+  """A directory in the checkpoints of a run."""
 
   path: Path
-  step: int | None  # None: set aside, or not written to its end
+  step: int | None  # None: renamed as damaged, or incomplete
   size: int  # bytes
   saved: float  # seconds since 1970
 
 
 def parser() -> Parser:
-  """The commands and their flags."""
-  made = Parser(prog="python -m pretrain.checkpoints", description="Look at and tidy what runs have saved.")
+  """Returns the parser of the commands and their flags."""
+  made = Parser(prog="python -m pretrain.checkpoints", description="Inspect and manage checkpoints.")
   commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
   def add(name: str, text: str, *, bucket: str = FETCHED) -> Parser:
@@ -55,35 +59,33 @@ def parser() -> Parser:
     command.add_argument("directory", metavar="DIR", type=Path, bucket=bucket, help=text)
     return command
 
-  add("list", "every step: size, when it was saved, whether its digests are listed; and what was set aside")
-  add("show", "what the newest step, or the one named, says of itself, as JSON")
-  add("verify", "reads every file and compares it with the digests that were saved with it")
-  diff = add("diff", "two steps: fields of the config that differ, and how far each parameter moved")
-  text = "the second, a workdir or one step of it"
+  add("list", "list all steps with size, time and digests, and directories that were renamed as damaged")
+  add("show", "print the config, data and parameter counts of a step (default: the newest) as JSON")
+  add("verify", "read every file and compare it with its saved digest")
+  diff = add("diff", "compare two steps: config fields that differ, and the change of each parameter")
+  text = "the second workdir, or one step of it"
   diff.add_argument("other", metavar="OTHER", type=Path, bucket=FETCHED, help=text)
-  average = add("average", "the mean of the parameters of the newest steps, as a checkpoint to export")
-  average.add_argument("--last", type=int, default=5, help="how many steps")
+  average = add("average", "write the mean of the parameters of the newest steps as a checkpoint")
+  average.add_argument("--last", type=int, default=5, help="number of steps")
   text = "directory to write, new or empty"
   average.add_argument("--output", type=Path, required=True, bucket=SENT, help=text)
-  examples = add(
-    "examples", "the records and texts that steps took, as JSON lines, with a sha256 of their ids"
-  )
-  text = "numbers of the first and the last update, from 1"
+  examples = add("examples", "print the records and texts of steps as JSON lines, with a sha256 of their ids")
+  text = "numbers of the first and last step, from 1"
   examples.add_argument("--steps", required=True, metavar="A:B", help=text)
   prune = add(
-    "prune", "removes older steps of a run that is not at work, never the newest sound one", bucket=""
+    "prune", "remove older steps of a run that has ended, but never the newest undamaged one", bucket=""
   )
-  prune.add_argument("--keep", type=int, required=True, help="how many of the newest steps stay")
-  prune.add_argument("--keep_steps", type=int, nargs="+", default=[], help="steps that stay too")
-  prune.add_argument("--set_aside", action="store_true", help="also remove what was set aside as damaged")
-  prune.add_argument("--dry_run", action="store_true", help="only say what would be removed")
+  prune.add_argument("--keep", type=int, required=True, help="number of newest steps to keep")
+  prune.add_argument("--keep_steps", type=int, nargs="+", default=[], help="more steps to keep")
+  prune.add_argument("--set_aside", action="store_true", help="also remove directories renamed as damaged")
+  prune.add_argument("--dry_run", action="store_true", help="only print what would be removed")
   return made
 
 
 def entries(directory: Path) -> list[Entry]:
-  """The steps in `directory` in order, then what was set aside or not written to its end.
+  """Returns the steps in `directory` in order, then renamed or incomplete directories.
 
-  DataError: it holds neither.
+  DataError: there are none.
   """
   folder = directory / checkpoint.DIRECTORY
   folder = folder if folder.is_dir() else directory
@@ -95,7 +97,7 @@ def entries(directory: Path) -> list[Entry]:
       size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
       listed.append(Entry(path, step, size, path.stat().st_mtime))
   if not listed:
-    checkpoint.step_path(directory)  # a step by itself, or an error that says what is there
+    checkpoint.step_path(directory)  # raises unless `directory` itself is a step
     path = directory.absolute()
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     return [Entry(path, int(path.name), size, path.stat().st_mtime)]
@@ -106,7 +108,7 @@ def show_list(directory: Path) -> None:
   """Prints a line for each entry."""
   for entry in entries(directory):
     saved = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.saved))
-    state = "set aside, or not whole"
+    state = "renamed as damaged, or incomplete"
     if entry.step is not None:
       known = (entry.path / integrity.NAME).is_file()
       state = f"run {integrity.run_id(entry.path) or 'unknown'}" if known else "no digests (older version)"
@@ -114,7 +116,7 @@ def show_list(directory: Path) -> None:
 
 
 def show(directory: Path) -> None:
-  """Prints what a step says of itself: its meta, its parameters and its bytes."""
+  """Prints a step's meta, parameter counts and path as JSON."""
   path = checkpoint.step_path(directory)
   params, meta = checkpoint.load_params(path)
   leaves = trees.by_path(params)
@@ -126,23 +128,23 @@ def show(directory: Path) -> None:
 
 
 def verify(directory: Path) -> None:
-  """Prints what is known of each step; DataError names the steps that are damaged."""
+  """Prints the state of each step; raises DataError with the damaged steps."""
   damaged, steps = [], [entry for entry in entries(directory) if entry.step is not None]
   for entry in steps:
     problem = integrity.problem(entry.path)
     if problem:
       damaged.append(entry.path.name)
     elif not (entry.path / integrity.NAME).is_file():
-      problem = "saved by a version that listed no digests; nothing is known"
+      problem = "unknown: saved by a version without digests"
     print(f"step {entry.path.name}: {problem or 'sound'}")
   runs = {integrity.run_id(entry.path) for entry in steps} - {""}
   if damaged or len(runs) > 1 or not steps:
     what = f"step {', '.join(damaged)} damaged" if damaged else f"steps of {len(runs)} runs"
-    raise DataError(f"{directory}: {what}; bring them back from a copy, or let the run set them aside")
+    raise DataError(f"{directory}: {what}; restore them from a copy, or resume the run, which renames them")
 
 
 def diff(first: Path, second: Path) -> None:
-  """Prints fields that differ, and the relative distance of each parameter: |second - first| / |first|."""
+  """Prints fields that differ, and the relative change of each parameter: |second - first| / |first|."""
   (params, meta), (other, other_meta) = checkpoint.load_params(first), checkpoint.load_params(second)
   print(f"step {meta['step']:,} -> {other_meta['step']:,}")
   fields, others = resume.flatten(meta["config"]), resume.flatten(other_meta["config"])
@@ -165,14 +167,14 @@ def diff(first: Path, second: Path) -> None:
 
 
 def average(directory: Path, *, last: int, output: Path) -> None:
-  """Writes the mean of the parameters of the `last` steps, in float64, as a checkpoint of its own."""
+  """Writes the mean of the parameters of the `last` steps, computed in float64, as a new checkpoint."""
   files.refuse_others(output)
   steps = [entry for entry in entries(directory) if entry.step is not None]
   if not 2 <= last <= len(steps):
-    raise ConfigError(f"--last={last}: {directory} has {len(steps)} steps; give 2 to {len(steps)}")
+    raise ConfigError(f"--last={last}: {directory} has {len(steps)} steps; expected 2 to {len(steps)}")
   chosen = [entry.path for entry in steps[-last:]]
   if len(runs := {integrity.run_id(path) for path in chosen}) > 1:
-    raise DataError(f"{directory}: the steps are of {len(runs)} runs; their mean would mean nothing")
+    raise DataError(f"{directory}: the steps come from {len(runs)} runs; expected one")
   sums: dict[str, np.ndarray] = {}
   for path in chosen:
     params, meta = checkpoint.load_params(path)
@@ -187,61 +189,62 @@ def average(directory: Path, *, last: int, output: Path) -> None:
     if vocabulary.is_dir():
       shutil.copytree(vocabulary, aside / "vocabulary")
     saved_model.save_params(aside, mean, kept | {"averaged": averaged}, step=averaged[-1])
-  print(f"Wrote {output}: the mean of steps {', '.join(map(str, averaged))}")
+  logger.info(f"Wrote {output}: the mean of steps {', '.join(map(str, averaged))}")
 
 
 def prune(
   directory: Path, *, keep: int, keep_steps: Sequence[int], set_aside: bool, dry_run: bool
 ) -> list[Path]:
-  """Removes steps but the newest `keep` and `keep_steps`; returns what it removed, or would.
+  """Removes all steps except the newest `keep` and `keep_steps`; returns the removed paths.
 
-  DataError: a run is at work there, or no step that stays is sound.
+  With `dry_run` nothing is removed. DataError: a run is active there, or all steps to keep are damaged.
   """
   if keep < 1:
-    raise ConfigError(f"--keep={keep}: at least one step must stay; to remove a run, remove its directory")
+    raise ConfigError(f"--keep={keep}: expected at least 1; to remove a run, remove its directory")
   if not (directory / checkpoint.DIRECTORY).is_dir():
-    raise ConfigError(f"{directory}: has no {checkpoint.DIRECTORY}; give the workdir of a run")
+    raise ConfigError(f"{directory} has no {checkpoint.DIRECTORY}; expected the workdir of a run")
   with workdir_files.owned(directory):
     listed = entries(directory)
     steps = [entry for entry in listed if entry.step is not None]
     stays = [*steps[-keep:], *(entry for entry in steps[:-keep] if entry.step in keep_steps)]
     if all(integrity.problem(entry.path) for entry in stays):
-      raise DataError(f"{directory}: none of the steps that would stay is sound; nothing was removed")
+      raise DataError(f"{directory}: all steps to keep are damaged; nothing was removed")
     goes = [entry for entry in steps if entry not in stays]
     goes += [entry for entry in listed if entry.step is None and set_aside]
     for entry in goes:
       print(f"{'would remove' if dry_run else 'removing'} {entry.path} ({entry.size / 1e6:,.1f} MB)")
       if not dry_run:
         with errors.writing(entry.path):
-          # Without its mark it is no checkpoint, however far a removal that is killed has come.
+          # Without this mark a step does not count as a checkpoint, even if its removal is killed.
           (entry.path / checkpoint.COMMITTED).unlink(missing_ok=True)
           shutil.rmtree(entry.path)
   return [entry.path for entry in goes]
 
 
 def show_examples(directory: Path, *, steps: str) -> None:
-  """Prints a JSON line for each of the steps 'A:B': its records, their texts, and the sha256 of their ids.
+  """Prints a JSON line for each of the steps 'A:B': records, texts, and the sha256 of their ids.
 
-  The data is a function of seed and step, so nothing was noted while the run trained; batches that the newest
-  checkpoint left out are left out. ConfigError: a feed was trained on, which is read in order alone.
-  DataError: the records are not those of the run.
+  The data is a function of seed and step, so it is recomputed; batches that the run skipped are skipped.
+  ConfigError: the run read a feed, which can be read in order only. DataError: the records are not the run's.
   """
   asked = re.fullmatch(r"([1-9]\d*):([1-9]\d*)", steps)
   if not asked or int(asked[1]) > int(asked[2]):
-    raise ConfigError(f"--steps={steps}: expected A:B, two numbers from 1 on, such as --steps=100:110")
+    raise ConfigError(
+      f"--steps={steps}: expected A:B, two step numbers from 1 on, such as\n  --steps=100:110"
+    )
   meta = checkpoint.read_meta(checkpoint.step_path(directory))
   config = opened.config_of(meta["config"])
   if feed.is_fed(config.data):
     raise ConfigError(
-      f"{directory}: trained on {config.data.source}, which is read from its beginning alone; a run on "
-      "prepared records has this command"
+      f"{directory}: trained on {config.data.source}, which can only be read from its beginning; expected a "
+      "run on prepared records"
     )
   config.train.eval_batches = 0
-  records, size, skips = prepared.open(config), config.train.batch_size, skipping.known_skips(meta)
+  records, skips = prepared.open(reading_settings(config)), skipping.known_skips(meta)
   resume.check_records(records.digests, meta)
   words = vocabulary.load(records.vocabulary)
   for step in range(int(asked[1]), int(asked[2]) + 1):
-    numbers = records.train.examples(skipping.position(step - 1, skips), size)
+    numbers = records.train.examples(skipping.position(step - 1, skips), config.train.batch_size)
     ids = records.train.numbered(numbers)
     texts = [words.decode([int(one) for one in row if one != words.special_ids.pad]) for row in ids]
     digest = hashlib.sha256(ids.astype("<i4").tobytes()).hexdigest()

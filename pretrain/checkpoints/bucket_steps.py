@@ -1,5 +1,6 @@
-"""Checkpoints by the names of their files, and those of a bucket brought here to be read."""
+"""Finds checkpoints by the names of their files, and downloads checkpoints from buckets."""
 
+import os
 import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -13,18 +14,18 @@ _FLAG = "checkpoint"
 _OF_STEP = re.compile(rf"{checkpoint.DIRECTORY}/(\d+)/.")
 _ADDRESS = re.compile(rf"(.*)/{checkpoint.DIRECTORY}(?:/(\d+))?/?")
 _MARKS = (checkpoint.COMMITTED, *(f"{item}/{checkpoint.COMMITTED}" for item in checkpoint.ITEMS))
-# What a model needs beside its step: config, metrics, task, vocabulary.
+# Files that a model needs besides its step: config, metrics, task, vocabulary.
 _BESIDE = re.compile(r"(vocabulary/)?[^/]+")
 
 
 def step_of(name: str) -> int | None:
-  """The step whose file has that name in a workdir; None: it is no step's."""
+  """Returns the step to which a file of a workdir belongs, by its name; None if it belongs to none."""
   found = _OF_STEP.match(name)
   return int(found[1]) if found else None
 
 
 def by_step(names: Iterable[str]) -> dict[int, list[str]]:
-  """{step: names of its files} of the steps that are whole."""
+  """Returns {step: names of its files} of complete steps."""
   steps: dict[int, list[str]] = {}
   for name in names:
     if (step := step_of(name)) is not None:
@@ -34,19 +35,19 @@ def by_step(names: Iterable[str]) -> dict[int, list[str]]:
 
 
 def split(checkpoint: str) -> tuple[str, int | None]:
-  """The workdir of a checkpoint by its name, an address or an absolute path, and the step if it names one."""
+  """Splits a checkpoint's address or absolute path into the workdir and the step, None without one."""
   found = _ADDRESS.fullmatch(checkpoint)
   return (found[1], int(found[2]) if found[2] else None) if found else (checkpoint, None)
 
 
-def step_path(directory: str, step: int | None = None) -> Path:
-  """As `checkpoint.step_path`, also of an address: that step, and what lies beside it, is fetched.
+def step_path(directory: str | os.PathLike, step: int | None = None) -> Path:
+  """Returns `checkpoint.step_path`, also for an address: the step and files beside it are downloaded.
 
-  Its digests are checked. DataError: as there, or it cannot be fetched.
+  Digests are checked. DataError: as there, or the download fails.
   """
   if not files.is_address(directory):
     return checkpoint.step_path(directory, step)
-  directory, named = split(directory)
+  directory, named = split(os.fspath(directory))
   step = step if named is None else named
   chosen = 0
 
@@ -54,7 +55,7 @@ def step_path(directory: str, step: int | None = None) -> Path:
     nonlocal chosen
     steps = by_step(there)
     if not steps:
-      raise DataError(f"no checkpoint in {directory}; give a workdir in which a run has saved one")
+      raise DataError(f"no checkpoint in {directory}; expected a workdir with a saved checkpoint")
     chosen = max(steps) if step is None else step
     if chosen not in steps:
       known = ", ".join(map(str, sorted(steps)))

@@ -1,17 +1,16 @@
-"""A workdir in a bucket: the command works in a local copy of it, and what it finishes goes up behind it.
+"""A workdir in a bucket: the command works in a local copy, and finished files are uploaded.
 
-The bucket is the truth. A start brings down the newest checkpoint whose digests hold and all other files, and
-removes what else is in the copy. What changes goes up in an order that makes sense wherever it ends: logs,
-weights and states, the marks that make them whole, then what tells of them. So whatever is killed, the bucket
-holds a whole run up to its newest checkpoint, or a search with the cells that had gone up.
+The bucket's state counts. A start downloads the newest undamaged checkpoint and all other files, and removes
+anything else from the copy. Changes are uploaded in an order that is consistent at every moment: logs,
+weights and states, then the marks that complete them, then files that refer to them. So after a kill the
+bucket has a complete run up to its newest checkpoint, or a search with its uploaded cells.
 """
 
 import contextlib
+import logging
 import re
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
-
-from ml_collections import ConfigDict
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
 from data import files
 from data.buckets import owner, uploads
@@ -22,7 +21,7 @@ from pretrain.checkpoints import bucket_steps, checkpoint, integrity
 from pretrain.checkpoints import workdir as workdir_files
 from pretrain.pod.peers import PREPARING, here
 
-Log = Callable[[str], None]
+logger = logging.getLogger(__name__)
 
 _FLAG = "--workdir"
 _NOT_NEEDED = re.compile(rf"tensorboard/|{re.escape(owner.NAME)}$")
@@ -30,27 +29,32 @@ _NOT_SENT = re.compile(rf"{workdir_files.LOCK}$|{files.UNFINISHED}|.*{checkpoint
 
 
 class Order(NamedTuple):
-  """Names of files in a workdir, by when they go up."""
+  """Patterns of files in a workdir, by the time of their upload."""
 
-  quiet: re.Pattern[str]  # change all the time, and go up only with what else does
-  last: re.Pattern[str]  # tell of the others, and go up after their marks
+  quiet: re.Pattern[str]  # change all the time; uploaded only together with others
+  last: re.Pattern[str]  # refer to others; uploaded after their marks
+
+
+class Kept(NamedTuple):
+  """Checkpoints of a run that stay in the bucket: the newest ones, so many, and those of some steps."""
+
+  newest: int
+  steps: Collection[int]
 
 
 _RUN = Order(re.compile(rf"(?!{checkpoint.DIRECTORY}/\d+/)"), re.compile(workdir_files.HAS_SAVED))
 
 
 @contextlib.contextmanager
-def opened(
-  workdir: str, config: ConfigDict | None, log: Log, order: Order = _RUN
-) -> Iterator[tuple[str, Log]]:
-  """The directory to work in and a log that names it by its address; for a path that path.
+def opened(workdir: str, kept: Kept | None, order: Order = _RUN) -> Iterator[str]:
+  """The directory to work in, which log lines name by its address; for a path that path.
 
   When the block ends, everything is in the bucket. Where something cannot be sent, the command is asked to
-  stop, and the block raises the reason. `config` is a run's, whose checkpoints above the number to keep are
-  removed. DataError: another command is at work there. ConfigError: processes that do not share one copy.
+  stop, and the block raises the reason. Checkpoints that are not `kept` are removed; None: all are.
+  DataError: another command is at work there. ConfigError: processes that do not share one copy.
   """
   if not files.is_address(workdir):
-    yield workdir, log
+    yield workdir
     return
   remote, peers = Address(workdir, flag=_FLAG), here()
   with contextlib.ExitStack() as stack:
@@ -59,7 +63,7 @@ def opened(
     def begin() -> str:
       nonlocal sending
       mirror = Mirror(remote, WORKDIRS)
-      sending = stack.enter_context(uploads.owned(mirror, _Changes(mirror, order, config, log), log=log))
+      sending = stack.enter_context(uploads.owned(mirror, _Changes(mirror, order, kept)))
       bring_down(mirror)
       return mirror.id
 
@@ -67,16 +71,16 @@ def opened(
     mirror = Mirror(remote, WORKDIRS)
     if any(peers.gather("one copy", mirror.id != first, seconds=PREPARING)):
       raise ConfigError(
-        f"{remote}: the processes keep copies of their own, and only one that all share can be written; set "
-        f"{CACHE} to a directory that all hosts see, or mount the bucket"
+        f"{remote}: every process has its own local copy, but they must share one; mount the bucket, or "
+        f"first run, with a directory that all hosts share,\n  export {CACHE}=DIRECTORY"
       )
     with mirror.naming(), sending or contextlib.nullcontext():
-      yield str(mirror.directory), lambda line: log(mirror.named(line))
+      yield str(mirror.directory)
     peers.gather("the last upload", None, seconds=PREPARING)  # of process 0, which may take long
 
 
 def bring_down(mirror: Mirror) -> None:
-  """Makes the copy what is in the bucket, but for checkpoints older than the newest that is not damaged."""
+  """Makes the copy equal to the bucket, except checkpoints older than the newest undamaged one."""
   there = mirror.place.files()
   mirror.keep_only(there)
   wanted = [name for name in there if bucket_steps.step_of(name) is None and not _NOT_NEEDED.match(name)]
@@ -86,7 +90,7 @@ def bring_down(mirror: Mirror) -> None:
     names, path = steps[step], mirror.directory / checkpoint.DIRECTORY / str(step)
     wanted += names
     mirror.pull(there, names)
-    if integrity.problem(path) is not None:  # what was damaged on the way, or here, must not count as damaged
+    if integrity.problem(path) is not None:  # download again: the copy may be damaged, not the bucket
       mirror.forget(names)
       mirror.pull(there, names)
     if integrity.problem(path) is None:
@@ -95,14 +99,13 @@ def bring_down(mirror: Mirror) -> None:
 
 
 class _Changes:
-  """Sends what a command has written or removed."""
+  """Uploads files that a command has written, and removes those that it has removed."""
 
-  def __init__(self, mirror: Mirror, order: Order, config: ConfigDict | None, log: Log) -> None:
-    self._mirror, self._order, self._log = mirror, order, log
-    self._train: Any = config and config.train
+  def __init__(self, mirror: Mirror, order: Order, kept: Kept | None) -> None:
+    self._mirror, self._order, self._kept = mirror, order, kept
 
   def __call__(self, *, is_end: bool) -> None:
-    """Sends what has changed; unless it `is_end`, not for quiet files alone."""
+    """Uploads changes; unless `is_end`, changes of quiet files alone are not uploaded."""
     mirror, local = self._mirror, self._mirror.local()
     steps = bucket_steps.by_step(local)
     whole = {name for names in steps.values() for name in names}
@@ -121,19 +124,19 @@ class _Changes:
     try:
       mirror.push([name for name in here if name not in {*last, *marks}])
       if not all(self._is_complete(step) for step in sent):
-        return  # removed meanwhile: the next look sends what there is
+        return  # a step was removed in the meantime; the next call uploads the rest
       mirror.push(marks)
       mirror.push(last)
     except UserError:
-      # Checkpoints, weights and states of the past are removed: the next look sends what there is.
+      # Old checkpoints may have been removed in the meantime; then the next call uploads the rest.
       if is_end or all((mirror.directory / name).exists() for name in here):
         raise
       return
     for step in sorted(sent):
-      self._log(f"Step {step:,} is in {mirror.place.address}")
+      logger.info(f"Step {step:,} is in {mirror.place.address}")
     self._remove(gone)
-    if self._train is not None:
-      self._remove(self._old(set(steps)))
+    if self._kept is not None:
+      self._remove(self._old(self._kept, set(steps)))
 
   def _remove(self, names: list[str]) -> None:
     for of_marks in (True, False):
@@ -142,8 +145,8 @@ class _Changes:
   def _is_complete(self, step: int) -> bool:
     return integrity.is_complete(self._mirror.directory / checkpoint.DIRECTORY / str(step))
 
-  def _old(self, here: set[int]) -> list[str]:
-    """Returns the names of checkpoints in the bucket above the number to keep."""
+  def _old(self, kept: Kept, here: set[int]) -> list[str]:
+    """Returns the names of the files of checkpoints in the bucket that are not kept."""
     steps = bucket_steps.by_step(self._mirror.place.files())
-    keep = {*sorted(steps)[-self._train.checkpoints_to_keep :], *self._train.checkpoint_steps, *here}
+    keep = {*sorted(steps)[-kept.newest :], *kept.steps, *here}
     return [name for step, names in steps.items() if step not in keep for name in names]

@@ -1,7 +1,7 @@
 """Checkpoints under `<workdir>/checkpoints/<step>/`. The only module that imports orbax.
 
-A step holds three items: `params`, `opt_state` (all the rest of the state) and `meta` (JSON). They are apart
-so that fine-tuning, export and analysis read `params` alone.
+A step has three items: `params`, `opt_state` (the rest of the state) and `meta` (JSON). They are separate, so
+that fine-tuning, export and analysis can read `params` alone.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +24,30 @@ from data.files import make_writable
 from pretrain.checkpoints import integrity
 from pretrain.mesh import trees
 
+logger = logging.getLogger(__name__)
+
 FORMAT_VERSION = 1
 DIRECTORY = "checkpoints"
 ITEMS = ("params", "opt_state", "meta")
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")  # they decide the numbers
-# Written last by orbax, into the step and into each item.
+PACKAGES = (
+  "jax",
+  "jaxlib",
+  "flax",
+  "optax",
+  "orbax-checkpoint",
+  "numpy",
+)  # versions of these change the numbers
+# Orbax writes this file last, into the step and into each item.
 COMMITTED = "commit_success.txt"
 FOREIGN = ("model.safetensors", "pytorch_model.bin", "model.pt")  # the weights of other programs
-LONG_WAIT = 1.0  # seconds that a save may wait for the one before without a word
+LONG_WAIT = 1.0  # seconds that a save may wait for the previous one without a warning
 TEMPORARY = "orbax-checkpoint-tmp"  # in the name of a step while it is being written
 
 ArrayTree = Any
 
 
 class Checkpoints:
-  """Saves and restores the state of one run, as its only owner: the remains of killed saves are removed."""
+  """Saves and restores the state of one run, as its only owner; remains of killed saves are removed."""
 
   def __init__(
     self,
@@ -48,24 +57,23 @@ class Checkpoints:
     keep: int,
     keep_steps: Sequence[int] = (),
     flag: str = "--workdir",
-    log: Callable[[str], None] = print,
   ) -> None:
     """Opens, and creates if needed, `<workdir>/checkpoints`; StorageError, naming `flag`, if it cannot.
 
     A save is due at every `every`-th step. The newest `keep` checkpoints are kept and older ones removed;
     those of `keep_steps` are saved too and never removed. What lies, not whole, at the number of a step to
-    come is renamed, with a line to `log`: no save could be written there.
+    come is renamed, with a warning: no save could be written there.
     """
     self._every = every
-    self._begun, self._begun_at, self._run_id, self._log = None, 0.0, "", log
+    self._begun, self._begun_at, self._run_id = None, 0.0, ""
     self._failure, self._handled = None, None  # an exception in a save; one that led the caller to save
     self._keep_steps = frozenset(keep_steps)
     self.directory = Path(workdir).absolute() / DIRECTORY
-    if jax.process_index() == 0:  # orbax lets the others wait
+    if jax.process_index() == 0:  # orbax makes the others wait
       make_writable(self.directory, flag=flag)
     policies = [checkpoint_managers.LatestN(keep), checkpoint_managers.CustomSteps(sorted(self._keep_steps))]
     with self._storing():
-      self._clear_the_way(log)
+      self._clear_the_way()
       self._manager = ocp.CheckpointManager(
         self.directory,
         item_names=ITEMS,
@@ -78,28 +86,28 @@ class Checkpoints:
         ),
       )
 
-  def _clear_the_way(self, log: Callable[[str], None]) -> None:
+  def _clear_the_way(self) -> None:
     """Renames what a stopped copy, or a file system without renaming, left at the numbers of later steps.
 
-    What is left of older steps, whose removal was cut short, orbax removes.
+    Orbax itself removes older steps whose removal was interrupted.
     """
-    if jax.process_index() != 0:  # the others read which steps there are once process 0 has made its manager
+    if jax.process_index() != 0:  # the others read the steps after process 0 has made its manager
       return
     newest = self.latest_step()
     for path in sorted(self.directory.iterdir()):
       if is_step_name(path.name) and (newest is None or int(path.name) > newest):
-        integrity.set_aside(path, "is not a whole checkpoint", "incomplete", log)
+        integrity.set_aside(path, "is not a whole checkpoint", "incomplete")
 
   def _seal(self) -> None:
-    """Lists the digests of the files being saved; orbax calls it when all are written, before the commit."""
+    """Writes the digests of the saved files; orbax calls it after all are written, before the commit."""
     if jax.process_index() == 0:
       (aside,) = self.directory.glob(f"{self._begun}.*{TEMPORARY}*")
       integrity.seal(aside, step=int(self._begun or 0), run_id=self._run_id)
 
   def _wait_for_others(self, *, key: str, timeout_ms: int) -> None:
-    """Waits for the other processes at a barrier of orbax, but not where the save has failed in this one.
+    """Waits for the other processes at a barrier of orbax, unless the save has failed in this process.
 
-    Orbax would go on to the barrier at the end of a save, while the others wait at that of the files.
+    Orbax would continue to the barrier at a save's end, while the others wait at the one after the files.
     """
     failure = sys.exception()
     self._failure = None if failure is self._handled else failure
@@ -108,11 +116,11 @@ class Checkpoints:
     ocp.multihost.get_barrier_sync_fn()(key=key, timeout_ms=timeout_ms)
 
   def latest_step(self) -> int | None:
-    """The newest step that was saved whole; None if there is none."""
+    """Returns the newest complete step; None if there is none."""
     return newest_step(self.directory.parent)
 
   def is_due(self, step: int) -> bool:
-    """Whether `save` without `force` would save this step."""
+    """Returns whether `save` without `force` would save this step."""
     return (step > 0 and step % self._every == 0) or step in self._keep_steps
 
   def save(
@@ -121,9 +129,8 @@ class Checkpoints:
     """Saves in the background; the arrays may be donated as soon as it returns.
 
     Args:
-      step: updates done; if it is not due (without `force`) or saved already, the result is False.
-      state: 'params' and whatever else `restore` is to give back (optimizer state, small counters), as
-        jax arrays.
+      step: updates done; the result is False if it is not due (without `force`) or already saved.
+      state: jax arrays: 'params' and all else that `restore` returns (optimizer state, small counters).
       meta: JSON values, the same on every process: resolved config, digests. `step`, `format_version`
         and `packages` are added.
       force: save although the step is not due.
@@ -134,10 +141,10 @@ class Checkpoints:
     if not (force or self.is_due(step)) or step == self._begun or step in saved_steps(self.directory):
       return False
     due = time.monotonic()
-    self.wait()  # for the save before, whose step `_seal` has to know
+    self.wait()  # for the previous save, because `_seal` needs its step
     waited, between = time.monotonic() - due, due - self._begun_at
     if waited > LONG_WAIT:
-      self._log(
+      logger.warning(
         f"Saving step {self._begun:,} took {between + waited:.1f} s, the next was due after {between:.1f} s: "
         f"training waited {waited:.1f} s; raise train.checkpoint_every or use faster storage"
       )
@@ -150,15 +157,15 @@ class Checkpoints:
       meta=ocp.args.JsonSave(meta),
     )
     with self._storing():
-      return bool(self._manager.save(step, args=items, force=True))  # decided above, so orbax's policy is not
+      return bool(self._manager.save(step, args=items, force=True))  # is_due has decided, not orbax's policy
 
   def restore(
     self, abstract_state: Mapping[str, ArrayTree], step: int | None = None
   ) -> tuple[dict[str, ArrayTree], dict[str, Any]]:
-    """Reads the state of a step (None: the newest), whatever mesh it was saved on, and its `meta`.
+    """Reads the state of a step (None: the newest), saved on any mesh, and its `meta`.
 
-    `abstract_state` is as the state that was saved, of ShapeDtypeStructs with the shardings to restore to.
-    DataError: no such checkpoint, another format version, unreadable, or other names, shapes or dtypes.
+    `abstract_state` has the saved state's structure, of ShapeDtypeStructs with the shardings to restore to.
+    DataError: the checkpoint is missing, unreadable, of another version, or of other names or shapes.
     """
     path = step_path(self.directory, step)
     integrity.refuse_damaged(path)
@@ -173,56 +180,56 @@ class Checkpoints:
       return {"params": restored["params"], **restored["opt_state"]}, meta
 
   def check(self) -> None:
-    """Raises the StorageError of a save that has failed in the background; it waits for none."""
+    """Raises the StorageError of a save that has failed in the background, without waiting."""
     if self._failure is not None:
       self.wait()
 
   @property
   def has_committed(self) -> bool:
-    """Whether a save has begun here and a step is whole."""
+    """Whether a save has begun here, and some step is complete."""
     return self._begun is not None and self.latest_step() is not None
 
   def wait(self) -> None:
-    """Returns when everything is on disk; StorageError if it could not be written."""
+    """Waits until everything is on disk; raises StorageError if it could not be written."""
     with self._storing():
       self._manager.wait_until_finished()
 
   def close(self) -> None:
-    """Waits and lets go of orbax's threads."""
+    """Waits, and ends orbax's threads."""
     with self._storing():
       self._manager.close()
 
   def _storing(self) -> contextlib.AbstractContextManager[None]:
-    """Around calls of orbax: their errors become StorageErrors."""
+    """Turns errors of orbax in the block into StorageErrors."""
     self._handled, advice = sys.exception(), "check space and permissions there"
     return errors.translated(StorageError, f"cannot save to {self.directory}", advice)
 
 
 def newest_step(workdir: str | os.PathLike) -> int | None:
-  """The newest step that was saved whole in a workdir, which need not exist; None if there is none."""
+  """Returns the newest complete step of a workdir, which need not exist; None if there is none."""
   return max(saved_steps(Path(workdir).absolute() / DIRECTORY), default=None)
 
 
 def saved_steps(directory: Path) -> list[int]:
-  """The steps that were saved whole, in order; all else in `directory` is ignored, and it need not exist."""
+  """Returns the complete steps in order; other entries are ignored, and `directory` need not exist."""
   if not directory.is_dir():
     return []
   return sorted(int(entry.name) for entry in directory.iterdir() if _is_whole(entry))
 
 
 def is_step_name(name: str) -> bool:
-  """Whether a directory of that name would be a step's."""
+  """Returns whether a directory of that name is a step's."""
   return name.isdecimal() and name == str(int(name))
 
 
 def _is_whole(path: Path) -> bool:
-  # Orbax's own list also takes an empty directory with a number for a name.
+  # Orbax's own list would include an empty directory whose name is a number.
   marks = [path / COMMITTED, *(path / item / COMMITTED for item in ITEMS)]
   return is_step_name(path.name) and all(mark.exists() for mark in marks)
 
 
 def step_path(directory: str | os.PathLike, step: int | None = None) -> Path:
-  """The directory of one step (None: the newest); DataError where there is no such checkpoint.
+  """Returns the directory of one step (None: the newest); DataError if there is no such checkpoint.
 
   `directory` is a workdir, its `checkpoints` or, without `step`, the directory of a step itself.
   """
@@ -233,9 +240,9 @@ def step_path(directory: str | os.PathLike, step: int | None = None) -> Path:
     directory = directory / DIRECTORY
   steps = saved_steps(directory)
   if not steps:
-    advice = "give a workdir in which a run has saved one"
+    advice = "expected a workdir with a saved checkpoint"
     if any((directory / name).is_file() for name in FOREIGN):
-      advice = f"import it first: `python -m pretrain.export import --from={directory} --output=NEW`"
+      advice = f"import it first\n  python -m pretrain.export import --from={directory} --output=NEW"
     raise DataError(f"no checkpoint in {directory}; {advice}")
   if step is not None and step not in steps:
     raise DataError(f"no checkpoint of step {step} in {directory}; there are {', '.join(map(str, steps))}")
@@ -243,22 +250,22 @@ def step_path(directory: str | os.PathLike, step: int | None = None) -> Path:
 
 
 def read_meta(path: Path) -> dict[str, Any]:
-  """Reads `meta` of the step at `path` (of `step_path`); DataError for another format version."""
+  """Reads `meta` of the step at `path` (see `step_path`); DataError for another format version."""
   with _read_errors(path):
     meta = ocp.Checkpointer(ocp.JsonCheckpointHandler()).restore(path / "meta", args=ocp.args.JsonRestore())
     version = meta.get("format_version")
   if version != FORMAT_VERSION:
     raise DataError(
-      f"checkpoint {path} has format version {version}, this program reads {FORMAT_VERSION}; use the program "
-      f"that wrote it (packages: {meta.get('packages')})"
+      f"checkpoint {path} has format version {version}; expected {FORMAT_VERSION}; use the program that "
+      f"saved it (packages: {meta.get('packages')})"
     )
   return meta
 
 
 def load_params(directory: str | os.PathLike, step: int | None = None) -> tuple[dict, dict[str, Any]]:
-  """Reads the parameters alone, without knowing them beforehand: a nested dict of numpy arrays, and `meta`.
+  """Reads only the parameters, as a nested dict of numpy arrays, and `meta`.
 
-  `directory` and `step` are those of `step_path`. DataError: none there, unreadable, or another version.
+  `directory` and `step` are as in `step_path`. DataError: no checkpoint, unreadable, or another version.
   """
   path = step_path(directory, step)
   integrity.refuse_damaged(path, ("params", "meta"))
@@ -274,7 +281,9 @@ def load_params(directory: str | os.PathLike, step: int | None = None) -> tuple[
 
 
 def _saved_tree(path: Path) -> ArrayTree:
-  return ocp.Checkpointer(ocp.PyTreeCheckpointHandler()).metadata(path).item_metadata.tree
+  metadata = ocp.Checkpointer(ocp.PyTreeCheckpointHandler()).metadata(path).item_metadata
+  assert metadata is not None  # a PyTree's handler gives it
+  return metadata.tree
 
 
 def _check_same(path: Path, target: ArrayTree) -> None:
@@ -282,19 +291,19 @@ def _check_same(path: Path, target: ArrayTree) -> None:
     problems = trees.differences(target, _saved_tree(path))
   if problems:
     raise DataError(
-      f"checkpoint {path} is of another model or optimizer: {trees.first_lines(problems)}; use that "
-      f"run's config, or a new workdir"
+      f"checkpoint {path} has another model or optimizer: {trees.first_lines(problems)}; use the config of "
+      "that run, or a new workdir"
     )
 
 
 @contextlib.contextmanager
 def _read_errors(path: Path) -> Iterator[None]:
-  """Around calls of orbax that read: their errors become DataErrors, and their warnings are not printed."""
+  """Turns orbax's errors in the block into DataErrors; orbax's warnings are not printed."""
 
   def is_news(record: logging.LogRecord) -> bool:
     return "orbax" not in record.pathname
 
-  advice, logger = "move its directory away to use an older one", logging.getLogger("absl")
+  advice, logger = "to use an older one, move its directory away", logging.getLogger("absl")
   logger.addFilter(is_news)
   try:
     with errors.translated(DataError, f"checkpoint {path} cannot be read", advice):

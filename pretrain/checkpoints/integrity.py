@@ -1,27 +1,29 @@
-"""Whether the files of a checkpoint are those that were saved, for that step and by that run.
+"""Checks that a checkpoint's files are those that were saved, for that step and by that run.
 
-A list of digests is written into a step just before it is committed, so that a step without one is of a
-version that wrote none. Storage that flips bits or loses pages, copies that stop half-way, and items or steps
-that change places are noticed before anything is read from them.
+A list of digests is written into a step just before it is committed; only old versions wrote none. The check
+finds flipped bits, lost pages, interrupted copies, and exchanged items or steps, before anything is read.
 """
 
 import itertools
 import json
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from data import errors, files
 from data.errors import DataError
 
+logger = logging.getLogger(__name__)
+
 NAME = "sha256.json"
 
 
 def seal(directory: Path, *, step: int, run_id: str) -> None:
-  """Writes the digests of the files of all items in the directory of a step, just before it is committed."""
+  """Writes the digests of all files of a step's items, just before the step is committed."""
   digests = {
     path.relative_to(directory).as_posix(): files.sha256(path)
-    for path in sorted(directory.glob("*/**/*"))  # beside the items lies what the commit itself writes
+    for path in sorted(directory.glob("*/**/*"))  # files of the commit are not in items
     if path.is_file()
   }
   content = {"step": step, "run_id": run_id, "files": digests}
@@ -30,7 +32,7 @@ def seal(directory: Path, *, step: int, run_id: str) -> None:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-  """The list of the step at `path`; None: it is damaged, or there is none."""
+  """Reads the list of the step at `path`; None if it is damaged or missing."""
   content = files.read_json(path / NAME)
   itself = content.pop("list", None)  # older lists have none
   is_sound = {"step", "run_id", "files"} <= content.keys() and isinstance(content["files"], dict)
@@ -38,20 +40,20 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def run_id(path: Path) -> str:
-  """The id of the run that saved the step at `path`; '' where the step does not say."""
+  """Returns the id of the run that saved the step at `path`; '' if unknown."""
   return str((_read(path) or {}).get("run_id", ""))
 
 
 def is_complete(path: Path) -> bool:
-  """Whether all files that the list of the step at `path` names are there; what they hold is not read."""
+  """Returns whether all files in the list of the step at `path` exist; their contents are not read."""
   content = _read(path)
   return content is not None and all((path / name).is_file() for name in content["files"])
 
 
 def problem(path: Path, items: Sequence[str] = ()) -> str | None:
-  """What is wrong with the files of the step at `path`, in words; None: nothing, or nothing is known of them.
+  """Returns what is wrong with the files of the step at `path`; None if nothing is, or nothing is known.
 
-  Only files under `items` are read where they are given.
+  With `items` only the files under these are read.
   """
   if not (path / NAME).is_file():
     return _problem_without_list(path)
@@ -73,21 +75,21 @@ def problem(path: Path, items: Sequence[str] = ()) -> str | None:
 
 
 def _problem_without_list(path: Path) -> str | None:
-  """What the meta of a step at `path` that has no list says against it."""
-  meta = files.read_json(path / "meta" / "metadata")  # where it is damaged, who reads it finds out
+  """Returns what is wrong, by its meta, with a step at `path` that has no list."""
+  meta = files.read_json(path / "meta" / "metadata")  # if it is damaged, reading it will raise
   if str(meta.get("step", path.name)) != path.name:
     return f"it was saved as step {meta['step']}"
-  return f"{NAME} is gone" if meta.get("run_id") else None  # versions that wrote no list knew no run
+  return f"{NAME} is gone" if meta.get("run_id") else None  # versions without lists had no run ids
 
 
 def refuse_damaged(path: Path, items: Sequence[str] = ()) -> None:
-  """Raises a DataError where the files of a step are not those that were saved."""
+  """Raises DataError if the files of a step are not those that were saved."""
   if wrong := problem(path, items):
-    raise DataError(f"checkpoint {path} is damaged: {wrong}; move its directory away to use an older one")
+    raise DataError(f"checkpoint {path} is damaged: {wrong}; to use an older one, move its directory away")
 
 
-def set_aside(path: Path, what: str, ending: str, log: Callable[[str], None]) -> None:
-  """Renames the directory of a step that no run can use, never removes it, and says so to `log`."""
+def set_aside(path: Path, what: str, ending: str) -> None:
+  """Renames the directory of a step that no run can use, never removes it, and warns of it."""
   names = (path.with_name(f"{path.name}.{ending}_{number}") for number in itertools.count(1))
   aside = path.rename(next(name for name in names if not name.exists()))
-  log(f"{path} {what} and was renamed to {aside.name}; remove it if nobody needs it")
+  logger.warning(f"{path} {what} and was renamed to {aside.name}; remove it if nobody needs it")

@@ -1,12 +1,11 @@
-"""Which checkpoint a run continues from, and what may have changed since."""
+"""Selects the checkpoint that a run resumes from, and checks what may have changed since."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-from ml_collections import ConfigDict
 
 from configs import base
 from data import command
@@ -17,7 +16,7 @@ from pretrain.command import fields
 from pretrain.reading.skips import known_skips, position
 from pretrain.settings import mixture
 
-# Fields that change how a run is carried out, not what it computes.
+# Fields that may change at a resume, because they do not change what the run computes.
 SAFE_FIELDS = (
   "recipe",
   "train.log_every",
@@ -38,10 +37,10 @@ SAFE_FIELDS = (
   "train.multihost",
   "train.platform",
   "train.peak_flops",
-  "data.source",  # the digest of the records decides, or what a feed says of itself
+  "data.source",  # the digest of the records, or the facts of a feed, are compared instead
   "data.skip_hours",
   "data.directory",
-  "data.mixture",  # what was read so far decides, see _check_mixture
+  "data.mixture",  # the batches read so far are compared instead, see _check_mixture
   "data.temperature",
   "data.stages",
   "data.module",
@@ -59,13 +58,15 @@ SAFE_FIELDS = (
   "model.vocab_chunk_rows",
 )
 
+# Fields of earlier versions, each with the one value that this version computes.
+GONE_FIELDS = {"optimizer.power": 1.0, "objectives.mlm.all_reduction": "one_mean"}
 LATER_DIGESTS = ("manifest_digest",)  # checkpoints of commit d0d56b3 have none
 
 
-def newest_good_step(workdir: str | os.PathLike, log: Callable[[str], None]) -> int | None:
+def newest_good_step(workdir: str | os.PathLike) -> int | None:
   """The newest step whose files are those that were saved; None where none was ever saved.
 
-  A newer one that is damaged, or was saved as another step, is renamed, never removed, with a line to `log`.
+  A newer one that is damaged, or was saved as another step, is renamed, never removed, with a warning.
   DataError: there are checkpoints and none is good, or two runs have saved in this workdir.
   """
   directory = Path(workdir).absolute() / checkpoint.DIRECTORY
@@ -73,59 +74,65 @@ def newest_good_step(workdir: str | os.PathLike, log: Callable[[str], None]) -> 
   runs = {step: integrity.run_id(directory / str(step)) for step in steps}
   if len({*runs.values()} - {""}) > 1:
     shown = ", ".join(f"step {step} of run {run}" for step, run in runs.items())
-    raise DataError(f"{directory} holds checkpoints of several runs ({shown}); move those of the others away")
+    raise DataError(f"{directory} has checkpoints of several runs ({shown}); move those of other runs away")
   for step in reversed(steps):
     path = directory / str(step)
     problem = integrity.problem(path)
     if problem is None:
       return step
     if jax.process_index() == 0:
-      integrity.set_aside(path, f"is damaged: {problem}", "damaged", log)
+      integrity.set_aside(path, f"is damaged: {problem}", "damaged")
   left = [path.name for path in directory.iterdir() if _has_files(path)] if directory.is_dir() else []
   if left:
     shown = ", ".join(sorted(left))
     raise DataError(
-      f"{directory}: no checkpoint of this run is whole ({shown}); bring one back from a copy with all its "
-      "files, or start a new run with another --workdir"
+      f"{directory}: all checkpoints of this run are damaged ({shown}); restore one with all its files from "
+      "a copy, or start a new run\n  --workdir=NEW"
     )
   return None
 
 
 def _has_files(path: Path) -> bool:
-  """Whether a directory was a step's, whatever became of it."""
+  """Returns whether a directory is, or was, a step's, and has files."""
   return checkpoint.is_step_name(path.name.partition(".damaged")[0]) and any(
     file.is_file() for file in path.rglob("*")
   )
 
 
 def flatten(config: Mapping[str, Any]) -> dict[str, Any]:
-  """`fields.flatten` as JSON has it: a tuple is a list, so that saved and given values compare equal."""
+  """Returns `fields.flatten` with tuples as lists, as in JSON: saved and given values compare equal."""
   leaves = fields.flatten(config).items()
   return {name: list(value) if isinstance(value, tuple) else value for name, value in leaves}
 
 
-def check_same_run(config: ConfigDict, digests: Mapping[str, Any], meta: Mapping[str, Any]) -> list[str]:
+def check_same_run(
+  config: Mapping[str, Any], digests: Mapping[str, Any], meta: Mapping[str, Any]
+) -> list[str]:
   """Compares a config, and the `digests` of the records that it reads, with the `meta` of a checkpoint.
 
-  Returns lines about harmless changes, 'field: saved -> given'. Raises ConfigError where a field differs that
-  changes the meaning of the state, DataError for other records or another vocabulary.
+  Returns lines about harmless changes, 'field: saved -> given'. Raises ConfigError if another field differs,
+  DataError for other records or another vocabulary.
   """
   check_records(digests, meta)
-  # A field that came later than the checkpoint changes nothing at its default.
+  # Fields that are newer than the checkpoint count as having their defaults.
   saved = flatten(base.get_config().to_dict()) | flatten(meta["config"])
-  asked = flatten(config.to_dict())
+  asked = {name: value for name, value in GONE_FIELDS.items() if name in saved} | flatten(config)
   changed = changes(saved, asked)
-  refused = [line for name, line in changed.items() if not _is_safe(name, saved, asked)]
+  refused = [
+    line + " (the only value of this version)" * (name in GONE_FIELDS)
+    for name, line in changed.items()
+    if not _is_safe(name, saved, asked)
+  ]
   if refused:
     raise ConfigError(
-      f"the workdir holds a run with another config ({'; '.join(refused)}); continue it with those values, "
-      f"or start a new run with another --workdir"
+      f"the workdir has a run with another config ({'; '.join(refused)}); resume it with those values, "
+      f"or start a new run\n  --workdir=NEW"
     )
   return list(changed.values())
 
 
 def check_records(digests: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
-  """Raises ConfigError or DataError where records are not those of the run whose checkpoint has this meta."""
+  """Raises ConfigError or DataError if records are not those of the run with this meta."""
   _check_feed(digests.get("feed"), meta.get("feed"))
   _check_mixture(digests.get("mixture"), meta)
   digests = {
@@ -137,22 +144,22 @@ def check_records(digests: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
   if missing:
     raise DataError(
       f"the newest checkpoint's meta lacks {', '.join(missing)}: no run of this program saved it; move that "
-      "step away to continue from an older one, or start a new --workdir from its weights "
-      "(--config.train.init_from=DIR)"
+      "step away to resume from an older one, or start a new run from its weights\n"
+      "  --workdir=NEW --config.train.init_from=DIR"
     )
   for name, digest in digests.items():
     if meta[name] != digest:
       what = name.replace("_digest", "")
       raise DataError(
         f"the {what} changed since the checkpoint was saved ({meta[name][:12]}... -> {digest[:12]}...); "
-        f"bring the old {what} back, or start a new run with another --workdir"
+        f"restore the old {what}, or start a new run\n  --workdir=NEW"
       )
 
 
 def _check_mixture(asked: list | None, meta: Mapping[str, Any]) -> None:
-  """Raises ConfigError where a mixture differs from the saved one in the batches that were taken so far.
+  """Raises ConfigError if a mixture differs from the saved one in the batches that were already read.
 
-  The mixtures are as `mixed.Found.digests` has them, None without one. A stage that begins later may differ.
+  Mixtures are as in `mixed.Found.digests`, or None. Later stages may differ.
   """
   saved = meta.get("mixture")
   if asked is None and saved is None:
@@ -160,38 +167,37 @@ def _check_mixture(asked: list | None, meta: Mapping[str, Any]) -> None:
   if asked is None or saved is None:
     before, now = ("a mixture" if stages else "one directory" for stages in (saved, asked))
     raise ConfigError(
-      f"the workdir holds a run on {before} of records, and {now} is given; continue it with what it was "
-      "trained on, or start a new run with another --workdir"
+      f"the workdir has a run on {before} of records, but {now} is given; resume it with the same records, "
+      "or start a new run\n  --workdir=NEW"
     )
   taken = position(meta["step"], known_skips(meta))
-  # Names are those of directories, which may be moved; the digests of their records decide.
+  # Directories may be renamed, so only digests of records are compared.
   past, wanted = ([stage for stage in stages if stage[0] < taken] for stages in (saved, asked))
   if [*_digests(past)] != [*_digests(wanted)]:
     raise ConfigError(
       f"the mixture of the first {taken:,} steps differs from that of the run ({mixture.shown(past)} -> "
-      f"{mixture.shown(wanted)}); only stages from step {taken:,} on may change; give the old "
-      "ones as they were, or start a new run with another --workdir"
+      f"{mixture.shown(wanted)}); only stages from step {taken:,} on may change; restore the "
+      "earlier ones, or start a new run\n  --workdir=NEW"
     )
 
 
 def _check_feed(given: Mapping[str, Any] | None, saved: Mapping[str, Any] | None) -> None:
-  """Raises ConfigError or DataError where a feed would give other blocks than the saved one.
+  """Raises ConfigError or DataError if a feed may return other blocks than the saved one.
 
-  Both are as `data.feed.stream.Stream.facts` has them, None for prepared records.
+  Both are as in `data.feed.stream.Stream.facts`, or None for prepared records.
   """
   if given == saved:
     return
-  anew = "or start a new --workdir from its weights (--config.train.init_from=DIR)"
+  anew = "or start a new run from its weights\n  --workdir=NEW --config.train.init_from=DIR"
   if given is None or saved is None or given["source"] != saved["source"]:
     before, now = (one["source"] if one else "prepared records" for one in (saved, given))
     raise ConfigError(
-      f"the workdir holds a run on {before}, and {now} is given; continue it with what it was trained on, "
-      f"{anew}"
+      f"the workdir has a run on {before}, but {now} is given; resume it with the same text, {anew}"
     )
   differ = changes(flatten(saved), flatten(given), show=lambda value: str(value)[:12])
   raise DataError(
-    f"{given['source']} may give other blocks than when the run began ({'; '.join(differ.values())}); bring "
-    f"back the file of data.module, the records or the versions of then, {anew}"
+    f"{given['source']} may return other blocks than when the run began ({'; '.join(differ.values())}); "
+    f"restore the old data.module, records or package versions, {anew}"
   )
 
 
@@ -200,7 +206,7 @@ def _digests(stages: Sequence) -> Iterator[tuple[int, list]]:
 
 
 def changed_packages(meta: Mapping[str, Any]) -> list[str]:
-  """'jax: 0.10.1 -> 0.10.2' for each package that decides numbers and is not the one that saved `meta`."""
+  """Returns 'jax: 0.10.1 -> 0.10.2' for each package that changes numbers and differs from `meta`."""
   saved = meta.get("packages", {})
   return [
     f"{name}: {saved[name]} -> {version}"

@@ -1,9 +1,9 @@
-"""A model without what trains it: saved, and opened to be used, with its vocabulary and its meta."""
+"""A model without its optimizer: saved, and opened for use, with its vocabulary and meta."""
 
 import contextlib
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,8 +17,9 @@ from data.prepare import from_config
 from data.vocabulary import Vocabulary
 from pretrain.checkpoints import bucket_steps, checkpoint
 from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.inference.compiled import Compiled
 from pretrain.mesh import trees
-from pretrain.models.config import EncoderConfig
+from pretrain.models.config import EncoderConfig, encoder_config
 from pretrain.models.encoder import init_encoder
 from pretrain.settings import mixture
 
@@ -26,12 +27,31 @@ _NEEDED = ("config", "vocabulary_digest", "packages")
 
 
 class OpenedEncoder(NamedTuple):
-  """The encoder of a checkpoint, ready to be computed with."""
+  """The encoder of a checkpoint, ready to run."""
 
   params: dict  # numpy arrays
   config: EncoderConfig
   vocabulary: Vocabulary
   vocabulary_directory: Path
+
+  def program(
+    self, function: Callable[..., Any], params: Any = None, *, batch_size: int, longest: int = 0
+  ) -> Compiled:
+    """Places a function of batches of inputs on the devices of this process; nothing is compiled yet.
+
+    Args:
+      function: (params, config, batch, pad_id=) to a tree of arrays with the rows of the batch first.
+      params: host arrays; None: those of the encoder.
+      longest: tokens of the longest input; 0: the encoder's positions.
+    """
+    config, pad_id = self.config, self.vocabulary.special_ids.pad
+    return Compiled(
+      lambda params, batch: function(params, config, batch, pad_id=pad_id),
+      self.params if params is None else params,
+      batch_size=batch_size,
+      longest=longest or config.max_length,
+      pad_id=pad_id,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,45 +60,48 @@ class SavedModel:
 
   path: Path  # directory of the step
   params: dict  # nested, of numpy arrays
-  meta: dict[str, Any]  # JSON values; `config`, `vocabulary_digest` and `packages` are always there
+  meta: dict[str, Any]  # JSON values; always with `config`, `vocabulary_digest` and `packages`
 
   @property
   def workdir(self) -> Path:
     """Directory of the run, with its metrics and its copy of the vocabulary."""
     return self.path.parent.parent
 
-  def load_vocabulary(self, directory: str = "", *, flag: str = "") -> tuple[Path, Vocabulary]:
-    """Loads the vocabulary that the model was trained with, and says in which directory it was.
+  @property
+  def task(self) -> dict[str, Any]:
+    """The task of a fine-tuned model: 'labels', 'problem_type', 'activation' and more; else {}."""
+    return self.meta.get("task") or {}
 
-    Without a `directory` it is looked for beside the checkpoint, then beside the run's records; errors name
-    the `flag` that gives one, or where to put it. DataError: there is none, it is damaged, or it is not this
-    checkpoint's.
+  def load_vocabulary(self, directory: str = "", *, flag: str = "") -> tuple[Path, Vocabulary]:
+    """Loads the vocabulary that the model was trained with; returns its directory too.
+
+    Without a `directory` it is searched beside the checkpoint, then beside the run's records. Errors name the
+    `flag` for a directory, or where to copy it. DataError: it is missing, damaged, or not this checkpoint's.
     """
     folder = Path(copies.local(directory, flag=flag)) if directory else self._find_vocabulary(flag)
     vocabulary = vocabularies.load(folder)
     expected = str(self.meta["vocabulary_digest"])
     if vocabulary.digest != expected:
       raise DataError(
-        f"{folder} is not the vocabulary of checkpoint {self.path} (sha256 {vocabulary.digest[:12]}..., "
-        f"expected {expected[:12]}...); its ids would mean other words: {self._mend(flag)}"
+        f"{folder} is not the vocabulary of checkpoint {self.path}: its sha256 is "
+        f"{vocabulary.digest[:12]}...; expected {expected[:12]}...; {self._mend(flag)}"
       )
     return folder, vocabulary
 
   def open_encoder(
     self, vocabulary_directory: str = "", *, flag: str = "", dtype: str = "auto"
   ) -> OpenedEncoder:
-    """The encoder with its config, computed in `dtype`, and the vocabulary that `load_vocabulary` finds.
+    """Opens the encoder, computed in `dtype`, with the vocabulary found by `load_vocabulary`.
 
     Raises:
-      DataError: as there, more pieces than rows of the token table, or parameters that are not those of the
-        encoder which the config describes.
+      DataError: as there; the vocabulary is larger than the token table; parameters do not match the config.
     """
     config = frozen_config(self.meta["config"]["model"], dtype=dtype)
     where, vocabulary = self.load_vocabulary(vocabulary_directory, flag=flag)
     if vocabulary.size > config.vocab_size:
       raise DataError(
         f"checkpoint {self.path}: its token table has {config.vocab_size} rows, but the vocabulary {where} "
-        f"has {vocabulary.size} pieces; name the vocabulary it was trained with"
+        f"has {vocabulary.size} pieces; use the vocabulary of its training"
       )
     params = self.params.get("encoder", {})
     pad_id = vocabulary.special_ids.pad
@@ -90,7 +113,7 @@ class SavedModel:
 
   def _find_vocabulary(self, flag: str) -> Path:
     folders = [self.workdir / "vocabulary"]
-    # A config of an older program may not name its records.
+    # An older config may lack the fields of its records.
     with contextlib.suppress(KeyError):
       fields = self.meta["config"]
       data = {"mixture": "", "stages": "", **fields["data"]}
@@ -102,28 +125,25 @@ class SavedModel:
       if (folder / vocabularies.NAME).is_file():
         return folder
     raise DataError(
-      f"no vocabulary in {' or '.join(map(str, folders))}; expected the one that the checkpoint's records "
-      f"were made with: {self._mend(flag)}"
+      f"no vocabulary in {' or '.join(map(str, folders))}; expected that of the checkpoint's records; "
+      f"{self._mend(flag)}"
     )
 
   def _mend(self, flag: str) -> str:
-    return f"name its directory with {flag}=DIR" if flag else f"copy its files to {self.workdir}/vocabulary"
+    return f"give its directory\n  {flag}=DIR" if flag else f"copy its files to {self.workdir}/vocabulary"
 
 
 def frozen_config(model: Mapping[str, Any], *, dtype: str = "auto") -> EncoderConfig:
   """The encoder of the fields under `model` of a config, as it is computed when it is not pretrained."""
-  names = [field.name for field in dataclasses.fields(EncoderConfig)]
-  settings: dict[str, Any] = {name: model[name] for name in names if name in model}
   # Such a program is compiled for many shapes, and a loop over layers is compiled in half of the time.
-  how = {"dtype": dtype, "remat": "none", "attention": "auto", "scan_unroll": 1}
-  return EncoderConfig(**(settings | how))
+  return encoder_config(model, dtype=dtype, remat="none", attention="auto", scan_unroll=1)
 
 
 def open_model(directory: str | os.PathLike, step: int | None = None) -> SavedModel:
   """Reads a checkpoint for a warm start, fine-tuning or export; nothing is put on a device.
 
-  `directory` and `step` are those of `bucket_steps.step_path`; DataError as there, and where the checkpoint
-  cannot be read or its meta lacks what every checkpoint has.
+  `directory` and `step` are as in `bucket_steps.step_path`. DataError: as there, or the checkpoint is
+  unreadable, or its meta is incomplete.
   """
   path = bucket_steps.step_path(directory, step)
   params, meta = checkpoint.load_params(path)
@@ -132,8 +152,8 @@ def open_model(directory: str | os.PathLike, step: int | None = None) -> SavedMo
     missing = ["config.model"]
   if missing:
     raise DataError(
-      f"checkpoint {path}: its meta lacks {', '.join(missing)}, so it was changed or is not of this program; "
-      "give a checkpoint that a run, an import or a fine-tuning saved"
+      f"checkpoint {path}: its meta lacks {', '.join(missing)}, so it was changed or comes from another "
+      "program; expected a checkpoint of a run, an import or fine-tuning"
     )
   return SavedModel(path, params, meta)
 
@@ -141,9 +161,9 @@ def open_model(directory: str | os.PathLike, step: int | None = None) -> SavedMo
 def save_params(
   directory: str | os.PathLike, params: Any, meta: Mapping[str, Any], *, step: int, flag: str = "--output"
 ) -> None:
-  """Writes `<directory>/checkpoints/<step>` with parameters alone, host or jax arrays, for `open_model`.
+  """Writes `<directory>/checkpoints/<step>` with parameters only, host or jax arrays, for `open_model`.
 
-  A run cannot be continued from it. StorageError, naming `flag`: it cannot be written.
+  A run cannot resume from it. StorageError, naming `flag`: it cannot be written.
   """
   with contextlib.closing(Checkpoints(directory, every=1, keep=1, flag=flag)) as checkpoints:
     state = {"params": jax.tree.map(jnp.asarray, params), "step": jnp.asarray(step, jnp.int32)}

@@ -1,4 +1,4 @@
-"""Saves that go on behind the loop: whether one has failed, and whether one is whole."""
+"""Watches saves in the background: failures, and the first complete checkpoint."""
 
 import os
 from typing import Any
@@ -9,10 +9,10 @@ from pretrain.listener import Figures, Listener
 
 
 class Saves(Listener):
-  """Raises the StorageError of a save that failed; notes in the workdir, once, that one is whole."""
+  """Raises the StorageError of a failed save, and notes in the workdir the first complete one."""
 
   def __init__(self, checkpoints: Checkpoints, workdir: str | os.PathLike) -> None:
-    """`checkpoints` are those of `workdir`."""
+    """`checkpoints` belong to `workdir`."""
     self._checkpoints, self._workdir, self._is_noted = checkpoints, workdir, False
 
   def seen(self, step: int, figures: Figures, state: Any) -> None:

@@ -1,17 +1,22 @@
-"""What a new run starts from: the parameters it takes from other checkpoints, and where those came from."""
+"""Loads a new run's initial parameters from other checkpoints, and records their origin."""
 
-from collections.abc import Callable, Mapping
+import dataclasses
+import functools
+import logging
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
 from data.errors import DataError
 from pretrain.checkpoints.bucket_steps import step_path
 from pretrain.checkpoints.checkpoint import read_meta
 from pretrain.checkpoints.saved_model import SavedModel, open_model
 from pretrain.mesh import trees
+
+logger = logging.getLogger(__name__)
 
 # Fields of `model` under which the same arrays would compute something else.
 MEANING_FIELDS = (
@@ -24,71 +29,82 @@ MEANING_FIELDS = (
 )
 
 
-def starts(config: Mapping[str, Any]) -> dict[str, str]:
-  """{field: checkpoint} of the checkpoints that a config (as a dict) takes values from, in this order."""
+@dataclasses.dataclass(frozen=True)
+class Origins:
+  """The checkpoints that a new run takes values from; each is looked for once."""
+
+  named: Mapping[str, str]  # {field: checkpoint as the config names it}; a later one goes over those before
+  encoder: Mapping[str, Any]  # `MEANING_FIELDS` of the run's encoder
+  generator: Mapping[str, Any]  # those of its generator, which has heads of its own
+
+  @functools.cached_property
+  def paths(self) -> dict[str, Path]:
+    """{field: directory of the step}, after those of addresses were fetched; DataError: one is not there."""
+    paths = {}
+    for field, name in self.named.items():
+      try:
+        paths[field] = step_path(name)
+      except DataError as error:
+        raise DataError(f"{field}={name}: {error}") from error
+    return paths
+
+  def facts(self) -> dict[str, Any]:
+    """What the model card says: {field: 'recipe', 'step', and if there are 'source' and 'started_from'}."""
+    facts = {}
+    for field, path in self.paths.items():
+      meta = read_meta(path)
+      kept = {name: meta[name] for name in ("step", "source", "started_from") if name in meta}
+      facts[field] = {"recipe": meta.get("config", {}).get("recipe", ""), **kept}
+    return facts
+
+
+def origins(config: Mapping[str, Any]) -> Origins:
+  """Returns the checkpoints that a config, as a dict, takes values from; none is looked for yet."""
   named = {"train.init_from": config["train"]["init_from"]}
   if config["corruption"]["kind"] == "generator":
     named["generator.init_from"] = config["generator"]["init_from"]
   if config["model"]["freeze_embeddings"] == "checkpoint":
     named["model.freeze_embeddings_from"] = config["model"]["freeze_embeddings_from"]
-  return {name: path for name, path in named.items() if path}
-
-
-def started_from(config: ConfigDict) -> dict[str, Any]:
-  """What the model card says of the checkpoints that a new run takes values from.
-
-  It is {field: 'recipe', 'step' and, where that checkpoint has them, its 'source' and 'started_from'}.
-  Raises DataError where the config names a checkpoint that is not there.
-  """
-  return {field: _origin(path) for field, path in starts(config.to_dict()).items()}
-
-
-def _origin(path: str) -> dict[str, Any]:
-  meta = read_meta(step_path(path))
-  recipe = meta.get("config", {}).get("recipe", "")
-  return {"recipe": recipe} | {
-    name: meta[name] for name in ("step", "source", "started_from") if name in meta
-  }
+  named = {name: path for name, path in named.items() if path}
+  return Origins(named, _meaning(config), _meaning(config, is_generator=True))
 
 
 def load_into(
   params: dict,
-  config: ConfigDict,
+  origins: Origins,
   *,
   vocabulary_digest: str | None = None,
-  log: Callable[[str], None] = print,
 ) -> dict:
-  """Puts in what the config takes from other checkpoints: a whole model, a generator, a token table.
+  """Puts in what a run takes from other checkpoints: a whole model, a generator, a token table.
 
-  `train.init_from`, `generator.init_from` and `model.freeze_embeddings_from` each go over the one before it.
   `params` are ShapeDtypeStructs with shardings; in the result those parts are arrays, placed as they say.
   The rows of a token table mean nothing under another vocabulary, so all must have `vocabulary_digest`.
   Raises DataError for another vocabulary, an encoder of another kind, a missing part or other shapes.
   """
-  if config.train.init_from:
-    params = _continued(params, config, vocabulary_digest=vocabulary_digest, log=log)
-  if config.generator.init_from and config.corruption.kind == "generator":
-    field = f"generator.init_from={config.generator.init_from}"
-    source = _open(config.generator.init_from, vocabulary_digest, field)
-    generator = _generator_part(source.params, config.generator.init_from)
-    there = _meaning(source.meta["config"], is_generator="generator" in source.params)
-    _check_meaning(_meaning(config, is_generator=True), there, field)
-    wanted = {name: leaf for name, leaf in params["generator"].items() if name != "mixture"}
-    grafted = _graft(wanted, generator, where=f"{config.generator.init_from} (generator)")
-    params = params | {"generator": params["generator"] | grafted}
-  if config.model.freeze_embeddings == "checkpoint":
-    field = f"model.freeze_embeddings_from={config.model.freeze_embeddings_from}"
-    source = _open(config.model.freeze_embeddings_from, vocabulary_digest, field)
-    embeddings = dict(params["encoder"]["embeddings"])
-    token = {"token": embeddings["token"]}
-    saved = {"token": source.params["encoder"]["embeddings"]["token"]}
-    embeddings |= _graft(token, saved, where=f"{config.model.freeze_embeddings_from} (token table)")
-    params = params | {"encoder": params["encoder"] | {"embeddings": embeddings}}
+  for field, path in origins.paths.items():
+    where = origins.named[field]
+    source = _open(path, vocabulary_digest, f"{field}={where}")
+    if field == "train.init_from":
+      _check_meaning(origins.encoder, _meaning(source.meta["config"]), f"{field}={where}")
+      params = _continued(params, source, where)
+    elif field == "generator.init_from":
+      generator = _generator_part(source.params, where)
+      there = _meaning(source.meta["config"], is_generator="generator" in source.params)
+      _check_meaning(origins.generator, there, f"{field}={where}")
+      wanted = {name: leaf for name, leaf in params["generator"].items() if name != "mixture"}
+      grafted = _graft(wanted, generator, where=f"{where} (generator)")
+      params = params | {"generator": params["generator"] | grafted}
+    else:
+      embeddings = params["encoder"]["embeddings"]
+      token = {"token": embeddings["token"]}
+      saved = {"token": source.params["encoder"]["embeddings"]["token"]}
+      embeddings = embeddings | _graft(token, saved, where=f"{where} (token table)")
+      params = params | {"encoder": params["encoder"] | {"embeddings": embeddings}}
   return params
 
 
 def _generator_part(saved: dict, where: str) -> dict:
-  """A generator out of a finished run: its own, or its encoder with a masked-LM head."""
+  """Returns a generator from a finished run: its own, or its encoder with a masked-LM head."""
   shared = saved["encoder"]["embeddings"]
   if "generator" in saved:
     part = saved["generator"]
@@ -96,23 +112,18 @@ def _generator_part(saved: dict, where: str) -> dict:
   if "mlm" in saved.get("heads", {}):
     return {**saved["encoder"], "mlm_head": saved["heads"]["mlm"]}
   raise DataError(
-    f"{where} has neither a generator nor a masked-LM head; give a checkpoint of a masked-LM run or of one "
-    f"with a generator as generator.init_from"
+    f"generator.init_from={where} has neither a generator nor a masked-LM head; expected a checkpoint of a "
+    f"masked-LM run, or of a run with a generator"
   )
 
 
-def _continued(
-  params: dict, config: ConfigDict, *, vocabulary_digest: str | None, log: Callable[[str], None]
-) -> dict:
+def _continued(params: dict, source: SavedModel, where: str) -> dict:
   """Puts in the encoder of `train.init_from`, and its heads and generator where they are the same."""
-  where = config.train.init_from
-  source = _open(where, vocabulary_digest, f"train.init_from={where}")
-  saved, meta = source.params, source.meta
-  _check_meaning(_meaning(config), _meaning(meta["config"]), f"train.init_from={where}")
+  saved = source.params
   problems = trees.differences(params["encoder"], saved.get("encoder", {}))
   if problems:
     raise DataError(
-      f"train.init_from={where} (encoder): {trees.first_lines(problems)}; give a checkpoint of the same sizes"
+      f"train.init_from={where} (encoder): {trees.first_lines(problems)}; expected the same sizes"
     )
   loaded, fresh = {"encoder": _graft(params["encoder"], saved["encoder"], where=where)}, []
   saved_parts = _parts(saved)
@@ -123,8 +134,8 @@ def _continued(
     else:
       loaded[name] = _graft(subtree, saved_parts[name], where=where)
   left = sorted(saved_parts.keys() - loaded.keys())
-  log(
-    f"Starting from {where}, step {meta['step']:,}: loaded {', '.join(loaded)}; fresh: "
+  logger.info(
+    f"Starting from {where}, step {source.meta['step']:,}: loaded {', '.join(loaded)}; fresh: "
     f"{', '.join([*fresh, 'optimizer', 'step'])}; left over: {', '.join(left) or 'nothing'}"
   )
   heads = {name: loaded.get(f"heads/{name}", subtree) for name, subtree in params["heads"].items()}
@@ -136,19 +147,20 @@ def _continued(
   return params
 
 
-def _open(directory: str, vocabulary_digest: str | None, field: str) -> SavedModel:
+def _open(path: Path, vocabulary_digest: str | None, field: str) -> SavedModel:
   """The model that a field of the config names; DataError where the records have another vocabulary."""
-  source = open_model(directory)
+  source = open_model(path)
   digest = source.meta["vocabulary_digest"]
   if digest != vocabulary_digest:
     raise DataError(
-      f"{field}: its vocabulary is another ({str(digest)[:12]}... there, {str(vocabulary_digest)[:12]}... of "
-      f"the records); prepare them with its vocabulary (data.vocabulary)"
+      f"{field}: its vocabulary ({str(digest)[:12]}...) is not that of the records "
+      f"({str(vocabulary_digest)[:12]}...); prepare them with its vocabulary\n"
+      f"  --config.data.vocabulary={source.workdir / 'vocabulary'}"
     )
   return source
 
 
-def _meaning(config: Mapping[str, Any] | ConfigDict, *, is_generator: bool = False) -> dict[str, Any]:
+def _meaning(config: Mapping[str, Any], *, is_generator: bool = False) -> dict[str, Any]:
   """The fields of `MEANING_FIELDS`, of the encoder or of the generator, which has heads of its own."""
   model = config.get("model", {})
   fields = {name: model.get(name, "absent") for name in MEANING_FIELDS}
@@ -165,11 +177,11 @@ def _check_meaning(ours: Mapping[str, Any], saved: Mapping[str, Any], field: str
     if saved[name] != value and not (is_without and name in ("relative_buckets", "relative_max_distance"))
   ]
   if differ:
-    raise DataError(f"{field}: it is another model ({'; '.join(differ)}); use its values")
+    raise DataError(f"{field}: another kind of model ({'; '.join(differ)}); use its values")
 
 
 def _parts(params: dict) -> dict[str, dict]:
-  """What is loaded as a whole or not at all, beside the encoder: each head, the generator, its mixture."""
+  """Returns the parts that are loaded completely or not at all: each head, the generator, its mixture."""
   subtrees = {f"heads/{name}": head for name, head in params.get("heads", {}).items()}
   if "generator" in params:
     generator = {name: subtree for name, subtree in params["generator"].items() if name != "mixture"}
@@ -180,15 +192,15 @@ def _parts(params: dict) -> dict[str, dict]:
 
 
 def _graft(fresh: dict, saved: dict, *, where: str) -> dict:
-  """Arrays of a checkpoint in the places of shapes; DataError where one does not fit."""
+  """Replaces shapes by a checkpoint's arrays, placed on devices; DataError if one does not match."""
   problems = trees.differences(fresh, saved, is_exact=False)
   if problems:
-    raise DataError(f"{where}: {trees.first_lines(problems)}; give a checkpoint of the same sizes")
+    raise DataError(f"{where}: {trees.first_lines(problems)}; expected the same sizes")
   arrays = trees.by_path(saved)
   placed = []
   for path, leaf in trees.by_path(fresh).items():
     array = np.asarray(arrays[path])
     if not np.isfinite(array).all():
-      raise DataError(f"{where}: {path} is not finite everywhere; give an earlier checkpoint of its run")
+      raise DataError(f"{where}: {path} contains NaN or infinity; use an earlier checkpoint of its run")
     placed.append(jax.device_put(array, leaf.sharding))
   return jax.tree.unflatten(jax.tree.structure(fresh), placed)

@@ -1,6 +1,6 @@
-"""What a run keeps in its workdir beside checkpoints and logs: its config and its vocabulary.
+"""A run's files in its workdir besides checkpoints and logs: config and vocabulary.
 
-With them a run can be read and exported anywhere. Nothing is removed there that no run put there.
+With them a run can be read and exported on any machine. Files that no run wrote are never removed.
 """
 
 import contextlib
@@ -9,10 +9,10 @@ import json
 import os
 import pathlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import jax
-from ml_collections import ConfigDict
 
 from data import errors, files, manifest, vocabulary
 from data.errors import ConfigError, DataError
@@ -21,15 +21,15 @@ from data.prepare.output_directory import missing_directories
 CONFIG = "config.json"
 
 LOCK = "lock"
-HAS_SAVED = "has_saved"  # an empty file: a checkpoint was whole here
+HAS_SAVED = "has_saved"  # an empty file: a checkpoint was complete here
 
 
 @contextlib.contextmanager
 def owned(workdir: str | os.PathLike) -> Iterator[None]:
-  """Within the block no other run, of pretraining or fine-tuning, writes in the workdir, which is made.
+  """Locks the workdir, which is created, against other runs of pretraining or fine-tuning within the block.
 
-  One process of a run owns it. If the block fails, a directory that is empty then goes again. DataError:
-  another run is at work there, which is named by process, host and time. StorageError: it cannot be made.
+  Process 0 of a run owns it. If the block fails, an empty directory is removed again. DataError: another run
+  is active there; the message has its process, host and time. StorageError: it cannot be created.
   """
   if jax.process_index() != 0:
     yield
@@ -49,20 +49,19 @@ def owned(workdir: str | os.PathLike) -> Iterator[None]:
 
 
 def refuse_unshared(workdir: str | os.PathLike) -> None:
-  """Raises a DataError in a process that does not see what process 0 has made in the workdir."""
+  """Raises DataError in a process that does not see the files of process 0 in the workdir."""
   if not (pathlib.Path(workdir) / LOCK).is_file():
     raise DataError(
-      f"--workdir={workdir} is not that of process 0; give a directory on a file system that all share"
+      f"--workdir={workdir} is not the directory of process 0; use one on a file system that all hosts share"
     )
 
 
-def begin(workdir: str, config: ConfigDict, words_of: str, described: manifest.VocabularyInfo) -> None:
-  """Writes the resolved config and a copy of the vocabulary in `words_of`.
+def begin(workdir: str, config: Mapping[str, Any], words_of: str, described: manifest.VocabularyInfo) -> None:
+  """Writes the resolved config, as a dict, and a copy of the vocabulary in `words_of`.
 
-  `described` is what the manifest of prepared records, or a feed, says of it.
-
-  One process writes. ConfigError: the workdir has another vocabulary, and no run's config beside it: it is
-  the user's own. StorageError: the workdir cannot be written.
+  `described` is the vocabulary's entry in a manifest or a feed. Only process 0 writes. DataError: the
+  vocabulary is not the described one. ConfigError: the workdir has another vocabulary, which no run put
+  there. StorageError: the workdir cannot be written.
   """
   if jax.process_index() != 0:
     return
@@ -70,23 +69,23 @@ def begin(workdir: str, config: ConfigDict, words_of: str, described: manifest.V
   words, expected = vocabulary.load(made), described.digest
   if words.digest != expected:
     raise DataError(
-      f"{made} is not the vocabulary that the records beside it were made with ({words.digest[:12]}..., "
-      f"expected {expected[:12]}...); bring that one back, or prepare them again"
+      f"{made} is not the vocabulary of the records beside it: its sha256 is {words.digest[:12]}...; "
+      f"expected {expected[:12]}...; restore it, or prepare the records again"
     )
   if (words.size, dataclasses.asdict(words.special_ids)) != (described.size, described.special_ids):
     raise DataError(
-      f"{made.parent / manifest.NAME} does not have the size and special ids of {made}: it was "
-      "changed; bring the old one back, or prepare the records again"
+      f"{made.parent / manifest.NAME} has another size or other special ids than {made}: it was "
+      "changed; restore the old file, or prepare the records again"
     )
   _remove_leftovers(path)
   _keep_vocabulary(made, path / "vocabulary", is_of_run=(path / CONFIG).is_file())
-  content = json.dumps(config.to_dict(), indent=2, sort_keys=True)
+  content = json.dumps(config, indent=2, sort_keys=True)
   with errors.writing(path / CONFIG):
     files.write_atomically(path / CONFIG, content + "\n")
 
 
 def _remove_leftovers(path: pathlib.Path) -> None:
-  """Removes what killed starts of runs have left beside its files: it has names that only they give."""
+  """Removes files of killed starts of runs, whose names only runs use."""
   names = ("config.json.*.part", "metrics.jsonl.*.part", ".writable.*", "checkpoints/.writable.*")
   for found in [found for name in names for found in path.glob(name)]:
     found.unlink(missing_ok=True)
@@ -95,7 +94,7 @@ def _remove_leftovers(path: pathlib.Path) -> None:
 
 
 def note_saved(workdir: str | os.PathLike) -> None:
-  """Leaves a sign that a checkpoint of this run was whole, which `refuse_lost_checkpoints` looks for."""
+  """Notes that a checkpoint of this run was complete, for `refuse_lost_checkpoints`."""
   if jax.process_index() == 0:
     path = pathlib.Path(workdir) / HAS_SAVED
     with errors.writing(path):
@@ -103,33 +102,33 @@ def note_saved(workdir: str | os.PathLike) -> None:
 
 
 def refuse_lost_checkpoints(workdir: str | os.PathLike) -> None:
-  """Raises a DataError if a run that has saved was here, and none of its checkpoints is left.
+  """Raises DataError if a run has saved checkpoints here and none is left.
 
-  To start at step 0 would remove what it logged. Earlier versions moved a run into `phase_N` and began anew.
+  Starting at step 0 would remove its logs. Earlier versions moved a run into `phase_N` and started again.
   """
   for phase in sorted(pathlib.Path(workdir).glob("phase_*"))[-1:]:
     raise DataError(
-      f"{workdir}: {phase.name} holds a run that is over and no later one has saved; begin one with "
-      f"its weights: --workdir=NEW --config.train.init_from={phase}"
+      f"{workdir}: {phase.name} has a finished run, and no later one has saved; start one with its weights\n"
+      f"  --workdir=NEW --config.train.init_from={phase}"
     )
   if (pathlib.Path(workdir) / HAS_SAVED).exists():
     raise DataError(
-      f"{workdir} held checkpoints of a run, as its file {HAS_SAVED} says, and none is left; bring them back "
-      "or start a new run with another --workdir"
+      f"{workdir} had checkpoints of a run (file {HAS_SAVED}), but none is left; restore them, or start a "
+      "new run\n  --workdir=NEW"
     )
 
 
 def _keep_vocabulary(made: pathlib.Path, kept: pathlib.Path, *, is_of_run: bool) -> None:
-  # This file holds a digest of the others.
+  # This file has the digest of the others, so comparing it is enough.
   expected, there = made / vocabulary.NAME, kept / vocabulary.NAME
   with errors.writing(kept):
     if there.is_file() and there.read_bytes() == expected.read_bytes():
       return
     if kept.exists() and not is_of_run:
       raise ConfigError(
-        f"{kept} is there, is not the vocabulary of the prepared records and was not put there by a run; "
+        f"{kept} is not the vocabulary of the prepared records, and no run put it there; "
         "move it away, or use another --workdir"
       )
-    # What an earlier run of this workdir kept, which saved nothing.
+    # Replaces the vocabulary of an earlier run in this workdir that saved no checkpoint.
     with files.whole_directory(kept, replace=True) as aside:
       shutil.copytree(made, aside, dirs_exist_ok=True)

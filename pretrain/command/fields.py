@@ -1,7 +1,7 @@
-"""The fields a config may have: names, what their values may be, values on a command line. Imports no jax.
+"""The fields that a config may have: names, types, limits, values on a command line. Imports no jax.
 
-The base config is the list, `configs/base.py` of pretraining: what it lacks is unknown. Types, choices and
-limits are those of the settings; a field that they leave out has the type of its default.
+The base config is the list of fields, `configs/base.py` for pretraining; other names are unknown. Types,
+choices and limits come from the settings; a field without one has the type of its default.
 """
 
 import ast
@@ -32,19 +32,19 @@ _TYPE_NAMES = {
   tuple[int, ...]: "whole numbers (such as 4,6,8)",
   tuple[float, ...]: "finite numbers (such as 1e-5,2e-5)",
 }
-# Values of earlier versions that config files and command lines may still give: {field: {then: now}}.
+# Values of earlier versions that are still accepted: {field: {old value: new value}}.
 _OLD_VALUES = {"model.remat": OLD_REMAT}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Schema:
-  """Where the list of fields is.
+  """The list of all fields of a program, with their types.
 
   Attributes:
     base: returns the config with every field.
-    file: the name of its file, for messages.
-    settings: {name: the field's type, with `Literal` or a tuple for choices and `Limit` for numbers}; for a
-      group of fields a dataclass or another such table.
+    file: name of the base config's file, for messages.
+    settings: {name: type of the field, with `Literal` or a tuple for choices and `Limit` for numbers}; a
+      group of fields is a dataclass or another such table.
   """
 
   base: Callable[[], ConfigDict]
@@ -56,7 +56,7 @@ PRETRAINING = Schema(base.get_config, "configs/base.py", settings.FIELDS)
 
 
 class Kind(NamedTuple):
-  """What the value of a field may be."""
+  """The type, choices and limit of a field's value."""
 
   value_type: Any  # a key of _TYPE_NAMES
   choices: tuple[str, ...] = ()  # (): any text
@@ -64,12 +64,12 @@ class Kind(NamedTuple):
 
   @property
   def element_types(self) -> tuple[type, ...]:
-    """The types that elements of a tuple may have; a whole number is a number too."""
+    """The types that elements of a tuple may have; integers are allowed among numbers."""
     return (int,) if self.value_type == tuple[int, ...] else (int, float)
 
 
 def flatten(group: Any) -> dict[str, Any]:
-  """{'model.hidden_size': 768, ...}: every leaf of a config, or of `Schema.settings`, by its dotted name."""
+  """Returns every leaf of a config, or of `Schema.settings`, by name: {'model.hidden_size': 768, ...}."""
   if dataclasses.is_dataclass(group):
     hints = typing.get_type_hints(group, include_extras=True)
     group = {field.name: hints[field.name] for field in dataclasses.fields(group)}
@@ -84,13 +84,13 @@ def flatten(group: Any) -> dict[str, Any]:
 
 @functools.cache
 def known_fields(schema: Schema = PRETRAINING) -> Mapping[str, Value]:
-  """Every field and its default."""
+  """Returns every field and its default."""
   return types.MappingProxyType(flatten(schema.base()))
 
 
 @functools.cache
 def kinds(schema: Schema = PRETRAINING) -> Mapping[str, Kind]:
-  """What the value of every field may be."""
+  """Returns the `Kind` of every field."""
   stated = flatten(schema.settings)
   return {
     name: _kind(stated.get(name) or _type_of(default)) for name, default in known_fields(schema).items()
@@ -111,36 +111,36 @@ def _kind(annotation: Any) -> Kind:
 
 
 def renamed_values(config: ConfigDict) -> dict[str, Value]:
-  """{name: today's value} of the fields of a config that have a value of an earlier version."""
+  """Returns {name: new value} for fields of a config that have a value of an earlier version."""
   values = flatten(config)
   return {name: now[values[name]] for name, now in _OLD_VALUES.items() if isinstance(values.get(name), bool)}
 
 
 def may_stand_alone(name: str, schema: Schema = PRETRAINING) -> bool:
-  """Whether `--config.<name>` without a value means 'true'."""
+  """Returns whether `--config.<name>` without a value means 'true'."""
   return isinstance(known_fields(schema)[name], bool) or name in _OLD_VALUES
 
 
 def unknown_field(name: str, schema: Schema = PRETRAINING) -> str:
-  """The line that refuses a field that the base config does not have."""
+  """Returns the error for a field that the base config does not have, with the closest names."""
   known, last = list(known_fields(schema)), name.rpartition(".")[2]
-  # A field may have been given without its group, or with a wrong one.
+  # The user may have left out the group, or given a wrong one.
   hint = did_you_mean(name, known, also=(other for other in known if other.rpartition(".")[2] == last))
-  return f"{name}: there is no such field{hint or f'; {schema.file} lists all'}"
+  return f"{name}: no such field{hint or f'; all fields are in {schema.file}'}"
 
 
 def missing_fields(config: ConfigDict, schema: Schema = PRETRAINING) -> list[str]:
-  """A line for each field that the base config has and the config lacks."""
+  """Returns an error for each field of the base config that the config lacks."""
   values = flatten(config)
   return [
-    f"{name}: missing; start the config from {schema.file}, where it is {default!r}"
+    f"{name}: missing; begin with the config of {schema.file}, where it is {default!r}"
     for name, default in known_fields(schema).items()
     if name not in values
   ]
 
 
 def type_problem(name: str, value: Any, schema: Schema = PRETRAINING) -> str | None:
-  """The line that refuses a value of the wrong type, or a number that is not finite; None if it is right."""
+  """Returns the error for a value of the wrong type or a number that is not finite; None if it is valid."""
   default, kind = known_fields(schema)[name], kinds(schema)[name]
   if kind.value_type is float and isinstance(value, int) and not isinstance(value, bool):
     return None
@@ -155,12 +155,12 @@ def type_problem(name: str, value: Any, schema: Schema = PRETRAINING) -> str | N
 
 
 def parse_value(name: str, text: str, schema: Schema = PRETRAINING) -> Value:
-  """Reads a value of a known field's type from a command line; whether it makes sense is not looked at.
+  """Parses a known field's value from the command line, without checking choices and limits.
 
-  The text is true/false; a number, 2_048 and 1e-3 too; text as it is; '4,6,8', '(4, 6, 8)' or '' for tuples.
+  Allowed are true/false; numbers, also 2_048 and 1e-3; any text; '4,6,8', '(4, 6, 8)' or '' for tuples.
 
   Raises:
-    ValueError: with a line for the user.
+    ValueError: with a message for the user.
   """
   default, kind = known_fields(schema)[name], kinds(schema)[name]
   truth = {"true": True, "1": True, "false": False, "0": False}

@@ -1,8 +1,8 @@
-"""The command line of `python -m pretrain.main`: a config file, changes of its fields, a few switches.
+"""Parses the command line of `python -m pretrain.main`: a config file, changes of fields, switches.
 
-ml_collections' config_flags stops at the first mistake with a traceback, so the arguments are read here:
-every mistake is found, named with what is nearest to it, and reported in one list. Imports jax only where
-there is already something to complain about.
+config_flags of ml_collections stops at the first mistake with a traceback. So arguments are parsed here:
+every mistake is found, explained with the closest name, and reported in one list. Imports jax only after a
+mistake.
 """
 
 import dataclasses
@@ -12,62 +12,65 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 
-from ml_collections import ConfigDict, FrozenConfigDict
+from ml_collections import ConfigDict
 
+from data import log_lines
 from data.command import refuse_other_locale
 from data.errors import ConfigError, did_you_mean
 from pretrain.command import fields, paths, validate
 from pretrain.command.config_file import load_config
 from pretrain.mesh import chips
 
-# Where a process of several stands, the same for no two of them: they are no fields of the config.
+# Flags about one process of several; not config fields, because they differ between processes.
 PLACE = ("coordinator", "num_processes", "process_id", "join_timeout", "peer_timeout")
-SWITCHES = ("dry_run", "download", "debug")  # of every program
+SWITCHES = ("dry_run", "download", "quiet", "verbose", "debug")  # of every program
 
 HELP = """\
 Pretrains a text encoder.
 
   python -m pretrain.main --config=FILE[:ARGUMENT] [--config.FIELD=VALUE ...]
                           [--workdir=DIRECTORY] [--dry_run [--plan=MACHINE]] [--download]
-                          [--debug] [--coordinator=HOST:PORT --num_processes=N --process_id=I]
+                          [--quiet | --verbose] [--debug]
+                          [--coordinator=HOST:PORT --num_processes=N --process_id=I]
 
-  --config=FILE         a config file, for example configs/amos_base.py. It is Python and runs with your
-                        rights: read it before you use one that is not yours. ARGUMENT goes to its
-                        get_config; for configs/ablations/*.py it is the name of a row:
+  --config=FILE         a config file, for example configs/amos_base.py. It is a Python program: read it
+                        before you run one from elsewhere. ARGUMENT is passed to its get_config;
+                        configs/ablations/*.py expect the name of a row:
                         --config=configs/ablations/amos.py:no_adv
   --config.FIELD=VALUE  changes a field: --config.train.batch_size=64,
                         --config.generator.mlm_layers=4,6,8, --config.generator.detach_blocks=false.
-                        The fields are listed below; configs/base.py says what each means
-  --workdir=DIRECTORY   checkpoints, metrics and the resolved config; a run found there is continued.
+                        Fields are listed below and explained in configs/base.py
+  --workdir=DIRECTORY   folder of checkpoints, metrics and the resolved config; a run in it is resumed.
                         Default: runs/<name of the config file>, with _ARGUMENT if there is one.
-                        s3://bucket/run (gs://, ...) is a workdir in a bucket, as most other paths may be;
+                        It may be in a bucket (s3://bucket/run, gs://...), as most other paths may:
                         docs/guides/launch.md
-  --dry_run             prints the resolved config, parameter counts, the mesh and the sharding of
-                        every parameter, cost and memory, and exits
-  --plan=MACHINE        with --dry_run: compiles the real step for a machine that is not here and prints
-                        memory, exchange, time, the largest microbatch, a mesh and what the run costs:
+  --dry_run             prints the resolved config, parameter counts, mesh, sharding of every parameter,
+                        cost and memory, and exits
+  --plan=MACHINE        with --dry_run: compiles the real step for another machine and prints memory,
+                        communication, time, the largest microbatch, a mesh and the cost of the run:
                         v5e:2x4, v5p:4x4x4, h100:16, h200:8, cpu:8
   --download            allows a source that is not on this machine to be fetched; nothing is
                         downloaded without it
-  --debug               shows the traceback of an error, and the output of all processes
+  --quiet               shows warnings and errors only
+  --verbose             shows more, what libraries log, and the lines of all processes
+  --debug               shows the traceback of an error, and the lines of all processes
   --coordinator=HOST:PORT, --num_processes=N, --process_id=I
-                        of several processes, where JAX does not find them by itself as it does with
-                        --config.train.multihost=true on Cloud TPU, GKE, Slurm, Open MPI:
-                        docs/guides/launch.md
+                        for runs of several processes that JAX cannot find by itself. On Cloud TPU, GKE,
+                        Slurm and Open MPI --config.train.multihost=true is enough: docs/guides/launch.md
   --join_timeout=120, --peer_timeout=30
-                        seconds until a process that does not come, or is silent, counts as gone
+                        seconds to wait for a process to join, or to answer, before the run fails
   --help                this text
 
-The devices are those JAX finds; JAX_PLATFORMS=cpu keeps a run on the CPU, and
---config.train.platform=gpu (or tpu, cpu) refuses to start on any other.
+JAX finds the devices. JAX_PLATFORMS=cpu keeps a run on the CPU; with --config.train.platform=gpu (or tpu,
+cpu) a run fails at once on any other platform.
 Exit codes: 0 finished; 2 config or flags; 3 data, vocabulary or checkpoint; 4 diverged; 5 storage;
-6 another process is missing or gone; 75 stopped on request, the same command continues.
+6 another process failed; 75 stopped on request, the same command resumes.
 """
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-  """Whose command line is read: what --help says, which configs it takes, and one of them for messages."""
+  """A command line to parse: its help text, the rules of its configs, and an example config for messages."""
 
   help: str
   rules: validate.Rules
@@ -77,7 +80,7 @@ class Program:
 
   @property
   def flags(self) -> tuple[str, ...]:
-    """All names that may follow '--' beside fields of the config."""
+    """All flag names, without '--', except fields of the config."""
     return ("config", "workdir", *self.options, *self.switches, "help")
 
 
@@ -86,24 +89,26 @@ PRETRAINING = Program(HELP, validate.PRETRAINING, "configs/coco_lm_tiny.py", opt
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-  """What the user asked for; the config is frozen and has passed `validate`, but for rules about devices."""
+  """What the user asked for."""
 
-  config: FrozenConfigDict
+  config: validate.Checked
   workdir: str
   dry_run: bool
   download: bool
+  quiet: bool
+  verbose: bool
   debug: bool
   config_name: str  # the config file's name without '.py', with '_ARGUMENT' if one was given
   plan: str = ""  # the machine to plan for
-  place: Mapping[str, str] = dataclasses.field(default_factory=dict)  # flags of PLACE, '' where not given
+  place: Mapping[str, str] = dataclasses.field(default_factory=dict)  # {flag of PLACE: value or ''}
 
 
 def parse_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Arguments:
-  """Reads the arguments after the program's name.
+  """Parses the arguments after the program's name; prints help or errors and exits.
 
   Raises:
-    SystemExit: 0 after --help; 2 with all problems on stderr, and with --debug the traceback of a config
-      file that raised.
+    SystemExit: 0 after --help; 2 after mistakes, which are on stderr (with --debug also the traceback of a
+      config file that raised).
   """
   if any(argument in ("--help", "-h") for argument in argv):
     print(program.help + "\n" + _field_list(program.rules.schema))
@@ -118,15 +123,17 @@ def parse_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Argu
 
 
 def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Arguments:
-  """`parse_arguments` without printing or leaving.
+  """Parses the arguments like `parse_arguments`, but raises ConfigError instead of printing.
 
   Raises:
-    ConfigError: all problems, in lines; its cause is what the config file raised, if it did.
+    ConfigError: all mistakes; its cause is the exception of the config file, if it raised one.
   """
   refuse_other_locale(argv)
   schema = program.rules.schema
   values, changes, problems = _split(argv, program)
   switches = {name: _switch(name, values, problems) for name in program.switches}
+  if switches["quiet"] and switches["verbose"]:
+    problems.append(log_lines.TOGETHER)
   problems += paths.address_problems(values, program.rules)
   plan = values.get("plan") or ""
   planned = _planned_devices(plan, problems, dry_run=switches["dry_run"])
@@ -139,7 +146,7 @@ def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Argum
     problems.append(str(error))
     cause = error.__cause__
   changed = _read_changes(changes, problems, schema)
-  if config is None:  # problems of the changes alone are reported now, not at the next try
+  if config is None:  # so that wrong values are reported together with the wrong file
     problems += filter(None, (validate.value_problem(*change, program.rules) for change in changed.items()))
   else:
     _set_fields(config, fields.renamed_values(config) | changed)
@@ -151,15 +158,15 @@ def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Argum
     problems += paths.missing_records(changed)
   if problems or config is None:
     raise ConfigError(validate.listing(problems)) from cause
-  return Arguments(FrozenConfigDict(config), workdir, config_name=name, plan=plan, place=cluster, **switches)
+  return Arguments(validate.Checked(config), workdir, config_name=name, plan=plan, place=cluster, **switches)
 
 
 def _planned_devices(plan: str, problems: list[str], *, dry_run: bool) -> int | None:
-  """Devices of the machine that is planned for; None without a plan, or where it cannot be made."""
+  """Returns the number of devices of --plan=MACHINE; None without a plan or for an unknown machine."""
   if not plan:
     return None
   if not dry_run:
-    problems.append(f"--plan={plan}: a plan is a dry run; add --dry_run")
+    problems.append(f"--plan={plan}: only a dry run makes a plan; add\n  --dry_run")
   try:
     return chips.parse(plan).devices
   except ConfigError as error:
@@ -170,7 +177,7 @@ def _planned_devices(plan: str, problems: list[str], *, dry_run: bool) -> int | 
 def _split(
   argv: Sequence[str], program: Program
 ) -> tuple[dict[str, str | None], dict[str, str | None], list[str]]:
-  """Flags by name, config fields by dotted name (None: given without a value), and problems."""
+  """Returns flags by name, config fields by dotted name (None: no value given), and mistakes."""
   values: dict[str, str | None] = {}
   changes: dict[str, str | None] = {}
   problems: list[str] = []
@@ -178,7 +185,7 @@ def _split(
   while rest:
     word = rest.pop(0)
     if not word.startswith("--") or word == "--":
-      problems.append(f"{word}: expected a flag such as --config=FILE; --help lists them")
+      problems.append(f"{word}: expected a flag such as --config=FILE; all flags are in --help")
       continue
     name, equals, value = word[2:].partition("=")
     text: str | None = value if equals else None
@@ -194,17 +201,17 @@ def _split(
     else:
       values[name] = text
   if "config" not in values:
-    problems.append(f"--config is missing: give a config file, for example --config={program.example}")
+    problems.append(f"--config is missing; expected a config file, such as\n  --config={program.example}")
   return values, changes, problems
 
 
 def _unknown_flag(name: str, program: Program) -> str:
   if name in fields.known_fields(program.rules.schema):
-    return f"--{name}: is a field of the config; write --config.{name}=VALUE"
+    return f"--{name}: a field of the config; use --config.{name}=VALUE"
   hint = (
-    did_you_mean(name, program.flags) or f"; there are {', '.join('--' + flag for flag in program.flags)}"
+    did_you_mean(name, program.flags) or f"; flags are {', '.join('--' + flag for flag in program.flags)}"
   )
-  return f"--{name}: there is no such flag{hint}"
+  return f"--{name}: no such flag{hint}"
 
 
 def _switch(name: str, values: dict[str, str | None], problems: list[str]) -> bool:
@@ -217,7 +224,7 @@ def _switch(name: str, values: dict[str, str | None], problems: list[str]) -> bo
 
 
 def _split_path(text: str) -> tuple[str, str | None]:
-  """'a.py:row' is ('a.py', 'row'); a colon elsewhere belongs to the path."""
+  """Splits 'a.py:row' into ('a.py', 'row'); any other colon is a part of the path."""
   path, separator, argument = text.partition(".py:")
   return (path + ".py", argument) if separator else (text, None)
 
@@ -225,12 +232,12 @@ def _split_path(text: str) -> tuple[str, str | None]:
 def _read_changes(
   changes: dict[str, str | None], problems: list[str], schema: fields.Schema
 ) -> fields.Fields:
-  """The values of known fields given on the command line; what is wrong is added to `problems`."""
+  """Parses the values of known fields; adds mistakes to `problems`."""
   known, changed = fields.known_fields(schema), {}
   for name, text in changes.items():
     members = [field for field in known if field.startswith(name + ".")]
     if members:
-      problems.append(f"--config.{name}: is a group of fields; give one, such as --config.{members[0]}=VALUE")
+      problems.append(f"--config.{name}: a group of fields; set one, such as --config.{members[0]}=VALUE")
     elif name not in known:
       problems.append("--config." + fields.unknown_field(name, schema))
     elif text is None and not fields.may_stand_alone(name, schema):
@@ -244,7 +251,7 @@ def _read_changes(
 
 
 def _set_fields(config: ConfigDict, changed: fields.Fields) -> None:
-  """Sets fields in place; one that the config lacks is left out, and named by `validate`."""
+  """Sets fields in place; skips fields that the config lacks, which `validate` reports."""
   present = fields.flatten(config)
   with config.ignore_type():
     config.update_from_flattened_dict({name: value for name, value in changed.items() if name in present})
@@ -253,27 +260,26 @@ def _set_fields(config: ConfigDict, changed: fields.Fields) -> None:
 def _config_problems(
   config: ConfigDict, rules: validate.Rules, *, in_doubt: bool, planned: int | None
 ) -> list[str]:
-  """Problems of the config; once there are any (or `in_doubt`), also those with the devices at hand.
+  """Returns the config's problems; if there are any, or `in_doubt`, also those with the devices here.
 
   For a plan the devices are the `planned` ones.
   """
   problems = validate.problems(config, rules=rules, num_devices=planned)
-  if planned is not None:
+  if planned is not None or not (problems or in_doubt):
     return problems
-  if not (problems or in_doubt) or fields.flatten(config).get("train.multihost") is not False:
+  if fields.flatten(config).get("train.multihost") is not False:
     return problems  # with several hosts jax.distributed would have to come first
   try:
     import jax
 
     return validate.problems(config, rules=rules, num_devices=jax.device_count())
   except RuntimeError:
-    return problems  # no usable device is an error later, when one is needed
+    return problems  # if no device is usable, the run reports it later
 
 
 def _field_list(schema: fields.Schema) -> str:
-  """Every field with its default."""
   lines = [f"  --config.{name}={_as_text(value)}" for name, value in fields.known_fields(schema).items()]
-  return "\n".join(["Fields and their defaults before a recipe changes them:", *lines])
+  return "\n".join(["Fields, and their defaults if the recipe does not set them:", *lines])
 
 
 def _as_text(value: fields.Value) -> str:

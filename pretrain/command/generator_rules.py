@@ -6,15 +6,15 @@ from pretrain.settings.field_types import Fields, show, show_value
 
 
 def problems(config: Fields) -> list[str]:
-  """Lines for what does not fit together where corruption.kind is 'generator'."""
+  """Returns an error for each contradiction between fields, where corruption.kind is 'generator'."""
   return [*_generator(config), *_heads(config), *_mixture(config)]
 
 
 def without_generator(config: Fields) -> list[str]:
-  """Lines for what would be ignored where corruption.kind is not 'generator'."""
+  """Returns an error for each field that has no effect where corruption.kind is not 'generator'."""
   return [
-    f"{show(config, name, 'corruption.kind')}: there is no generator; use corruption.kind 'generator', or "
-    f"{'False' if name.endswith('frozen') else repr('')}"
+    f"{show(config, name, 'corruption.kind')}: this run has no generator; use corruption.kind 'generator', "
+    f"or {'False' if name.endswith('frozen') else repr('')}"
     for name in ("generator.init_from", "generator.frozen")
     if config[name]
   ]
@@ -33,18 +33,18 @@ def _generator(config: Fields) -> Iterator[str]:
   if shared and width != config["model.hidden_size"] and config["generator.projection"] == "table":
     yield (
       f"{show(config, 'generator.hidden_size', 'generator.share_embeddings', 'generator.projection')}: "
-      f"positions and norm of the encoder's width {config['model.hidden_size']} do not fit; use "
+      f"the encoder's positions and norm have another width, {config['model.hidden_size']}; use "
       f"share_embeddings 'tokens' or projection 'embeddings'"
     )
   if frozen and not config["generator.init_from"]:
     yield (
-      "generator.frozen=True, generator.init_from='': a generator that was never trained would stay so; "
-      "give the checkpoint of a trained one"
+      "generator.frozen=True, generator.init_from='': a frozen generator is not trained, so it must be "
+      "loaded from a checkpoint\n  --config.generator.init_from=DIRECTORY"
     )
   if not frozen and config["generator.loss_weight"] == 0:
     yield (
-      "generator.loss_weight=0.0, generator.frozen=False: the generator would never learn; give a weight, or "
-      "freeze a trained one"
+      "generator.loss_weight=0.0, generator.frozen=False: the generator would not be trained; set a weight, "
+      "or freeze a trained one"
     )
 
 
@@ -52,19 +52,19 @@ def _heads(config: Fields) -> Iterator[str]:
   depth, layers = config["generator.num_layers"], config["generator.mlm_layers"]
   if layers and config["generator.separate_layers"]:
     yield (
-      f"{show(config, 'generator.mlm_layers', 'generator.separate_layers')}: heads on one trunk or separate "
-      f"trunks; set one of them to ()"
+      f"{show(config, 'generator.mlm_layers', 'generator.separate_layers')}: heads are either on one trunk "
+      f"or on separate trunks; set one of the fields to ()"
     )
   if list(layers) != sorted(set(layers)) or (layers and not 1 <= layers[0] <= layers[-1] == depth):
     yield (
       f"{show(config, 'generator.mlm_layers', 'generator.num_layers')}: expected ascending layers, the "
-      f"last being the deepest, {depth}: what lies above it would never be read"
+      f"last one being {depth}, because layers above it would not be used"
     )
   separate = config["generator.separate_layers"]
   if separate and (len(separate) < 2 or min(separate) < 1):
     yield (
-      f"generator.separate_layers={show_value(separate)}: expected the depths of two or more generators, 1 "
-      "at least"
+      f"generator.separate_layers={show_value(separate)}: expected depths of two or more generators, each at "
+      "least 1"
     )
 
 
@@ -73,25 +73,25 @@ def _mixture(config: Fields) -> Iterator[str]:
   heads = len(config["generator.separate_layers"]) or len(config["generator.mlm_layers"]) or 1
   shown = show(config, "generator.mixture", "generator.mlm_layers", "generator.separate_layers")
   if mixture != "none" and heads < 2:
-    yield f"{shown}: a mixture needs two heads or more; name their layers, or use mixture 'none'"
+    yield f"{shown}: a mixture needs two or more heads; set their layers, or use mixture 'none'"
   if mixture == "none" and heads > 1:
-    yield f"{shown}: nothing says which head proposes the tokens; use a mixture, or one head"
+    yield f"{shown}: several heads need a mixture; use another mixture, or one head"
   if mixture == "fixed":
     wrong = len(weights) != heads or min(weights, default=0) < 0 or abs(sum(weights) - 1) > 1e-6
     if wrong:
       yield (
-        f"{show(config, 'generator.mixture', 'generator.mixture_weights')}: expected {heads} weights of at "
-        f"least 0 that add up to 1"
+        f"{show(config, 'generator.mixture', 'generator.mixture_weights')}: expected {heads} weights, none "
+        f"negative, that add up to 1"
       )
   elif weights:
     yield (
-      f"{show(config, 'generator.mixture', 'generator.mixture_weights')}: only mixture 'fixed' reads "
+      f"{show(config, 'generator.mixture', 'generator.mixture_weights')}: only mixture 'fixed' has "
       f"weights; use it, or ()"
     )
   if mixture == "adversarial" and config["generator.frozen"]:
     yield (
-      f"{show(config, 'generator.mixture', 'generator.frozen')}: a frozen generator cannot learn against "
-      f"the encoder; use another mixture, or do not freeze it"
+      f"{show(config, 'generator.mixture', 'generator.frozen')}: a frozen generator cannot be trained "
+      f"adversarially; use another mixture, or do not freeze it"
     )
   is_adversarial = mixture == "adversarial" and heads > 1
   if is_adversarial and config["generator.share_embeddings"] == "none":

@@ -1,22 +1,22 @@
-"""Memory of temporary arrays that a program on CPU keeps from step to step."""
+"""Keeps the memory of temporary arrays from step to step, for programs on CPU."""
 
 import ctypes
 import importlib.util
 import os
 
-# Names and numbers of glibc's malloc.h.
+# (parameter, value) of mallopt, from glibc's malloc.h.
 _ONE_ARENA, _NO_MAPPED_BLOCKS, _NEVER_GIVEN_BACK = (-8, 1), (-4, 0), (-1, -1)
 
 
 def keep_temporaries() -> None:
-  """Tells glibc to keep freed memory for the next step, where JAX will run on CPU.
+  """Makes glibc keep freed memory for the next step, if JAX will run on CPU.
 
-  XLA takes the memory of a step at its start and frees it at its end. By default each such block
-  goes back to the system, which clears it anew page by page: a tenth of a step. The price is memory: up to
-  another block of the same size, where the freed one does not fit exactly.
+  XLA allocates a step's memory at its start and frees it at its end. By default each such block returns to
+  the system, which clears it again page by page: a tenth of a step. The price is memory: up to another block
+  of the same size, if the freed one does not fit exactly.
 
-  To be called before JAX starts its threads, which choose their part of the heap then. Nothing happens with
-  another C library, where an accelerator's plug-in is installed, or where the user has set malloc up.
+  Call it before JAX starts its threads, which then choose their part of the heap. It does nothing with
+  another C library, if an accelerator's plug-in is installed, or if the user has configured malloc.
   """
   if not _is_cpu_alone() or any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
     return

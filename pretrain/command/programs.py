@@ -1,4 +1,4 @@
-"""Installed commands, such as `text-encoder-pretrain`. Each runs a module of the project as `python -m` does.
+"""The installed commands, such as `text-encoder-pretrain`; each runs a module as `python -m` does.
 
 pyproject.toml lists them; `PROGRAMS` has their names without the prefix.
 """
@@ -29,6 +29,6 @@ PROGRAMS = {
 
 
 def main() -> None:
-  """Runs the module of the command that this process was started as, as `__main__`."""
+  """Runs, as `__main__`, the module of the command under whose name this process was started."""
   name = pathlib.Path(sys.argv[0]).stem.removeprefix(PREFIX)
   runpy.run_module(PROGRAMS[name], run_name="__main__", alter_sys=True)

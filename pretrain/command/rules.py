@@ -1,7 +1,8 @@
-"""Rules about several fields: sizes that must fit each other, choices that make no sense together.
+"""Rules about several fields: sizes that must match, choices that contradict each other.
 
 Every rule takes {dotted name: value} with all fields of `configs/base.py`, each right by itself, and
-yields lines for the user that name the fields it read. Imports no jax.
+yields lines for the user that name the fields it read. Rules about devices are by themselves: how many there
+are is known later. Imports no jax.
 """
 
 import dataclasses
@@ -18,8 +19,8 @@ from pretrain.settings.objectives import OBJECTIVES, switched_on
 from pretrain.settings.objectives.objective import Contrast, Objective
 
 
-def problems(config: Fields, *, num_devices: int | None) -> list[str]:
-  """Lines for everything that does not fit together; `num_devices` of all hosts are None while not known."""
+def problems(config: Fields) -> list[str]:
+  """Lines for everything that does not fit together, whatever the number of devices."""
   objectives = _switched_on(config)
   refusals = [*_model(config), *_objectives(config, objectives), *_corruption(config), *_training(config)]
   for objective in objectives.values():
@@ -28,9 +29,14 @@ def problems(config: Fields, *, num_devices: int | None) -> list[str]:
     refusals += generator_rules.problems(config)
   else:
     refusals += generator_rules.without_generator(config)
+  return refusals
+
+
+def device_problems(config: Fields, num_devices: int | None) -> list[str]:
+  """Lines for what does not fit on devices; `num_devices` of all hosts are None while not known."""
   misshaped = list(_mesh(config, num_devices))
   # Without a mesh there is nothing that batches and parameters must be divisible by.
-  return refusals + (misshaped or [*_cuts(config, num_devices), *_batch(config, objectives, num_devices)])
+  return misshaped or [*_cuts(config, num_devices), *_batch(config, _switched_on(config), num_devices)]
 
 
 def _switched_on(config: Fields) -> dict[str, Objective]:
@@ -44,27 +50,27 @@ def _switched_on(config: Fields) -> dict[str, Objective]:
 
 def _model(config: Fields) -> Iterator[str]:
   if config["model.hidden_size"] % config["model.num_heads"]:
-    yield f"{show(config, 'model.hidden_size', 'model.num_heads')}: the heads must divide the width"
+    yield f"{show(config, 'model.hidden_size', 'model.num_heads')}: the width must be divisible by the heads"
   if config["data.length"] > config["model.max_length"]:
     length = config["data.length"]
     yield (
       f"{show(config, 'data.length', 'model.max_length')}: the sequence is longer than the position table; "
-      f"use --config.model.max_length={length} or a shorter sequence"
+      f"shorten it or use\n  --config.model.max_length={length}"
     )
   if config["model.attention"] == "cudnn" and config["model.attention_dropout"] > 0:
     yield (
-      f"{show(config, 'model.attention', 'model.attention_dropout')}: cuDNN draws no dropout that can be "
-      f"repeated; use attention_dropout 0.0, or attention 'auto'"
+      f"{show(config, 'model.attention', 'model.attention_dropout')}: cuDNN's dropout cannot be "
+      f"reproduced; use one of\n  --config.model.attention_dropout=0.0\n  --config.model.attention=auto"
     )
   if config["model.attention"] == "cudnn" and config["model.dtype"] == "float32":
-    yield f"{show(config, 'model.attention', 'model.dtype')}: cuDNN computes in bfloat16; use dtype 'auto'"
+    yield f"{show(config, 'model.attention', 'model.dtype')}: needs bfloat16\n  --config.model.dtype=auto"
   if config["model.scan_unroll"] > config["model.num_layers"]:
-    yield f"{show(config, 'model.scan_unroll', 'model.num_layers')}: there are fewer layers to unroll"
+    yield f"{show(config, 'model.scan_unroll', 'model.num_layers')}: the model has fewer layers to unroll"
   if config["model.relative_position"] != "none":
     buckets, distance = config["model.relative_buckets"], config["model.relative_max_distance"]
     if buckets % 2:
       yield f"model.relative_buckets={buckets}: expected an even number, half for each direction"
-    # A quarter of the buckets are exact distances; the logarithm of the rest needs room above them.
+    # A quarter of the buckets are single distances; the logarithmic ones need larger distances.
     if distance <= buckets // 4 + 1:
       yield (
         f"{show(config, 'model.relative_max_distance', 'model.relative_buckets')}: expected a distance "
@@ -73,15 +79,15 @@ def _model(config: Fields) -> Iterator[str]:
   needs_checkpoint = config["model.freeze_embeddings"] == "checkpoint"
   if needs_checkpoint != bool(config["model.freeze_embeddings_from"]):
     yield (
-      f"{show(config, 'model.freeze_embeddings', 'model.freeze_embeddings_from')}: 'checkpoint' and the "
-      f"checkpoint's directory go together; give both or neither"
+      f"{show(config, 'model.freeze_embeddings', 'model.freeze_embeddings_from')}: 'checkpoint' needs the "
+      f"checkpoint's directory, and the reverse; set both or neither"
     )
 
 
 def _objectives(config: Fields, objectives: dict[str, Objective]) -> Iterator[str]:
   if not objectives:
     weights = ", ".join(f"objectives.{name}.weight" for name in OBJECTIVES)
-    yield f"no objective is on: give one of {weights} a value above 0"
+    yield f"no objective is on: set one of {weights} above 0"
   for name, objective in objectives.items():
     shown = objective.show(config, "weight", "corruption.kind")
     has_masks = config["corruption.kind"] == "mask"
@@ -92,14 +98,14 @@ def _objectives(config: Fields, objectives: dict[str, Objective]) -> Iterator[st
       )
     if "masks" in objective.reads and not has_masks:
       yield (
-        f"{shown}: {name} reads masks, and the input has replaced tokens; use objectives.clm with "
+        f"{shown}: {name} needs masks, but the input has replaced tokens; use objectives.clm with "
         f"copy=False, or corruption.kind 'mask'"
       )
   cropped = [
     f"objectives.{name}.weight" for name, objective in objectives.items() if "crop" in objective.reads
   ]
   if len(cropped) > 1:
-    yield f"{show(config, *cropped)}: a step has one crop, and each of them reads its own; switch on one"
+    yield f"{show(config, *cropped)}: a step has one crop, and each of these needs its own; switch on one"
 
 
 def _corruption(config: Fields) -> Iterator[str]:
@@ -107,21 +113,21 @@ def _corruption(config: Fields) -> Iterator[str]:
   masked, random = config["corruption.mask_token_rate"], config["corruption.random_token_rate"]
   if masked + random > 1 + 1e-9:
     yield (
-      f"{show(config, 'corruption.mask_token_rate', 'corruption.random_token_rate')}: they are parts of the "
-      f"chosen tokens and add up to more than 1"
+      f"{show(config, 'corruption.mask_token_rate', 'corruption.random_token_rate')}: these fractions of the "
+      f"chosen tokens add up to more than 1"
     )
   if rule == "electra_google" and random > 0:
     yield (
-      f"{show(config, 'corruption.random_token_rate', 'corruption.mask_rule')}: this rule puts in no random "
+      f"{show(config, 'corruption.random_token_rate', 'corruption.mask_rule')}: this rule inserts no random "
       f"tokens; use 0.0, or mask_rule 'count' or 'bernoulli'"
     )
     return
-  # Google's ELECTRA leaves 15 % of the chosen tokens as they are and lets the generator predict them.
+  # Google's ELECTRA leaves 15 % of the chosen tokens unchanged, and the generator predicts them too.
   keeps_some = masked < 1 and not (kind == "generator" and rule == "electra_google")
   if kind != "mask" and (random > 0 or keeps_some):
     yield (
       f"{show(config, 'corruption.mask_token_rate', 'corruption.random_token_rate', 'corruption.kind')}: "
-      f"the mix of masks, random and kept tokens belongs to corruption.kind 'mask'; use 1.0 and 0.0 here"
+      f"only corruption.kind 'mask' mixes masks, random and unchanged tokens; use 1.0 and 0.0 here"
     )
 
 
@@ -130,41 +136,40 @@ def _training(config: Fields) -> Iterator[str]:
   if config["optimizer.warmup_steps"] > total:
     yield (
       f"{show(config, 'optimizer.warmup_steps', 'train.total_steps')}: the warm-up is longer than the run; "
-      f"shorten it too, for example with --config.optimizer.warmup_steps={total // 10}"
+      f"shorten it, for example with\n  --config.optimizer.warmup_steps={total // 10}"
     )
   if config["optimizer.end_learning_rate"] > config["optimizer.learning_rate"]:
     yield (
-      f"{show(config, 'optimizer.end_learning_rate', 'optimizer.learning_rate')}: the end is above the peak"
+      f"{show(config, 'optimizer.end_learning_rate', 'optimizer.learning_rate')}: the final rate is above "
+      "the peak"
     )
   outside = [step for step in config["train.checkpoint_steps"] if not 1 <= step <= total]
   if outside:
-    yield (
-      f"{show(config, 'train.checkpoint_steps', 'train.total_steps')}: steps outside 1 to {total} never come"
-    )
+    yield (f"{show(config, 'train.checkpoint_steps', 'train.total_steps')}: expected steps from 1 to {total}")
   if config["train.spike_roll_back"] and not config["train.spike_zscore"]:
-    yield "train.spike_roll_back=True: nothing is a spike; give train.spike_zscore, such as 8"
+    yield "train.spike_roll_back=True: spikes are not detected\n  --config.train.spike_zscore=8"
   for name in trackers.names(config["train.trackers"]):
     if name not in trackers.NAMES:
       yield f"train.trackers: {unknown('tracker', name, trackers.NAMES)}"
   if config["train.probe_every"] and not config["train.probe_data"]:
-    yield "train.probe_every: nothing to ask about; give train.probe_data, a folder of annotated data"
+    yield "train.probe_every: no data to probe with; give a folder of annotated data in train.probe_data"
   if config["train.probe_every"] and config["train.multihost"]:
-    yield "train.probe_every: only where one process trains; use `python -m pretrain.probe` afterwards"
+    yield "train.probe_every: needs a single process; use `python -m pretrain.probe` after the run"
   yield from mixture.problems(config)
   yield from feed.problems(config)
   if not any(config[f"data.{name}"] for name in ("source", "directory", "mixture", "stages")):
-    yield "data.source='', data.directory='': no text; give a source such as 'installed_docs' or a directory"
+    yield "data.source='', data.directory='': no text\n  --config.data.source=installed_docs"
 
 
 def _mesh(config: Fields, num_devices: int | None) -> Iterator[str]:
   asked = _asked(config)
   names = show(config, *(f"mesh.{axis}" for axis in Sizes._fields))
   if 0 in asked.sizes or asked.sizes.count(-1) > 1:
-    yield f"{names}: expected sizes of 1 or more, and -1 (the rest of the devices) at most once"
+    yield f"{names}: expected sizes of at least 1, and -1 (all other devices) at most once"
   elif num_devices is not None and asked.filled(num_devices) is None:
     fits = functools.partial(_fits, config, num_devices)
     near = nearest(asked.sizes, num_devices, can=fits) or nearest(asked.sizes, num_devices)
-    assert near is not None  # all of them along `data` always are
+    assert near is not None  # all devices along `data` always fit
     yield f"{names}: the product must be the number of devices, {num_devices}; the nearest is {shown(near)}"
 
 
@@ -173,24 +178,24 @@ def _asked(config: Fields) -> MeshSettings:
 
 
 def _fits(config: Fields, num_devices: int, sizes: Sizes) -> bool:
-  """Whether everything that a mesh of these sizes must divide is divided."""
+  """Returns whether a mesh of these sizes divides everything that it must divide."""
   changed = {**config, **{f"mesh.{axis}": size for axis, size in sizes._asdict().items()}}
   return not [*_cuts(changed, num_devices), *_batch(changed, _switched_on(changed), num_devices)]
 
 
 def _cuts(config: Fields, num_devices: int | None) -> Iterator[str]:
-  """Sizes that the mesh cuts; the vocabulary may stay whole (sharding.MAY_STAY_WHOLE)."""
+  """Yields errors for sizes that the mesh does not divide; those of sharding.MAY_STAY_WHOLE are exempt."""
   cut = [("model.num_heads", "tensor"), ("model.mlp_size", "tensor"), ("model.hidden_size", "fsdp")]
   if config["corruption.kind"] == "generator":
     cut += [(name.replace("model.", "generator."), axis) for name, axis in cut]
   for name, axis in cut:
     size = _axis_size(config, axis, num_devices)
     if config[name] % size:
-      yield f"{show(config, name)}: not divisible by mesh.{axis}={size}, which cuts it; change one of them"
+      yield f"{show(config, name)}: not divisible by mesh.{axis}={size}, which shards it; change one of them"
 
 
 def _axis_size(config: Fields, axis: str, num_devices: int | None) -> int:
-  """Devices on an axis; 1 for the one that takes the rest while the rest is not known."""
+  """Returns the devices on an axis; 1 for a size of -1 while the number of devices is unknown."""
   size = config[f"mesh.{axis}"]
   if size != -1:
     return size
@@ -199,7 +204,7 @@ def _axis_size(config: Fields, axis: str, num_devices: int | None) -> int:
 
 
 def _batch(config: Fields, objectives: dict[str, Objective], num_devices: int | None) -> Iterator[str]:
-  """The batch must fall into microbatches, each into contrast groups and into equal parts per device."""
+  """Yields an error if the batch does not divide into microbatches, contrast groups and parts per device."""
   microbatches, reasons = config["train.microbatches"], []
   if microbatches > 1:
     reasons.append(f"train.microbatches={microbatches}")
@@ -217,5 +222,5 @@ def _batch(config: Fields, objectives: dict[str, Objective], num_devices: int | 
     below, above = batch // unit * unit, (batch // unit + 1) * unit
     sizes = f"{below} or {above}" if below else f"{above}"
     yield (
-      f"train.batch_size={batch}: not a multiple of {unit}, what {' and '.join(reasons)} need; use {sizes}"
+      f"train.batch_size={batch}: not a multiple of {unit}, as needed by {' and '.join(reasons)}; use {sizes}"
     )

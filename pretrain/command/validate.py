@@ -1,40 +1,43 @@
-"""What a config must satisfy before anything is opened, built or compiled. Imports no jax.
+"""Checks a config before anything is opened, built or compiled. Imports no jax.
 
-All problems are found in one go. A field that is wrong by itself is not held against others: rules about
-several fields are silent where one of them is already named.
+All problems are found at once. If a field is wrong by itself, rules about several fields that name it are
+skipped.
 """
 
 import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, FrozenConfigDict
 
 from data import files
 from data.errors import ConfigError, did_you_mean
 from pretrain.command import fields
 from pretrain.command import rules as combinations
-from pretrain.settings.field_types import show_value
+from pretrain.settings.field_types import Fields, show_value
 
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-  """What the configs of one program must satisfy.
+  """The rules for the configs of one program.
 
   Attributes:
     schema: the fields there are, and what each may be.
-    together: (all fields, num_devices=) to lines about several fields.
+    together: all fields to lines about several of them.
+    on_devices: all fields and a number of devices, None while not known, to lines about what they cut.
     addresses: fields and flags with paths that may be addresses of buckets.
   """
 
   schema: fields.Schema
-  together: Callable[..., list[str]]
+  together: Callable[[Fields], list[str]]
+  on_devices: Callable[[Fields, int | None], list[str]] = lambda _, number: []
   addresses: tuple[str, ...] = ()
 
 
 PRETRAINING = Rules(
   fields.PRETRAINING,
   combinations.problems,
+  combinations.device_problems,
   addresses=(
     "workdir",
     "data.source",
@@ -50,17 +53,21 @@ PRETRAINING = Rules(
 )
 
 
+class Checked(FrozenConfigDict):
+  """A config without `problems`, which nobody can change; how many devices there are may not be known yet."""
+
+
 def problems(
   config: ConfigDict,
   *,
   rules: Rules = PRETRAINING,
   num_devices: int | None = None,
 ) -> list[str]:
-  """Everything wrong with a config, a line each that names the field, what was found and what to do; or [].
+  """Returns an error for every mistake in a config; each names the field, the value and a correction.
 
   Args:
     config: as a config file returns it, possibly with unknown or missing fields and wrong types.
-    num_devices: of all hosts; None: not known yet, and rules about devices are left out.
+    num_devices: of all hosts; None if unknown, which skips rules about devices.
   """
   values, known = fields.flatten(config), fields.known_fields(rules.schema)
   lines = [fields.unknown_field(name, rules.schema) for name in values if name not in known]
@@ -72,28 +79,38 @@ def problems(
       lines.append(line)
       bad.add(name)
   sound = dict(known) | {name: value for name, value in values.items() if name in known and name not in bad}
-  together = rules.together(sound, num_devices=num_devices)
+  together = rules.together(sound) + rules.on_devices(sound, num_devices)
   return lines + [line for line in together if not any(name in line for name in bad)]
 
 
-def check(config: ConfigDict, *, num_devices: int | None = None) -> None:
-  """Raises ConfigError with all `problems`."""
-  found = problems(config, num_devices=num_devices)
-  if found:
-    raise ConfigError(listing(found))
+def check(config: ConfigDict, *, num_devices: int | None = None) -> Checked:
+  """Returns a config of pretraining that has no `problems`; raises ConfigError with all of them.
+
+  Of a config that is `Checked`, as the command line's is, only the rules about devices are asked.
+  """
+  if isinstance(config, Checked):
+    lines = PRETRAINING.on_devices(fields.flatten(config), num_devices)
+  else:
+    lines = problems(config, num_devices=num_devices)
+  if lines:
+    raise ConfigError(listing(lines))
+  return Checked(config)
 
 
 def listing(lines: list[str]) -> str:
-  """One problem as it is, several as a numbered list."""
+  """Formats one problem as it is, several as a numbered list."""
   if len(lines) == 1:
     return lines[0]
   return "\n".join(
-    [f"{len(lines)} problems", *(f"  {number}. {line}" for number, line in enumerate(lines, 1))]
+    [
+      f"{len(lines)} problems",
+      *(f"  {number}. {line}".replace("\n", "\n   ") for number, line in enumerate(lines, 1)),
+    ]
   )
 
 
 def value_problem(name: str, value: Any, rules: Rules = PRETRAINING) -> str | None:
-  """The line that refuses the value of a known field by itself, or None."""
+  """Returns the error for a known field's value by itself, or None."""
   line = fields.type_problem(name, value, rules.schema)
   if name not in rules.addresses:
     line = line or files.address_problem(name, value)

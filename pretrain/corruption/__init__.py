@@ -1,1 +1,1 @@
-"""How the text handed to the encoder was damaged: masks, random tokens, or a generator's proposals."""
+"""Corruption of the encoder's input: masks, random tokens, or a generator's proposals."""

@@ -1,4 +1,4 @@
-"""Contiguous crops of the original text, the second view of sequence contrast."""
+"""Contiguous crops of the original text, the second view for sequence contrast."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from pretrain.settings.objectives.objective import crop_size
 
 
 def crop_sizes(fraction: float, length: int) -> np.ndarray:
-  """Tokens in the crop of an item of 0..length tokens, [length + 1] int32: int(fraction * n) of n.
+  """Returns the crop's tokens for items of 0..length tokens, [length + 1] int32: int(fraction * n).
 
   A fraction above 1 is a number of tokens: min(int(fraction), n). Source: official span_dataset.py.
   """
@@ -19,9 +19,9 @@ def crop_sizes(fraction: float, length: int) -> np.ndarray:
 
 
 def crop_length(fraction: float, length: int, *, add_cls: bool) -> int:
-  """Static length of the crop view in tokens, even (fused attention wants that), at most `length`.
+  """Returns the static length of the crop view: even, for fused attention, and at most `length`.
 
-  Never another: attention dropout is counted by it, and a run goes on under later versions of this code.
+  It must not change: attention dropout depends on it, and runs must resume under later versions of this code.
   """
   longest = int(crop_sizes(fraction, length)[-1]) + add_cls
   return min(longest + longest % 2, length)
@@ -32,14 +32,14 @@ def crop(
 ) -> jax.Array:
   """Cuts a contiguous piece from every row at a uniformly random start: [batch, crop_length] int32.
 
-  `ids` [batch, length] int32 and the crops are padded at the right. `fraction` is that of `crop_sizes`;
-  `add_cls` puts [CLS] before every crop, also before one that begins with it.
+  `ids` [batch, length] int32 and the crops are padded on the right. `fraction` is as in `crop_sizes`;
+  `add_cls` inserts [CLS] before every crop, even one that begins with it.
 
   Source: COCO-LM section 3 (SCL); official span_dataset.py and --add-span-cls.
   """
   length = ids.shape[1]
   lengths = jnp.sum(ids != tokens.pad, axis=-1)
-  # [CLS] and a crop of everything would be one token more than the position table has rows.
+  # A crop of everything, with [CLS], would have one token more than the position table has rows.
   sizes = jnp.asarray(np.minimum(crop_sizes(fraction, length), length - add_cls))[lengths]
   words = row_random.key_words(row_random.fold(row_keys, Use.CROP))
   starts = row_random.row_integers(words, (), lengths - sizes + 1)
@@ -49,6 +49,6 @@ def crop(
   piece = jnp.where(index < sizes[:, None], jnp.take_along_axis(ids, source, axis=1), tokens.pad)
   if not add_cls:
     return piece
-  # A row of padding stays one: it is no sequence and gets no [CLS].
+  # A row of padding stays empty, without [CLS].
   first = jnp.where(lengths > 0, tokens.cls, tokens.pad)[:, None]
   return jnp.concatenate([first.astype(ids.dtype), piece], axis=1)

@@ -1,7 +1,7 @@
 """The generator: one trunk with masked-LM heads on some layers, or several trunks with one head each.
 
-The papers also call it the auxiliary model. It proposes a token for every masked position; AMOS's
-mixture of heads is in `mixture.py`. Its token table is the encoder's unless `share_embeddings` is 'none'.
+The papers also call it the auxiliary model. It proposes a token for every masked position; AMOS's mixture of
+heads is in `mixture.py`. Its token table is the encoder's unless `share_embeddings` is 'none'.
 """
 
 import dataclasses
@@ -21,38 +21,35 @@ from pretrain.ops.draws.row_random import Use
 from pretrain.ops.positions import take_positions
 from pretrain.ops.vocab.vocab_cross_entropy import VocabScores, vocab_scores
 from pretrain.ops.vocab.vocab_loss import Inputs, vocab_loss
-from pretrain.settings.corruption import GeneratorSwitches
+from pretrain.settings.corruption import GeneratorSettings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GeneratorSettings(GeneratorSwitches):
-  """Shape and sharing of the generator, every size resolved."""
+class GeneratorConfig(GeneratorSettings):
+  """The settings of a generator, every size resolved; `mlm_layers` of separate ones are their depths."""
 
-  members: tuple[EncoderConfig, ...]  # one trunk, or one per separate generator
-  mlm_layers: tuple[int, ...]  # layers with a head, from 1; for separate generators their depths
+  members: tuple[EncoderConfig, ...]  # one trunk, or one for each separate generator
   token_size: int  # width of the token table
 
   @property
   def is_separate(self) -> bool:
-    """Whether each head has a trunk of its own."""
+    """Whether each head has its own trunk."""
     return len(self.members) > 1
 
 
 class GeneratorOutput(NamedTuple):
-  """What the generator says at the masked positions, for each head."""
+  """The generator's outputs at masked positions, for each head."""
 
-  features: jax.Array  # [heads, batch, slots, generator embed], hidden state a head reads
+  features: jax.Array  # [heads, batch, slots, generator embed], the head's input
   transformed: jax.Array  # [heads, batch, slots, embed], the head's vector before the token table
   biases: jax.Array  # [heads or 1, vocab] float32
 
 
-def _member_names(settings: GeneratorSettings) -> list[str]:
+def _member_names(settings: GeneratorConfig) -> list[str]:
   return [f"member_{i}" for i in range(len(settings.members))]
 
 
-def _init_member(
-  key: jax.Array, settings: GeneratorSettings, config: EncoderConfig, tokens: TokenIds
-) -> dict:
+def _init_member(key: jax.Array, settings: GeneratorConfig, config: EncoderConfig, tokens: TokenIds) -> dict:
   keys = jax.random.split(key, 5)
   params = {"trunk": encoder_model.init_trunk(keys[0], config)}
   resized = config.hidden_size != settings.token_size
@@ -77,7 +74,7 @@ def _init_member(
   return params
 
 
-def init(key: jax.Array, settings: GeneratorSettings, tokens: TokenIds) -> dict:
+def init(key: jax.Array, settings: GeneratorConfig, tokens: TokenIds) -> dict:
   """Parameters: those of the one trunk, or {'member_0': ..., 'member_1': ...} of separate generators."""
   if not settings.is_separate:
     return _init_member(key, settings, settings.members[0], tokens)
@@ -88,14 +85,14 @@ def init(key: jax.Array, settings: GeneratorSettings, tokens: TokenIds) -> dict:
   }
 
 
-def token_table(params: dict, shared: dict, settings: GeneratorSettings) -> jax.Array:
+def token_table(params: dict, shared: dict, settings: GeneratorConfig) -> jax.Array:
   """The generator's [vocab, embed] token table: the encoder's, or its own when nothing is shared."""
   owner = params if settings.share_embeddings == "none" else {"embeddings": shared}
   return owner["embeddings"]["token"]["embedding"]
 
 
 class _Input(NamedTuple):
-  """What every trunk of the generator reads."""
+  """Inputs of every trunk of the generator."""
 
   masking: Masking
   token_mask: jax.Array  # [batch, length] bool
@@ -105,16 +102,16 @@ class _Input(NamedTuple):
 
 
 def _embed(
-  params: dict, settings: GeneratorSettings, config: EncoderConfig, inputs: _Input, row_keys: jax.Array | None
+  params: dict, settings: GeneratorConfig, config: EncoderConfig, inputs: _Input, row_keys: jax.Array | None
 ) -> jax.Array:
-  """Embedded [batch, length, generator embed] tokens, through the projection where the widths differ."""
+  """Embeds the masked ids, [batch, length, generator embed], with a projection if widths differ."""
   own = params.get("embeddings", inputs.shared)
   table = token_table(params, inputs.shared, settings)
   vectors = encoder_model.token_vectors(table, inputs.masking.masked_ids, pad_id=inputs.pad_id)
   rows = inputs.token_mask, row_keys, inputs.segment_ids
   if "projection" not in params:
     return encoder_model.embed(own, config, vectors, *rows)
-  if settings.projection == "table":  # MC-BERT: project the look-up, then own positions and norm
+  if settings.projection == "table":  # MC-BERT: project token vectors, then own positions and norm
     vectors = heads.apply_projection(params["projection"], vectors)
     return encoder_model.embed(own, config, vectors, *rows)
   wide = dataclasses.replace(config, hidden_size=settings.token_size)
@@ -128,13 +125,13 @@ def _norm_of(params: dict, index: int) -> dict:
 
 
 def _transform(
-  params: dict, settings: GeneratorSettings, config: EncoderConfig, features: jax.Array
+  params: dict, settings: GeneratorConfig, config: EncoderConfig, features: jax.Array
 ) -> jax.Array:
-  """The head's vector in the width of the token table."""
+  """Computes the head's vector, in the width of the token table."""
   transformed = heads.apply_transform(params["mlm_head"], config, features)
   if "projection" in params and settings.projection == "table":
-    # logits = t . (E W + b)^T: the projection of the table moved to the few positions; t . b is the
-    # same for every token and drops out of the softmax.
+    # logits = t . (E W + b)^T = (t W^T) . E^T + t . b: projecting the few positions is cheaper than
+    # projecting the table; t . b is the same for every token, so the softmax does not need it.
     kernel = params["projection"]["kernel"]
     transformed = transformed @ kernel.T.astype(transformed.dtype)
   return transformed
@@ -142,14 +139,14 @@ def _transform(
 
 def _run_member(
   params: dict,
-  settings: GeneratorSettings,
+  settings: GeneratorConfig,
   config: EncoderConfig,
   inputs: _Input,
   layers: tuple[int, ...],
   row_keys: jax.Array | None,
   offsets: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-  """Features [heads, batch, slots, D] of one trunk at the masked positions, and their transforms."""
+  """Runs one trunk; returns features [heads, batch, slots, D] at masked positions, and their transforms."""
   x = _embed(params, settings, config, inputs, row_keys)
   if offsets is not None:
     x, offsets = x + offsets[0], offsets[1:]
@@ -168,7 +165,8 @@ def _run_member(
     read=positions if offsets is None else None,
   )
   last = hidden.last if offsets is None else take_positions(hidden.last, positions)
-  by_layer = [last if layer == config.num_layers else hidden.layers[layer - 1] for layer in layers]
+  before = () if hidden.layers is None else hidden.layers  # None: no inner layer was asked for
+  by_layer = [last if layer == config.num_layers else before[layer - 1] for layer in layers]
   if "inner_norms" in params:
     by_layer = [
       state if layer == config.num_layers else normalise(_norm_of(params, inner.index(layer)), config, state)
@@ -181,7 +179,7 @@ def _run_member(
 def run(
   params: dict,
   shared: dict,
-  settings: GeneratorSettings,
+  settings: GeneratorConfig,
   masking: Masking,
   token_mask: jax.Array,
   tokens: TokenIds,
@@ -198,8 +196,8 @@ def run(
     masking: masked ids and the positions to predict.
     token_mask: [batch, length] bool, False at padding.
     row_keys: [batch] keys; None: no dropout.
-    offsets: [layers + 1, batch, length, embed] added to the embedding output and after each layer of a
-      single trunk; their gradient is that of the hidden states.
+    offsets: [layers + 1, batch, length, embed] added to the embeddings and after each layer of a single
+      trunk; their gradient is the hidden states'.
     segment_ids: [batch, length] int32, texts of a row that do not see each other; None: a row is one text.
   """
   inputs = _Input(masking, token_mask, tokens.pad, shared, segment_ids)
@@ -222,9 +220,9 @@ def run(
 def head_scores(
   output: GeneratorOutput, table: jax.Array, targets: jax.Array, *, chunk: int
 ) -> list[VocabScores]:
-  """Each head's scores of target tokens [batch, slots] int32: log_probs [batch, slots, 1].
+  """Returns each head's scores of target tokens [batch, slots] int32; log_probs are [batch, slots, 1].
 
-  `table` is the generator's, [vocab, embed]; `chunk` positions of a row have logits at once.
+  `table` is the generator's, [vocab, embed]; at most `chunk` positions of a row have logits at once.
   """
   return [
     vocab_scores(
@@ -241,9 +239,9 @@ def head_scores(
 def _loss_and_scores(
   output: GeneratorOutput, table: jax.Array, targets: jax.Array, weights: jax.Array, *, chunk: int
 ) -> tuple[jax.Array, list[VocabScores]]:
-  """The loss of all heads together, and each head's scores without gradient.
+  """Returns the loss of all heads together, and each head's scores without gradient.
 
-  Heads of one output bias are rows of one softmax, so that there is one gradient of the table.
+  Heads that share an output bias are rows of one softmax, so that the table gets one gradient.
   """
   number, batch = output.transformed.shape[:2]
   together = number // output.biases.shape[0]
@@ -265,15 +263,15 @@ def loss_and_metrics(
   table: jax.Array,
   targets: jax.Array,
   weights: jax.Array,
-  settings: GeneratorSettings,
+  settings: GeneratorConfig,
   *,
   chunk: int,
 ) -> tuple[jax.Array, dict[str, tuple[jax.Array, jax.Array]]]:
-  """Sum over heads of the masked-LM loss (AMOS equation 2: a sum, not a mean), and metrics per head.
+  """Returns the masked-LM loss, a sum over heads (AMOS equation 2), and metrics for each head.
 
-  The loss is [] float32, in nats over positions and heads; the metrics are {name: (sum, weight)}. Original
-  tokens `targets` [batch, slots] int32 count with `weights` [batch, slots] float32. `table` and `chunk` are
-  those of `head_scores`, which gives each head's scores by itself.
+  The loss is [] float32 in nats, summed over positions; metrics are {name: (sum, weight)}. `targets` are the
+  original tokens, [batch, slots] int32, with `weights` [batch, slots] float32. `table` and `chunk` are as in
+  `head_scores`.
   """
   total = jnp.sum(weights)
   loss, scores = _loss_and_scores(output, table, targets, weights, chunk=chunk)

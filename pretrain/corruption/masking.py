@@ -1,4 +1,4 @@
-"""Which tokens are chosen, and what stands in their place. Functions of row keys only."""
+"""Chooses tokens and replaces them, as functions of row keys only."""
 
 import dataclasses
 import math
@@ -16,7 +16,7 @@ from pretrain.settings.corruption import MaskingSettings
 
 @dataclasses.dataclass(frozen=True)
 class TokenIds:
-  """Ids of the special tokens of a vocabulary, and its size; never constants in code."""
+  """Ids of a vocabulary's special tokens, and its size; they come from the vocabulary, never from code."""
 
   cls: int
   pad: int
@@ -27,25 +27,25 @@ class TokenIds:
 
   @property
   def special(self) -> tuple[int, ...]:
-    """Ids that no text produces and no random draw gives, ascending."""
+    """Ids that neither text nor random draws produce, ascending."""
     return tuple(sorted({self.cls, self.pad, self.sep, self.unk, self.mask}))
 
 
 class Masking(NamedTuple):
-  """What was chosen in a batch."""
+  """The chosen positions of a batch, and the masked ids."""
 
-  masked_ids: jax.Array  # [batch, length] int32, the ids with [MASK] (or the 80/10/10 mix) put in
+  masked_ids: jax.Array  # [batch, length] int32, with [MASK] or the 80/10/10 mix at chosen positions
   positions: jax.Array  # [batch, capacity] int32, ascending (electra_google: as drawn); unused: `length`
   weights: jax.Array  # [batch, capacity] float32, 1 for used slots
   selected: jax.Array  # [batch, length] bool
-  overflow: jax.Array  # [batch] int32, selections dropped for want of capacity
+  overflow: jax.Array  # [batch] int32, number of selections beyond the capacity
 
 
 def capacity(settings: MaskingSettings, length: int) -> int:
-  """Slots per row for chosen positions, static.
+  """Returns the static number of slots per row for chosen positions.
 
-  ceil(rate * length) for count rules; for Bernoulli draws six standard deviations above the mean,
-  rounded up to 8 (length 256, rate 0.15: 80).
+  It is ceil(rate * length) for count rules; for Bernoulli draws six standard deviations above the mean,
+  rounded up to a multiple of 8 (length 256, rate 0.15: 80).
   """
   rate = settings.mask_rate
   if settings.mask_rule == "bernoulli":
@@ -57,10 +57,10 @@ def capacity(settings: MaskingSettings, length: int) -> int:
 
 
 def maskable_tokens(settings: MaskingSettings, ids: jax.Array, tokens: TokenIds) -> jax.Array:
-  """[batch, length] bool: which tokens may be chosen.
+  """Returns which tokens may be chosen, [batch, length] bool.
 
   'all': every token but padding (COCO-LM appendix D); 'sep_only': not [CLS]; 'none': no special token
-  (Hugging Face's data collator, Google ELECTRA); [UNK] stands for a word and may be chosen.
+  (Hugging Face's data collator, Google ELECTRA); [UNK] is a word and may be chosen.
   """
   excluded = {
     "all": (tokens.pad,),
@@ -71,9 +71,10 @@ def maskable_tokens(settings: MaskingSettings, ids: jax.Array, tokens: TokenIds)
 
 
 def select_count(settings: MaskingSettings, row_keys: jax.Array, maskable: jax.Array) -> jax.Array:
-  """Chooses floor(rate * n + u) of a row's n maskable tokens, uniformly without replacement: [batch, length].
+  """Chooses floor(rate * n + u) of a row's n maskable tokens, uniformly without replacement.
 
-  Source: official MC-BERT mask_tokens_dataset2.py (probabilistic rounding: the mean rate is exact).
+  Returns [batch, length] bool. Source: official MC-BERT mask_tokens_dataset2.py (probabilistic rounding: the
+  mean rate is exact).
   """
   length = maskable.shape[1]
   # A table in float64: in float32, 0.15 * 20 would be slightly more than 3.
@@ -85,7 +86,7 @@ def select_count(settings: MaskingSettings, row_keys: jax.Array, maskable: jax.A
   count = jnp.asarray(whole.astype(np.int32))[numbers] + rounds_up
   words = row_random.key_words(row_random.fold(row_keys, Use.MASK_POSITIONS))
   priority = jnp.where(maskable, row_random.row_uniform(words, (length,)), 2.0)
-  # Ranks by two stable sorts: equal priorities are broken by position, never both chosen.
+  # Ranks by two stable sorts, so that ties are broken by position.
   ranks = jnp.argsort(jnp.argsort(priority, axis=-1, stable=True), axis=-1, stable=True)
   return maskable & (ranks < count[:, None])
 
@@ -100,11 +101,11 @@ def select_bernoulli(settings: MaskingSettings, row_keys: jax.Array, maskable: j
 
 
 def random_tokens(words: jax.Array, shape: tuple[int, ...], tokens: TokenIds, *, special: bool) -> jax.Array:
-  """[batch, *shape] int32 token ids, uniformly random; `special` ones among them only if asked."""
+  """Draws [batch, *shape] int32 token ids uniformly; special ones only if `special`."""
   if special:
     return row_random.row_integers(words, shape, tokens.vocab_size)
   drawn = row_random.row_integers(words, shape, tokens.vocab_size - len(tokens.special))
-  for token in tokens.special:  # ascending: steps over each special id in turn
+  for token in tokens.special:  # ascending order, so that each id is skipped in turn
     drawn = drawn + (drawn >= token)
   return drawn
 
@@ -112,7 +113,7 @@ def random_tokens(words: jax.Array, shape: tuple[int, ...], tokens: TokenIds, *,
 def _masked_ids(
   settings: MaskingSettings, row_keys: jax.Array, ids: jax.Array, selected: jax.Array, tokens: TokenIds
 ) -> jax.Array:
-  """[MASK] at the chosen tokens, or BERT's mix of [MASK], random token and the token itself."""
+  """Puts [MASK] at the chosen tokens, or BERT's mix of [MASK], random and unchanged tokens."""
   if settings.mask_token_rate == 1.0:
     return jnp.where(selected, tokens.mask, ids)
   kind = row_random.row_uniform(row_random.key_words(row_random.fold(row_keys, Use.MASK_KIND)), ids.shape[1:])
@@ -126,11 +127,12 @@ def _masked_ids(
 def _mask_electra_google(
   settings: MaskingSettings, row_keys: jax.Array, ids: jax.Array, maskable: jax.Array, tokens: TokenIds
 ) -> Masking:
-  """Google's rule: round(rate * length) >= 1 positions with replacement; `mask_token_rate` of them become
-  [MASK] (0.85 there), the rest keep their token.
+  """Masks by Google's rule: max(1, round(rate * length)) positions, drawn with replacement.
 
-  Source: google-research/electra pretrain/pretrain_helpers.py `mask`. A position drawn twice has two
-  slots and counts twice in the loss, as there.
+  A share `mask_token_rate` of them (0.85 there) becomes [MASK]; the rest keep their token. A position drawn
+  twice has two slots and counts twice in the loss, as there.
+
+  Source: google-research/electra pretrain/pretrain_helpers.py `mask`.
   """
   length, slots = ids.shape[1], capacity(settings, ids.shape[1])
   words = row_random.key_words(row_random.fold(row_keys, Use.MASK_POSITIONS))
@@ -152,7 +154,7 @@ def _mask_electra_google(
 def masking_of(
   settings: MaskingSettings, row_keys: jax.Array, ids: jax.Array, selected: jax.Array, tokens: TokenIds
 ) -> Masking:
-  """The `Masking` of a choice `selected` [batch, length] bool out of ids [batch, length] int32.
+  """Returns the `Masking` for chosen positions `selected` [batch, length] bool in ids [batch, length] int32.
 
   Selections beyond the capacity are neither masked nor predicted.
   """
@@ -164,7 +166,7 @@ def masking_of(
 def select_and_mask(
   settings: MaskingSettings, row_keys: jax.Array, ids: jax.Array, tokens: TokenIds
 ) -> Masking:
-  """Chooses tokens of ids [batch, length] int32 by the configured rule and masks them, none in padding."""
+  """Chooses tokens of ids [batch, length] int32 by the configured rule and masks them, never padding."""
   maskable = maskable_tokens(settings, ids, tokens)
   if settings.mask_rule == "electra_google":
     return _mask_electra_google(settings, row_keys, ids, maskable, tokens)

@@ -1,7 +1,7 @@
-"""How the heads of a generator become one proposed token: AMOS's learned mixture and its ablations.
+"""Combines a generator's heads into one proposed token: AMOS's learned mixture and its ablations.
 
-Every way gives mixture weights per masked position; the token is then drawn from the mixed logits by
-Gumbel-max. Only the adversarial weights receive a gradient (AMOS section 3, equation 4).
+Each kind gives mixture weights for every masked position; the token is drawn from the mixed logits by
+Gumbel-max. Only the adversarial weights get a gradient (AMOS section 3, equation 4).
 """
 
 import jax
@@ -11,11 +11,11 @@ from pretrain.corruption.generator import GeneratorOutput
 from pretrain.ops.draws import row_random
 from pretrain.ops.draws.row_random import Use
 from pretrain.ops.vocab.mixture_sampling import MixtureSettings, Noise, sample_from_mixture
-from pretrain.settings.corruption import MixtureFields
+from pretrain.settings.corruption import GeneratorSettings
 
 
 def mixture_scores(params: dict, features: jax.Array) -> jax.Array:
-  """v . f of each head's features [heads, batch, slots, embed]: the mixture's logits [batch, slots, heads].
+  """Computes the mixture's logits v . f, [batch, slots, heads], from features [heads, batch, slots, embed].
 
   All float32; `params` are {'mixture': {'kernel' [embed, 1]}}.
   """
@@ -24,17 +24,17 @@ def mixture_scores(params: dict, features: jax.Array) -> jax.Array:
 
 
 def mixture_weights(
-  choice: MixtureFields,
+  settings: GeneratorSettings,
   params: dict,
   features: jax.Array,
   *,
   row_keys: jax.Array,
   progress: jax.Array,
 ) -> jax.Array:
-  """Weights of the heads at each masked position, [batch, slots, heads] float32, summing to 1.
+  """Returns the weights of heads at each masked position, [batch, slots, heads] float32, summing to 1.
 
   Args:
-    params: {'mixture': {'kernel' [embed, 1]}} for 'adversarial'; not read otherwise.
+    params: {'mixture': {'kernel' [embed, 1]}} for 'adversarial'; unused otherwise.
     features: [heads, batch, slots, embed] float.
     row_keys: [batch] keys.
     progress: [batch] float32, step / total_steps.
@@ -43,27 +43,26 @@ def mixture_weights(
   """
   num_heads, batch, slots = features.shape[:3]
   shape = (batch, slots, num_heads)
-  if choice.mixture == "adversarial":
+  if settings.mixture == "adversarial":
     return jax.nn.softmax(mixture_scores(params, features), axis=-1)
-  if choice.mixture == "random_layer":
+  if settings.mixture == "random_layer":
     words = row_random.key_words(row_random.fold(row_keys, Use.MIXTURE_LAYER))
     return jax.nn.one_hot(row_random.row_integers(words, (slots,), num_heads), num_heads)
-  if choice.mixture == "schedule":  # the first head for the first of equal parts of the run, and so on
+  if settings.mixture == "schedule":  # the first head for the first of equal parts of the run, and so on
     head = jnp.minimum((progress * num_heads).astype(jnp.int32), num_heads - 1)
     return jnp.broadcast_to(jax.nn.one_hot(head, num_heads)[:, None], shape)
-  if choice.mixture == "fixed":
-    return jnp.broadcast_to(jnp.asarray(choice.mixture_weights, jnp.float32), shape)
+  if settings.mixture == "fixed":
+    return jnp.broadcast_to(jnp.asarray(settings.mixture_weights, jnp.float32), shape)
   return jnp.full(shape, 1.0 / num_heads, jnp.float32)  # 'uniform', and 'none' with its one head
 
 
 def propose(
-  choice: MixtureFields,
+  settings: GeneratorSettings,
   weights: jax.Array,
   output: GeneratorOutput,
   table: jax.Array,
   *,
   row_keys: jax.Array,
-  temperature: float,
   chunk: int,
   forbidden: jax.Array | None = None,
   noise: jax.Array | None = None,
@@ -71,12 +70,12 @@ def propose(
   """Draws one token per masked position from the mixed logits.
 
   Args:
-    choice: the kind; only 'adversarial' lets a gradient through.
+    settings: of the kinds of mixture only 'adversarial' lets a gradient through; at temperature 1 tokens are
+      drawn from the generator's own distribution.
     weights: [batch, slots, heads] of `mixture_weights`.
-    output: what the generator's trunk computed at the masked positions.
+    output: the generator's output at masked positions.
     table: [vocab, embed] token table.
     row_keys: [batch] keys.
-    temperature: of the sampling softmax; 1 samples from the generator's own distribution.
     chunk: positions of a row per chunk.
     forbidden: [batch, slots] int32 tokens that may not be drawn (ELECTRA's disallow_correct), or None.
     noise: [batch, slots, vocab] float32 Gumbel noise to use instead of the rows' own draw.
@@ -85,17 +84,17 @@ def propose(
   """
   words = row_random.key_words(row_random.fold(row_keys, Use.SAMPLE))
   transformed, biases = output.transformed, output.biases
-  if temperature != 1.0:  # logits / T, so that Gumbel-max samples the sharpened softmax
-    transformed, biases = transformed / temperature, biases / temperature
-  is_adversarial = choice.mixture == "adversarial"
-  settings = MixtureSettings(
-    temperature=choice.gumbel_temperature,
-    multiplier=choice.reversal_multiplier,
-    adv_mlm_multiplier=choice.adv_mlm_multiplier,
+  if settings.temperature != 1.0:  # logits / T, so that Gumbel-max samples the sharpened softmax
+    transformed, biases = transformed / settings.temperature, biases / settings.temperature
+  is_adversarial = settings.mixture == "adversarial"
+  numbers = MixtureSettings(
+    temperature=settings.gumbel_temperature,
+    multiplier=settings.reversal_multiplier,
+    adv_mlm_multiplier=settings.adv_mlm_multiplier,
     chunk=chunk,
   )
   arguments = (weights, transformed, table, biases)
   if not is_adversarial:
     arguments = jax.lax.stop_gradient(arguments)
-  ids, embeddings = sample_from_mixture(*arguments, Noise(words, noise, forbidden), settings)
+  ids, embeddings = sample_from_mixture(*arguments, Noise(words, noise, forbidden), numbers)
   return ids, embeddings if is_adversarial else None

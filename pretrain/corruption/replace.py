@@ -1,4 +1,4 @@
-"""Replacement by uniformly random tokens: the control without a generator (COCO-LM table 3)."""
+"""Replaces tokens by uniformly random ones: the control without a generator (COCO-LM table 3)."""
 
 import jax
 
@@ -9,7 +9,7 @@ from pretrain.ops.positions import scatter_positions
 
 
 def replace_at_random(ids: jax.Array, row_keys: jax.Array, masking: Masking, tokens: TokenIds) -> jax.Array:
-  """Ids [batch, length] int32 with tokens drawn uniformly from the non-special ones at chosen positions."""
+  """Returns ids [batch, length] int32 with random non-special tokens at the chosen positions."""
   words = row_random.key_words(row_random.fold(row_keys, Use.RANDOM_TOKEN))
   drawn = random_tokens(words, masking.positions.shape[1:], tokens, special=False)
   return scatter_positions(ids, masking.positions, drawn)

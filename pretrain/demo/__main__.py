@@ -1,19 +1,22 @@
-"""The demo, `make demo` or `python -m pretrain.demo`: a tiny encoder on installed documentation, in minutes.
+"""The demo, `make demo` or `python -m pretrain.demo`: trains a tiny encoder on installed documentation.
 
-It prepares the text, trains `configs/demo.py` with the loop of every other run, and reports what was learned.
-A second start reuses what is there: records, and a finished checkpoint, of which only the summary is printed.
+In a few minutes it prepares the text, trains `configs/demo.py` with the same loop as every run, and reports
+what was learned. A second start reuses the records and a finished checkpoint, and only prints the summary.
 Exit codes are those of `pretrain.main`.
 """
 
+import logging
 import os
 import pathlib
 import sys
 import time
 from collections.abc import Sequence
 
-from data import command
+from data import command, log_lines
 from data.errors import ConfigError
 from pretrain.command import flags
+
+logger = logging.getLogger(__name__)
 
 CONFIG = "configs/demo.py"
 NEXT = "configs/amos_coco_taco_tiny.py"
@@ -21,10 +24,11 @@ NEXT = "configs/amos_coco_taco_tiny.py"
 HELP = """\
 Pretrains a tiny encoder on the documentation of the installed packages, and reports what was learned.
 
-  python -m pretrain.demo [--config.FIELD=VALUE ...] [--workdir=DIRECTORY] [--debug]
+  python -m pretrain.demo [--config.FIELD=VALUE ...] [--workdir=DIRECTORY]
+                          [--quiet | --verbose] [--debug]
 
 Run it in the repository's root. Nothing is downloaded. --workdir is runs/demo by default; remove it to train
-again. The fields are those of configs/base.py; `python -m pretrain.main --help` lists them.
+again. All fields are in configs/base.py and in `python -m pretrain.main --help`.
 """
 
 
@@ -34,37 +38,38 @@ def main(argv: Sequence[str] | None = None) -> int:
   if "--help" in argv or "-h" in argv:
     print(HELP)
     return 0
-  sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a pipe may be of another encoding
-  # Once the loop runs, Ctrl-C is a stop request.
-  stopped = "stopped before training began; the same command goes on"
+  sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a pipe may have another encoding
+  # This line is for a stop before the loop; once the loop runs, Ctrl-C asks it to save and stop.
+  stopped = "stopped before training began; run the same command again"
   return command.exit_code(lambda: _run(_arguments(argv)), stopped=stopped, debug="--debug" in argv)
 
 
 def _arguments(argv: list[str]) -> flags.Arguments:
   """Reads the flags; ConfigError for one the demo does not have, and for a run with nothing to show."""
-  own = ("--config.", "--workdir", "--debug")
+  own = ("--config.", "--workdir", "--quiet", "--verbose", "--debug")
   others = [word for word in argv if word.startswith("--") and not word.startswith(own)]
   if others:
     raise ConfigError(
-      f"{', '.join(others)}: the demo takes --config.FIELD=VALUE, --workdir=DIRECTORY and --debug; "
-      f"`python -m pretrain.main --config={CONFIG}` takes the rest"
+      f"{', '.join(others)}: the demo takes --config.FIELD=VALUE, --workdir=DIRECTORY, --quiet, --verbose "
+      f"and --debug; `python -m pretrain.main --config={CONFIG}` takes the rest"
     )
   arguments = flags.read_arguments([f"--config={CONFIG}", *argv])
+  log_lines.choose(quiet=arguments.quiet, verbose=arguments.verbose)
   config = arguments.config
   if not config.train.eval_batches:
-    raise ConfigError("train.eval_batches=0: the demo's summary needs it; give a number above 0")
+    raise ConfigError("train.eval_batches=0: the demo's summary needs evaluations; expected a number above 0")
   mlm = config.objectives.mlm
   if not mlm.weight or mlm.positions != "masked":
     raise ConfigError(
-      "the demo's summary is of masked LM: leave objectives.mlm.weight above 0 and objectives.mlm.positions "
-      "at 'masked', or train another recipe with `python -m pretrain.main --config=configs/coco_lm_tiny.py`"
+      "the demo needs masked LM, objectives.mlm.weight above 0 and objectives.mlm.positions 'masked'; to "
+      "train another recipe run\n  python -m pretrain.main --config=configs/coco_lm_tiny.py"
     )
   return arguments
 
 
 def _run(arguments: flags.Arguments) -> int:
   started = time.monotonic()
-  # JAX is imported after the flags are known to be good.
+  # Imported here, so that mistakes in flags are reported at once.
   import jax
 
   from pretrain.command import validate
@@ -80,20 +85,21 @@ def _run(arguments: flags.Arguments) -> int:
   begun = time.monotonic()
   checkpoint, page = _look(config, workdir)
   times["look at what it learned"] = time.monotonic() - begun
-  times["in all"] = time.monotonic() - started
+  times["total"] = time.monotonic() - started
   _print_end(checkpoint=checkpoint, page=page, times=times)
   return 0
 
 
 def _look(config, workdir: str) -> tuple[str, str]:
-  """Prints what was learned and writes the page of the run; the paths of the checkpoint and of the page."""
+  """Prints the summary and writes the page of the run; returns the paths of checkpoint and page."""
   from pretrain.checkpoints.opened import open_run
   from pretrain.demo import figures
   from pretrain.demo.progress import console
   from pretrain.report import __main__ as report
 
   opened = open_run(workdir, rows=config.train.batch_size)
-  for one in figures.summarise(config, workdir, opened):
+  rows = config.train.batch_size * config.train.eval_batches
+  for one in figures.summarise(workdir, opened, rows=rows):
     one.print(console)
     one.write(os.path.join(workdir, "reports"))
   print("", flush=True)
@@ -105,11 +111,11 @@ def _look(config, workdir: str) -> tuple[str, str]:
 
 
 def _announce(config) -> None:
-  from pretrain.demo import progress as demo_progress
-
   model = config.model
-  print("A demo of text-encoder pretraining: masked words, a tiny encoder, the loop of every other recipe.")
-  demo_progress.say(
+  logger.info(
+    "A demo of text-encoder pretraining: masked words, a tiny encoder, the loop of every other recipe."
+  )
+  logger.info(
     f"{model.num_layers} layers x {model.hidden_size}, vocabulary of {model.vocab_size:,}, blocks of "
     f"{config.data.length} tokens, {config.train.total_steps:,} steps of {config.train.batch_size} blocks. "
     f"Ctrl-C while it trains saves and stops; the same command goes on."
@@ -117,20 +123,21 @@ def _announce(config) -> None:
 
 
 def _prepare(config) -> dict[str, float]:
-  """Makes the records unless they are there; {stage: seconds}."""
+  """Prepares the records unless they exist; returns {stage: seconds}."""
   from data import manifest
-  from pretrain.demo import progress as demo_progress
   from pretrain.reading import prepared
+  from pretrain.settings.run import reading_settings
 
-  directory, begun = prepared.records_directory(config), time.monotonic()
+  settings = reading_settings(config)
+  directory, begun = prepared.records_directory(settings), time.monotonic()
   is_there = os.path.exists(os.path.join(directory, manifest.NAME))
-  print("\nText", flush=True)
-  prepared.ensure_records(config, download=False)
+  logger.info("\nText")
+  prepared.ensure_records(settings, download=False)
   if is_there:
-    demo_progress.say(f"{directory} is there from an earlier run and is used again")
+    logger.info(f"{directory} is there from an earlier run and is used again")
   made = manifest.read(directory)
   train, heldout = made.splits["train"], made.splits["heldout"]
-  demo_progress.say(
+  logger.info(
     f"{made.counts['documents']:,} documents, {train.tokens:,} tokens in {train.records:,} blocks to train "
     f"on, {heldout.records:,} blocks held out"
   )
@@ -138,20 +145,20 @@ def _prepare(config) -> dict[str, float]:
 
 
 def _train(config, workdir: str, times: dict[str, float]) -> int:
-  """Trains, or finds a finished run; returns the exit code and adds to the times."""
+  """Trains, or finds a finished run; adds to `times` and returns the exit code."""
   from pretrain import train
   from pretrain.checkpoints.checkpoint import DIRECTORY, saved_steps
-  from pretrain.demo import progress as demo_progress
+  from pretrain.demo.progress import Compilation
 
-  print("\nTraining", flush=True)
+  logger.info("\nTraining")
   steps = saved_steps(pathlib.Path(workdir) / DIRECTORY)
   is_finished = bool(steps) and steps[-1] >= config.train.total_steps
   begun = time.monotonic()
-  with demo_progress.Compilation() as compilation:
-    code = train.train(config, workdir, log=demo_progress.say)
+  with Compilation() as compilation:
+    code = train.train(config, workdir)
   spent = time.monotonic() - begun
   if is_finished:
-    demo_progress.say(f"The summary is read from its checkpoint; remove {workdir} to train again")
+    logger.info(f"The summary is read from its checkpoint; remove {workdir} to train again")
     times["read the finished run"] = spent
   else:
     times["compile"] = compilation.seconds
@@ -160,23 +167,21 @@ def _train(config, workdir: str, times: dict[str, float]) -> int:
 
 
 def _print_end(*, checkpoint: str, page: str, times: dict[str, float]) -> None:
-  """Prints the seconds of each stage, the paths of the result, and commands that go on from here."""
+  """Prints the seconds of each stage, the paths of the results, and commands to try next."""
   from data.tables import Column, Report, text_column
   from pretrain.demo.progress import console
 
   stages = [{"stage": stage, "seconds": seconds} for stage, seconds in times.items()]
   columns = [text_column("stage", "stage"), Column("seconds", lambda row: f"{row['seconds']:,.1f}")]
-  Report("times", "What it took", columns, stages, []).print(console)
+  Report("times", "Seconds by stage", columns, stages, []).print(console)
   python = os.path.relpath(sys.executable) if sys.prefix.startswith(os.getcwd()) else "python"
   train = f"{python} -m pretrain.main --config"
   commands = {
-    "AMOS, COCO-LM and TACO in one tiny run, on the same text (its header says how long)": f"{train}={NEXT}",
+    "AMOS, COCO-LM and TACO in one tiny run, on the same text (duration: see the file)": f"{train}={NEXT}",
     "Your own text (.txt, .jsonl or .parquet, also .gz and .zst)": (
       f"{train}={NEXT} --config.data.source='/path/to/*.txt' --workdir=runs/mine"
     ),
-    "A recipe of a paper: what it would cost, without running it": (
-      f"{train}=configs/coco_lm_base.py --dry_run"
-    ),
+    "The cost of a paper's recipe, without running it": (f"{train}=configs/coco_lm_base.py --dry_run"),
   }
   lines = ["", f"Checkpoint:  {checkpoint}", f"Page:        {page}", "", "Next", ""]
   lines += [line for purpose, command in commands.items() for line in (f"{purpose}:", f"  {command}")]

@@ -1,1 +1,1 @@
-"""Vectors of texts, and their neighbours."""
+"""Vectors of texts, and searches for the nearest texts."""

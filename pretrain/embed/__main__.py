@@ -1,11 +1,10 @@
-"""Vectors of texts: `python -m pretrain.embed --checkpoint=DIR --input=new.csv --output=vectors.npy`.
+"""Computes vectors of texts: `python -m pretrain.embed --checkpoint=DIR --input=a.csv --output=vectors.npy`.
 
 `--help` lists the flags. Exit codes are those of data/errors.py; 75: stopped on request, the same command
-continues.
+resumes.
 """
 
 import argparse
-import functools
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -20,24 +19,24 @@ from data.rows import Row
 from data.rows.read import STANDARD_INPUT, TEXT
 from pretrain.command import kept_memory
 
-VECTOR = "vector"  # the column of a Parquet file
+VECTOR = "vector"  # column in a Parquet output
 _EPILOG = """\
-A row of the input gives a row of the output, in order; blank lines of text are no rows. The vector is that
-of the last layer: the mean over a text's tokens, or the one at [CLS]. The vectors equal those of the exported
-model in transformers, and with --pooling=mean those of sentence-transformers. A killed command goes on where
-it was when it is started again, a finished one says so; nothing that is there already is replaced.
+Each row of the input becomes a row of the output, in order; blank lines of text are skipped. A vector is the
+mean of the last layer over a text's tokens, or its value at [CLS]. Vectors equal those of the exported model
+in transformers, and with --pooling=mean those of sentence-transformers. If the command is killed, run it
+again: it resumes where it stopped. Existing files are never overwritten.
 
   python -m pretrain.embed --checkpoint=runs/base --input=lines.txt --output=vectors.npy
   python -m pretrain.embed --checkpoint=runs/base --input=shop.csv --column=review --output=shop.parquet
   python -m pretrain.embed --checkpoint=runs/base --input=shop.csv --neighbours='it broke at once'
 
 Exit codes: 0 finished; 2 flags; 3 data, vocabulary or checkpoint; 5 storage; 75 stopped on request, the same
-command continues.
+command resumes.
 """
 
 
 def parser() -> Parser:
-  """Flags of the command."""
+  """Returns the parser of the command's flags."""
   made = Parser(
     prog="python -m pretrain.embed",
     description="Turns texts into vectors with a pretrained or fine-tuned encoder.",
@@ -46,9 +45,9 @@ def parser() -> Parser:
   made.add_argument(
     "--checkpoint", required=True, bucket=OPENED, help="workdir of a run, or the directory of one step"
   )
-  made.add_argument("--step", type=int, help="of the checkpoint; default: the newest")
+  made.add_argument("--step", type=int, help="step of the checkpoint; default: the newest")
   made.add_argument(
-    "--vocabulary", default="", bucket=FETCHED, help="its directory; default: the one beside the checkpoint"
+    "--vocabulary", default="", bucket=FETCHED, help="vocabulary directory; default: the checkpoint's own"
   )
   made.add_argument(
     "--input",
@@ -56,9 +55,7 @@ def parser() -> Parser:
     bucket=FETCHED,
     help="texts: a line each, or a column of CSV, TSV, JSONL or Parquet (.gz, .zst too); - is standard input",
   )
-  made.add_argument(
-    "--column", default="", help="column of the texts; default: 'text', or the only one there is"
-  )
+  made.add_argument("--column", default="", help="column with the texts; default: 'text', or the only column")
   made.add_argument(
     "--output",
     default="",
@@ -69,39 +66,39 @@ def parser() -> Parser:
     "--pooling",
     default="mean",
     choices=("mean", "cls"),
-    help="mean: over all tokens but padding; cls: the vector at [CLS]",
+    help="mean: over all tokens except padding; cls: the vector at [CLS]",
   )
   made.add_argument("--unit", action="store_true", help="divide every vector by its length")
   made.add_argument(
-    "--max_length", type=int, default=0, help="tokens of a text, longer ones are cut; default: the positions"
+    "--max_length", type=int, default=0, help="tokens, longer texts are truncated; default: the model's limit"
   )
   made.add_argument("--batch_size", type=int, default=32, help="texts computed at once")
   made.add_argument(
     "--neighbours",
     default="",
     metavar="QUERY",
-    help="print the texts nearest to this one by cosine; reads --output where it is there, needs none",
+    help="print the texts nearest to this one by cosine; reads --output if it exists, but does not need it",
   )
-  made.add_argument("--top", type=int, default=10, help="how many neighbours are printed")
+  made.add_argument("--top", type=int, default=10, help="number of neighbours to print")
   return made
 
 
 def column_of(path: str, asked: str) -> str:
-  """The column of the texts: as asked, else 'text', else the only one; DataError names those there are."""
+  """Returns the column with the texts: `asked`, 'text', or the only one; DataError if there is none."""
   names = rows.columns(path)
   if asked in names:
     return asked
   if not asked and (TEXT in names or len(names) == 1):
     return TEXT if TEXT in names else names[0]
-  problem = f"no column {asked!r}" if asked else "several columns and none named 'text'"
-  raise DataError(f"{path}: {problem}; there are {', '.join(names)}; name that of the texts with --column")
+  problem = f"no column {asked!r}" if asked else "several columns, but none with the name 'text'"
+  raise DataError(f"{path}: {problem}; its columns are {', '.join(names)}; choose one with --column=NAME")
 
 
 def text_of(row: Row, column: str) -> str:
-  """The text of a row; DataError with its place where it is none."""
+  """Returns the text of a row; raises DataError, with its place, if the value is not text."""
   value = row.value(column)
   if not isinstance(value, str):
-    row.refuse(f"{column!r} holds {type(value).__name__}, expected text; mend or remove this row")
+    row.refuse(f"{column!r} is a {type(value).__name__}; expected text; correct or remove this row")
   return value
 
 
@@ -110,13 +107,17 @@ def _check(asked: argparse.Namespace) -> None:
   if asked.max_length and asked.max_length < 3:
     raise ConfigError(f"--max_length={asked.max_length}: expected at least 3, [CLS], a token and [SEP]")
   if not asked.output and not asked.neighbours:
-    raise ConfigError("give --output=vectors.npy (or .parquet), --neighbours=QUERY, or both")
+    raise ConfigError(
+      "nothing to do: give an output file, a query, or both\n  --output=vectors.npy\n  --neighbours=QUERY"
+    )
   if asked.input == STANDARD_INPUT and asked.neighbours and asked.output:
-    raise ConfigError("--neighbours reads the texts again, and a pipe is read once; leave out --output")
+    raise ConfigError(
+      "--neighbours reads --input a second time, but a pipe can be read only once; leave out --output"
+    )
 
 
 class _Command:
-  """One start of the command, its flags checked and its input read once."""
+  """One run of the command, with checked flags and an input that was read once."""
 
   def __init__(self, asked: argparse.Namespace) -> None:
     _check(asked)
@@ -131,7 +132,7 @@ class _Command:
     self.embedder = self._embedder()
 
   def _embedder(self):
-    # JAX is imported after flags and rows are known to be good.
+    # Imported here, so that mistakes in flags and rows are reported at once.
     from pretrain.checkpoints.saved_model import open_model
     from pretrain.embed.vectors import Embedder
     from pretrain.mesh import devices, trees
@@ -143,7 +144,8 @@ class _Command:
     positions = encoder.config.max_length
     if asked.max_length > positions:
       raise ConfigError(
-        f"--max_length={asked.max_length}: the checkpoint has {positions} positions; use those"
+        f"--max_length={asked.max_length}: the checkpoint supports at most {positions} tokens; use\n"
+        f"  --max_length={positions}"
       )
     self.digest = trees.digest(encoder.params)
     return Embedder(
@@ -155,7 +157,7 @@ class _Command:
     )
 
   def run(self) -> None:
-    """Writes the vectors, unless they are there, and prints the neighbours."""
+    """Writes the vectors, unless they exist, and prints the neighbours."""
     nearest, asked = self._nearest(), self.asked
     if not (self.has_vectors and asked.neighbours):
       self._answer(None if asked.output else nearest)
@@ -171,7 +173,9 @@ class _Command:
 
     of_vector = {VECTOR: pyarrow.list_(pyarrow.float32())}
     if VECTOR in self.survey.columns:
-      raise DataError(f"{self.asked.input}: has a column {VECTOR!r}, which is the name of ours; rename it")
+      raise DataError(
+        f"{self.asked.input}: its column {VECTOR!r} has the name of the output's column; rename it"
+      )
     return formats.Parquet(columns.arrow_schema(self.asked.input, self.survey.columns, of_vector))
 
   def _answer(self, nearest) -> None:
@@ -192,12 +196,9 @@ class _Command:
       what = f"vectors of {embedder.width} numbers, {asked.pooling} of {self.column!r}"
       return what, embedder.cut, embedder.max_length
 
-    names = ("input", "pooling", "unit", "batch_size")
     identity = {"command": "pretrain.embed", "model": self.digest, "column": self.column}
-    identity |= {"rows": self.survey.digest}
-    identity |= {name: getattr(asked, name) for name in names} | {"max_length": embedder.max_length}
-    how, say = (prepare, compute, summary), functools.partial(print, flush=True)
-    stream.answer_file(asked, self.form, identity, *how, total=self.survey.rows, say=say)
+    identity |= {"pooling": asked.pooling, "unit": asked.unit, "max_length": embedder.max_length}
+    stream.answer_file(asked, self.form, self.survey, identity, prepare, compute, summary)
 
   def _shown(self, row: Row) -> tuple[str, str]:
     return row.place, text_of(row, self.column)
@@ -216,16 +217,16 @@ class _Command:
     stored = neighbours.StoredVectors(self.output, VECTOR)
     if (stored.count, stored.width) != (self.survey.rows, self.embedder.width):
       raise DataError(
-        f"{self.output}: {stored.count:,} vectors of {stored.width} numbers, expected {self.survey.rows:,} "
-        f"of {self.embedder.width}; they are of another input or model: name another --output"
+        f"{self.output}: {stored.count:,} vectors of {stored.width} numbers; expected {self.survey.rows:,} "
+        f"of {self.embedder.width}; they come from another input or model, so choose another --output"
       )
     first = next(rows.read(self.asked.input))
     (expected,) = self.embedder.vectors(self.embedder.inputs([text_of(first, self.column)]))
     difference = abs(next(stored.blocks())[0] - expected).max()
     if not difference <= 1e-2 * abs(expected).max():
       raise DataError(
-        f"{self.output}: its first vector is not the one of this input, model and --pooling (they differ by "
-        f"{difference:.1e}); name another --output"
+        f"{self.output}: its first vector differs by {difference:.1e} from that of this input, model and "
+        "--pooling; choose another --output"
       )
     neighbours.look(nearest, stored.blocks(), map(self._shown, rows.read(self.asked.input)))
 

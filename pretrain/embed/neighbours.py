@@ -1,4 +1,4 @@
-"""The texts whose vectors are nearest to that of a query, by their cosine, and files of vectors read back."""
+"""Finds the texts whose vectors have the largest cosine with a query, also in stored files of vectors."""
 
 import heapq
 import pathlib
@@ -14,16 +14,16 @@ _BLOCK = 4096  # vectors read at once
 
 
 class Neighbour(NamedTuple):
-  """A text near the query; the nearest is the largest."""
+  """A text near the query; a nearer one compares as larger."""
 
   cosine: float
-  order: int  # minus its number among the rows, so that the first of equal ones is the nearest
+  order: int  # minus the row number, so that the first of equal rows counts as nearer
   place: str
   text: str
 
 
 class Nearest:
-  """The `most` nearest of all texts that were shown to it."""
+  """Collects the `most` nearest of all texts that are added."""
 
   def __init__(self, query: np.ndarray, most: int) -> None:
     """`query` is a vector [width]."""
@@ -31,7 +31,7 @@ class Nearest:
     self._kept: list[Neighbour] = []
 
   def add(self, vectors: np.ndarray, texts: Sequence[tuple[str, str]]) -> None:
-    """Looks at vectors [n, width] of n (place, text)."""
+    """Adds n texts as (place, text), with their vectors [n, width]."""
     cosines = unit(vectors) @ self._query
     candidates = [
       Neighbour(float(cosine), -(self._seen + at), *texts[at]) for at, cosine in enumerate(cosines.tolist())
@@ -40,24 +40,24 @@ class Nearest:
     self._kept = heapq.nlargest(self._most, [*self._kept, *candidates])
 
   def lines(self) -> Iterator[str]:
-    """For a reader: cosine, place, text."""
+    """Yields lines for the user: cosine, place, text."""
     for neighbour in self._kept:
       text = " ".join(neighbour.text.split())
       yield f"{neighbour.cosine:7.4f}  {neighbour.place}: {text if len(text) <= 160 else text[:159] + '…'}"
 
 
 class StoredVectors:
-  """A file of vectors that `pretrain.embed` wrote."""
+  """A file of vectors written by `pretrain.embed`."""
 
   def __init__(self, path: pathlib.Path, column: str) -> None:
-    """Looks at the file; a DataError refuses what is none. `column` is that of a Parquet file."""
+    """Reads the size; raises DataError for other files. `column` is the vectors' in a Parquet file."""
     self.path, self._column, self._is_npy = path, column, path.suffix.lower() == ".npy"
-    advice = "name the file that pretrain.embed wrote, or another --output"
+    advice = "give a file written by pretrain.embed, or another --output"
     try:
       with reading(path, advice=advice):
         self.count, self.width = self._shape()
     except (ValueError, KeyError, StopIteration) as error:
-      raise DataError(f"{path}: holds no vectors ({named_reason(error)}); {advice}") from error
+      raise DataError(f"{path}: not a file of vectors ({named_reason(error)}); {advice}") from error
 
   def _shape(self) -> tuple[int, int]:
     if self._is_npy:
@@ -65,7 +65,7 @@ class StoredVectors:
       if array.ndim != 2 or array.dtype != np.float32:
         raise ValueError(f"an array {array.shape} of {array.dtype}")
       return array.shape
-    from pyarrow import parquet  # here: slow to import
+    from pyarrow import parquet  # not at the top, because it imports slowly
 
     with parquet.ParquetFile(self.path) as file:
       if self._column not in file.schema_arrow.names:
@@ -73,7 +73,7 @@ class StoredVectors:
       return file.metadata.num_rows, next(self.blocks()).shape[1]
 
   def blocks(self) -> Iterator[np.ndarray]:
-    """[n, width] float32, in their order."""
+    """Yields the vectors in order, [n, width] float32."""
     if self._is_npy:
       array = np.load(self.path, mmap_mode="r", allow_pickle=False)
       for start in range(0, len(array), _BLOCK):
@@ -88,6 +88,6 @@ class StoredVectors:
 
 
 def look(nearest: Nearest, blocks: Iterable[np.ndarray], texts: Iterator[tuple[str, str]]) -> None:
-  """Shows `nearest` every stored vector with its (place, text)."""
+  """Adds every stored vector, with its (place, text), to `nearest`."""
   for vectors in blocks:
     nearest.add(vectors, [next(texts) for _ in range(len(vectors))])

@@ -1,12 +1,12 @@
-"""Checkpoints leave and enter.
+"""Exports a checkpoint to other libraries' formats, or imports one from them.
 
   python -m pretrain.export --checkpoint=runs/coco_lm_tiny --to=auto --output=exported
   python -m pretrain.export import --from=cocolm-base/ --output=checkpoints/cocolm-base
 
-An export needs `pip install -r requirements-export.txt`. An import needs it for PyTorch's own files alone;
-without it a stock model is not compared with transformers, and a line says so.
+An export needs `pip install -r requirements-export.txt`. An import needs it only to read PyTorch's own files,
+and to compare a stock model with transformers; without it a line says that the comparison was skipped.
 
-Exit codes are those of data/errors.py.
+Exit codes: see data/errors.py.
 """
 
 import importlib.util
@@ -29,46 +29,47 @@ def _require_extra(*more: str) -> None:
   missing = [name for name in (*_NEEDED, *more) if importlib.util.find_spec(name) is None]
   if missing:
     raise ConfigError(
-      f"export needs {', '.join(missing)}, not installed here; run `pip install -r requirements-export.txt`"
+      f"export needs packages that are not installed: {', '.join(missing)}; install them with\n"
+      "  pip install -r requirements-export.txt"
     )
 
 
 def export_parser() -> Parser:
-  """Flags of an export."""
+  """Returns the parser of an export's flags."""
   from pretrain.export.folders import LAYOUTS
 
   parser = Parser(
     prog="python -m pretrain.export",
     description="Export a checkpoint.",
-    epilog="The other way: `python -m pretrain.export import --help`.",
+    epilog="To import a checkpoint, see `python -m pretrain.export import --help`.",
   )
   parser.add_argument(
     "--checkpoint", required=True, bucket=OPENED, help="workdir of a run, or the directory of one step"
   )
-  parser.add_argument("--step", type=int, help="default: the newest")
+  parser.add_argument("--step", type=int, help="of the checkpoint; default: the newest")
   parser.add_argument(
     "--to",
     default="auto",
     choices=("auto", *LAYOUTS, _ONNX),
-    help="auto: the stock transformers class that computes exactly this; onnx: that and --onnx; cocolm, "
-    "amos: official Hugging Face port; fairseq: official model.pt; torch: safetensors under our own names",
+    help="auto: the transformers class that computes the same; onnx: auto and --onnx; cocolm, amos: the "
+    "official Hugging Face port; fairseq: the official model.pt; torch: safetensors with our own names",
   )
   parser.add_argument(
     "--output",
     required=True,
     type=pathlib.Path,
     bucket=SENT,
-    help="folder; an older export is replaced",
+    help="folder to write; an earlier export in it is replaced",
   )
   parser.add_argument(
-    "--vocabulary", default="", bucket=FETCHED, help="its directory; default: the one beside the checkpoint"
+    "--vocabulary", default="", bucket=FETCHED, help="vocabulary directory; default: the checkpoint's own"
   )
   parser.add_argument(
     "--tolerance", type=float, default=1e-5, help="largest |difference| of hidden states, float32 on CPU"
   )
-  parser.add_argument("--onnx", action="store_true", help="also write onnx/model.onnx, checked likewise")
+  parser.add_argument("--onnx", action="store_true", help="also write and check onnx/model.onnx")
   parser.add_argument(
-    "--sentence_transformers", action="store_true", help="also write its files: mean pooling over tokens"
+    "--sentence_transformers", action="store_true", help="also for sentence-transformers: mean over tokens"
   )
   parser.add_argument("--name", default="", help="title of the model card; default: recipe and step")
   parser.add_argument("--license", default="", help="SPDX identifier for the card, such as apache-2.0")
@@ -77,10 +78,10 @@ def export_parser() -> Parser:
 
 
 def import_parser() -> Parser:
-  """Flags of an import."""
+  """Returns the parser of an import's flags."""
   parser = Parser(prog="python -m pretrain.export import", description="Import a PyTorch checkpoint.")
   parser.add_argument(
-    "--from", dest="source", required=True, bucket=FETCHED, help="file or folder of the checkpoint"
+    "--from", dest="source", required=True, bucket=FETCHED, help="file or folder of the checkpoint to import"
   )
   parser.add_argument("--output", required=True, bucket=SENT, help="directory to write, new or empty")
   parser.add_argument(
@@ -88,16 +89,18 @@ def import_parser() -> Parser:
     action="extend",
     nargs="+",
     default=[],
-    help="names of tensors (or patterns such as 'pooler.*') that may be left out",
+    help="names of tensors, or patterns such as 'pooler.*', that the import may skip",
   )
-  parser.add_argument("--num_heads", type=int, help="attention heads, if nothing in it says so")
+  parser.add_argument(
+    "--num_heads", type=int, help="attention heads, if the checkpoint does not have the number"
+  )
   parser.add_argument(
     "--vocabulary",
     dest="vocabulary_directory",
     metavar="VOCABULARY",
     default="",
     bucket=FETCHED,
-    help="vocabulary directory of ours; default: the files beside the checkpoint",
+    help="vocabulary directory of this project; default: the tokenizer files of the checkpoint",
   )
   return parser
 
@@ -109,7 +112,7 @@ def _main(argv: Sequence[str]) -> None:
     from pretrain.mesh import devices
 
     asked = import_parser().parse_args(argv[1:])
-    devices.check(say=lambda _: None)  # that the CPU is used is no fault here
+    devices.check()  # without a warning: that the CPU is used is no fault here
     with sent(asked):
       import_checkpoint.import_checkpoint(**vars(asked))
     return
@@ -120,7 +123,7 @@ def _main(argv: Sequence[str]) -> None:
   from pretrain.export import export_checkpoint
   from pretrain.mesh import devices
 
-  devices.check(say=lambda _: None)  # that the CPU is used is no fault here
+  devices.check()  # without a warning: that the CPU is used is no fault here
   with sent(arguments, kind=pathlib.Path):
     export_checkpoint.export(export_checkpoint.Request(**vars(arguments)))
 

@@ -1,10 +1,10 @@
-"""An export from end to end: read, choose a layout, write aside, check in a fresh process, rename."""
+"""Exports a checkpoint: choose a layout, write a temporary folder, check it in a fresh process, rename it."""
 
 import dataclasses
+import logging
 import pathlib
 import shutil
 import tempfile
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,12 +21,14 @@ from pretrain.export.stock.write import to_stock
 from pretrain.export.tokenizer.convert import write_tokenizer
 from pretrain.mesh import trees
 
+logger = logging.getLogger(__name__)
+
 DIGESTS = "sha256.txt"
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """What the command line asked for; fields as its flags."""
+  """The flags of an export, under the same names."""
 
   checkpoint: str
   output: pathlib.Path
@@ -41,56 +43,46 @@ class Request:
   language: str = ""
 
 
-class Model(NamedTuple):
-  """A checkpoint opened for export."""
+def read_model(request: Request) -> tuple[SavedModel, OpenedEncoder]:
+  """Opens the checkpoint, with a config that computes as PyTorch does.
 
-  saved: SavedModel
-  encoder: OpenedEncoder  # its config computes as PyTorch does
-
-  @property
-  def task(self) -> dict:
-    """The task of a fine-tuned checkpoint: 'labels', 'problem_type', 'activation'; else {}."""
-    return self.saved.meta.get("task") or {}
-
-
-def read_model(request: Request) -> Model:
-  """Opens the checkpoint; a DataError refuses parameters that are not finite."""
+  DataError: parameters are not finite.
+  """
   saved = open_model(request.checkpoint, request.step)
   for path, array in trees.by_path(saved.params).items():
     if not np.isfinite(array).all():
       raise DataError(
-        f"checkpoint {saved.path}: {path} has values that are not finite; export an earlier step"
+        f"checkpoint {saved.path}: {path} contains NaN or infinity; export an earlier step with --step"
       )
   opened = saved.open_encoder(request.vocabulary, flag="--vocabulary", dtype="float32")
-  return Model(saved, opened._replace(config=dataclasses.replace(opened.config, attention="plain")))
+  return saved, opened._replace(config=dataclasses.replace(opened.config, attention="plain"))
 
 
 def export(request: Request) -> None:
-  """Exports a checkpoint. Nothing appears under the final name before it has been checked."""
+  """Exports a checkpoint; the output folder is created only after the self-check has passed."""
   if not 0 < request.tolerance < float("inf"):
-    raise ConfigError(f"--tolerance={request.tolerance} must be above 0; 1e-5 suits float32")
+    raise ConfigError(f"--tolerance={request.tolerance} is not above 0; use\n  --tolerance=1e-5")
   files.refuse_others(request.output, maker="export", mark=DIGESTS)
-  model = read_model(request)
-  saved = model.saved
-  choice = _choose(request, model)
-  print(f"layout {choice.layout}: {choice.reason}", flush=True)
+  saved, encoder = model = read_model(request)
+  choice = _choose(request, *model)
+  logger.info(f"layout {choice.layout}: {choice.reason}")
   with (
     errors.writing(f"--output={request.output}"),
     files.whole_directory(request.output, replace=True) as folder,
   ):
-    written = _write(folder, choice.layout, model)
+    written = _write(folder, choice.layout, *model)
     if request.sentence_transformers:
-      folders.write_sentence_transformers(folder, model.encoder.config)
+      folders.write_sentence_transformers(folder, encoder.config)
     if (saved.workdir / task_fields.TASK).is_file():
       shutil.copyfile(saved.workdir / task_fields.TASK, folder / task_fields.TASK)
-    report = _check(request, model, folder, choice.layout, written.head)
+    report = _check(request, *model, folder, choice.layout, written.head)
     facts = card.Facts(
       name=request.name or f"{saved.meta['config']['recipe']}, step {saved.meta['step']:,}",
       layout=choice.layout,
       reason=choice.reason,
       architecture=written.architecture,
       extra=written.extra,
-      pretokenization=model.encoder.vocabulary.pretokenization,
+      pretokenization=encoder.vocabulary.pretokenization,
       hidden_difference=report.hidden,
       logits_difference=report.logits,
       tolerance=request.tolerance,
@@ -105,50 +97,53 @@ def export(request: Request) -> None:
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     lines = [f"{files.sha256(path)}  {path.relative_to(folder).as_posix()}\n" for path in paths]
     (folder / DIGESTS).write_text("".join(lines), encoding="utf-8")  # as sha256sum has it
-  print(f"{request.output}: {', '.join(sorted(entry.name for entry in request.output.iterdir()))}")
+  logger.info(f"{request.output}: {', '.join(sorted(entry.name for entry in request.output.iterdir()))}")
 
 
-def _check(request: Request, model: Model, folder: pathlib.Path, layout: str, head: str) -> self_check.Report:
-  """Runs the self-check in a fresh process, and ONNX with the same sentences; prints the differences."""
-  _, config, vocabulary, _ = model.encoder
+def _check(
+  request: Request, saved: SavedModel, encoder: OpenedEncoder, folder: pathlib.Path, layout: str, head: str
+) -> self_check.Report:
+  """Runs the self-check in a fresh process, and ONNX with the same sentences; logs the differences."""
+  _, config, vocabulary, _ = encoder
   with tempfile.TemporaryDirectory() as scratch:
     reference = pathlib.Path(scratch) / "reference.npz"
-    own_rows = task_fields.first_rows(model.saved.workdir)
+    own_rows = task_fields.first_rows(saved.workdir)
     cases = self_check.make_cases(vocabulary, max_length=config.max_length, own_rows=own_rows)
     self_check.write_reference(
       reference,
-      model.saved.params,
+      saved.params,
       config,
       cases,
       pad_id=vocabulary.special_ids.pad,
       head=head,
-      activation=task_fields.activation(model.task),
+      activation=task_fields.activation(saved.task),
     )
     report = self_check.check(folder, reference, layout, tolerance=request.tolerance)
     logits = "" if report.logits is None else f", of {head} logits {report.logits:.1e} of the largest"
     names = ", ".join(case.name for case in cases)
-    print(f"self-check: max |difference| of hidden states {report.hidden:.1e}{logits} ({names})", flush=True)
+    logger.info(f"self-check: max |difference| of hidden states {report.hidden:.1e}{logits} ({names})")
     if request.onnx:
       from pretrain.export import onnx_file
 
       difference = onnx_file.write(
         folder, reference, max_length=config.max_length, tolerance=request.tolerance
       )
-      print(f"onnx: max |difference| of hidden states and logits {difference:.1e}", flush=True)
+      logger.info(f"onnx: max |difference| of hidden states and logits {difference:.1e}")
   return report
 
 
-def _choose(request: Request, model: Model) -> choose.Choice:
-  layout, activation = request.to, task_fields.activation(model.task)
-  params, (_, config, vocabulary, _) = model.saved.params, model.encoder
+def _choose(request: Request, saved: SavedModel, encoder: OpenedEncoder) -> choose.Choice:
+  layout, activation = request.to, task_fields.activation(saved.task)
+  params, (_, config, vocabulary, _) = saved.params, encoder
   heads = set(params.get("heads", {}))
   if (request.onnx or request.sentence_transformers) and layout not in ("auto", *folders.STOCK):
     raise ConfigError(f"--onnx and --sentence_transformers need a stock layout, not --to={layout}")
-  pooled = task_fields.pooling(model.task)
+  pooled = task_fields.pooling(saved.task)
   if "classification" in heads and pooled != "cls" and layout != "torch":
     raise ConfigError(
-      f"export: the classification head reads the {pooled} of a text's vectors, and the classes of "
-      "transformers that hold it read [CLS]; fine-tune with --config.own.pooling=cls, or use --to=torch"
+      f"export: the classification head pools a text's vectors by {pooled}, but the classes of transformers "
+      "read [CLS]; export under this project's names, or fine-tune again\n"
+      "  --to=torch\n  --config.own.pooling=cls"
     )
   needs = {"pad_id": vocabulary.special_ids.pad, "heads": heads, "activation": activation}
   if layout == "auto":
@@ -160,15 +155,15 @@ def _choose(request: Request, model: Model) -> choose.Choice:
   return choose.Choice(layout, "asked for with --to")
 
 
-def _write(folder: pathlib.Path, layout: str, model: Model) -> folders.Written:
+def _write(folder: pathlib.Path, layout: str, saved: SavedModel, encoder: OpenedEncoder) -> folders.Written:
   """Writes the files of a layout."""
-  params, (_, config, vocabulary, directory) = model.saved.params, model.encoder
+  params, (_, config, vocabulary, directory) = saved.params, encoder
   if layout == "torch":
-    fields = model.saved.meta["config"]["model"]
-    return folders.write_own(folder, params, fields, directory, task=model.task)
+    fields = saved.meta["config"]["model"]
+    return folders.write_own(folder, params, fields, directory, task=saved.task)
   if layout in folders.OFFICIAL:
-    return write_official(folder, params, config, directory, vocabulary, layout=layout, task=model.task)
-  made = to_stock(params, config, layout=layout, special_ids=vocabulary.special_ids, task=model.task)
+    return write_official(folder, params, config, directory, vocabulary, layout=layout, task=saved.task)
+  made = to_stock(params, config, layout=layout, special_ids=vocabulary.special_ids, task=saved.task)
   folders.save_tensors(folder / "model.safetensors", made.state)
   folders.save_json(folder / "config.json", made.config)
   folders.save_tensors(folder / folders.EXTRA, made.extra)

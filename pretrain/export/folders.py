@@ -1,7 +1,7 @@
-"""Layouts of exports and what their folders share; `--to=torch` and sentence-transformers are written here.
+"""Names of the export layouts, and writers for `--to=torch` and sentence-transformers.
 
-`stock.write` makes the stock layouts, `official.write` the official ones. Parameters that a layout has no
-slot for lie in `extra.safetensors` under our own paths, so that nothing is lost.
+`stock.write` writes the stock layouts, `official.write` the official ones. If a layout has no slot for a
+parameter, the parameter is stored in `extra.safetensors` under this project's path, so that nothing is lost.
 """
 
 import json
@@ -17,44 +17,45 @@ from pretrain.export import task_fields
 from pretrain.export.tensor_rows import State, flatten
 from pretrain.models.config import EncoderConfig
 
-STOCK = ("mpnet", "layoutlmv3", "bert", "electra")  # of transformers
-OFFICIAL = ("cocolm", "amos", "fairseq")  # of the papers' code
+STOCK = ("mpnet", "layoutlmv3", "bert", "electra")  # classes of transformers
+OFFICIAL = ("cocolm", "amos", "fairseq")  # formats of the papers' code
 LAYOUTS = (*STOCK, *OFFICIAL, "torch")
 EXTRA = "extra.safetensors"
 
 
 class Written(NamedTuple):
-  """The contents of a layout's folder, for the self-check and the card."""
+  """The contents of an exported folder, for the self-check and the card."""
 
-  architecture: str = ""  # class name in config.json; '': no stock class reads it
-  head: str = ""  # name of our head that the class computes; '': none
-  extra: tuple[str, ...] = ()  # our paths in extra.safetensors
+  architecture: str = ""  # class name in config.json; '': transformers cannot load it
+  head: str = ""  # name of the head that the class computes; '': none
+  extra: tuple[str, ...] = ()  # this project's paths in extra.safetensors
 
 
 def refuse(layout: str, why: str) -> NoReturn:
-  """Raises the ConfigError of a layout that cannot hold a model, and says what can."""
+  """Raises a ConfigError: the layout cannot represent this model, with the reason and alternatives."""
   raise ConfigError(
-    f"--to={layout} cannot hold this model exactly: {why}; use --to=auto, or --to=torch for names of our own"
+    f"--to={layout} cannot represent this model exactly: {why}; choose another layout\n"
+    "  --to=auto\n  --to=torch"
   )
 
 
 def activation_fault(code: str, kind: str, ours: str) -> str:
-  """How a head of a `kind` of `task_fields.ACTIVATIONS` differs from ours; '': it does not."""
+  """Describes how a classification head of `kind` in ACTIVATIONS differs from ours; '' if it does not."""
   theirs = task_fields.ACTIVATIONS[kind]
-  return "" if theirs == ours else f"{code} has {theirs} in its classification head, ours has {ours}"
+  return "" if theirs == ours else f"{code} has {theirs} in its classification head, this model has {ours}"
 
 
 def save_tensors(path: pathlib.Path, state: State) -> None:
-  """Writes contiguous arrays as safetensors that PyTorch libraries read; nothing for an empty state."""
+  """Writes contiguous arrays as safetensors for PyTorch; writes no file for an empty state."""
   if state:
     path.touch()
-    mode = path.stat().st_mode  # the umask's; the library's own file could be read by its owner alone
+    mode = path.stat().st_mode  # by the umask; the library would make it readable by its owner only
     save_file(state, path, metadata={"format": "pt"})
     path.chmod(mode)
 
 
 def save_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
-  """Writes readable JSON."""
+  """Writes a mapping as indented JSON with sorted keys."""
   path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
@@ -66,10 +67,10 @@ def write_own(
   *,
   task: Mapping[str, Any] | None = None,
 ) -> Written:
-  """Writes `--to=torch` into an empty folder: every parameter under our own path, and the vocabulary's files.
+  """Writes `--to=torch` into an empty folder: all parameters under this project's names, and the vocabulary.
 
-  `model` is `config.model` of the checkpoint, which says what encoder the arrays make up; `task` is
-  `meta['task']` of a fine-tuned one.
+  `model` is the checkpoint's `config.model`, which describes the encoder. `task` is `meta['task']` of a
+  fine-tuned checkpoint.
   """
   save_tensors(folder / "model.safetensors", flatten(params))
   fields = task_fields.own_fields(params, task or {})
@@ -80,7 +81,7 @@ def write_own(
 
 
 def write_sentence_transformers(folder: pathlib.Path, config: EncoderConfig) -> None:
-  """Writes what SentenceTransformer(folder) reads: the encoder, then the mean over tokens."""
+  """Writes the files that SentenceTransformer(folder) reads: the encoder, then a mean over tokens."""
   modules = [
     {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
     {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},

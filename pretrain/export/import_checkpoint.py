@@ -1,12 +1,13 @@
-"""`python -m pretrain.export import`: a checkpoint of others becomes one of ours.
+"""`python -m pretrain.export import`: converts another library's checkpoint to this project's format.
 
-Everything is written into a folder aside, which takes its final name when all of it is there and checked.
+All files are written into a temporary folder, which is renamed when it is complete and checked.
 """
 
 import fnmatch
+import logging
 import shlex
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -21,9 +22,11 @@ from pretrain.export.foreign.recognise import Recognised, read_extra, recognise
 from pretrain.export.task_fields import TASK
 from pretrain.export.tensor_rows import without_layer
 
+logger = logging.getLogger(__name__)
+
 # Tensors without parameters: numbers of positions and segments, versions of a class.
 IGNORED = ("*position_ids", "*token_type_ids", "*.version", "*.rp_bucket")
-# What a stock encoder brings that none of our tasks reads: BERT's layer for its next-sentence objective.
+# Layers of a stock encoder that no task here reads: BERT's pooler, for its next-sentence objective.
 UNREAD_OF_STOCK = ("pooler.dense.weight", "pooler.dense.bias")
 
 
@@ -34,44 +37,45 @@ def import_checkpoint(
   num_heads: int | None = None,
   allow_unmatched: Sequence[str] = (),
   vocabulary_directory: str = "",
-  say: Callable[[str], None] = print,
 ) -> None:
   """Writes `<output>/checkpoints/0` and `<output>/vocabulary`, from which runs start and fine-tune.
 
-  The arguments are the flags of `__main__.import_parser`; `say` takes lines for the user.
+  The arguments are the flags of `__main__.import_parser`.
 
   Raises:
-    DataError: see `read_state`, `recognise`; tensors left over; no vocabulary, or more pieces than rows; the
-      stock class computes something else.
-    ConfigError: the output holds something, or the number of heads is unknown.
-    StorageError: it cannot be written.
+    DataError: see `read_state` and `recognise`; a tensor has no place; the vocabulary is missing, or larger
+      than the token table; the stock class computes other hidden states.
+    ConfigError: the output is not empty, or the number of heads is unknown.
+    StorageError: the output cannot be written.
   """
   target = Path(output)
   files.refuse_others(target)
   foreign = read_state(source)
   if foreign.wrapper:
-    say(f"{foreign.wrapper} at the start of every name is of a wrapper of PyTorch and left out")
+    logger.info(f"{foreign.wrapper} at the start of every name is of a wrapper of PyTorch and left out")
   recognised = recognise(foreign, num_heads=num_heads, extra=read_extra(foreign.folder))
-  report_names(foreign, recognised, allow_unmatched, say)
+  report_names(foreign, recognised, allow_unmatched)
   with errors.writing(f"--output={output}"), files.whole_directory(target) as aside:
     words = _vocabulary(foreign.folder, vocabulary_directory, aside / "vocabulary")
     rows = recognised.fields["vocab_size"]
     if words.size > rows:
       raise DataError(
-        f"{source}: its token table has {rows} rows, but the vocabulary has {words.size} pieces"
+        f"{source}: the token table has {rows} rows, but the vocabulary has {words.size} pieces"
       )
     if recognised.family == "stock":
-      say(comparison.compare(foreign, recognised, pad_id=words.special_ids.pad))
+      logger.info(comparison.compare(foreign, recognised, pad_id=words.special_ids.pad))
     if (foreign.folder / TASK).is_file():
       shutil.copyfile(foreign.folder / TASK, aside / TASK)
     _save(aside, source, foreign, recognised, words)
-  say(f"Wrote {output}: {recognised.family} checkpoint, {words.kind} vocabulary of {words.size:,} pieces")
-  say(f"Continue with --config.train.init_from={output} --config.data.vocabulary={target / 'vocabulary'}")
+  logger.info(
+    f"Wrote {output}: {recognised.family} checkpoint, {words.kind} vocabulary of {words.size:,} pieces"
+  )
+  logger.info(
+    f"Continue with --config.train.init_from={output} --config.data.vocabulary={target / 'vocabulary'}"
+  )
 
 
-def report_names(
-  foreign: ForeignCheckpoint, recognised: Recognised, allowed: Sequence[str], say: Callable[[str], None]
-) -> None:
+def report_names(foreign: ForeignCheckpoint, recognised: Recognised, allowed: Sequence[str]) -> None:
   """Reports which names were read, ignored and left out; DataError for names nobody allowed."""
   left = sorted({*recognised.unmatched, *foreign.buffers})
   patterns = IGNORED + UNREAD_OF_STOCK * (recognised.family == "stock")
@@ -79,15 +83,14 @@ def report_names(
   unmatched = [name for name in left if name not in ignored]
   for what, names in (("matched", recognised.matched), ("ignored", ignored), ("unmatched", unmatched)):
     together = sorted({*map(without_layer, names)})  # a line each, layers together
-    say(f"{what}: {len(names)}" + (f" ({', '.join(together)})" if together else ""))
+    logger.info(f"{what}: {len(names)}" + (f" ({', '.join(together)})" if together else ""))
   refused = [name for name in unmatched if not _is_like(name, allowed)]
   if refused:
     shown = ", ".join(refused[:5]) + (f" and {len(refused) - 5} more" if len(refused) > 5 else "")
     wanted = sorted({without_layer(name).replace("{}", "*") for name in refused})
     flag = shlex.join(["--allow_unmatched", *wanted])
     raise DataError(
-      f"{foreign.folder}: nothing here reads {shown}; leave them out with {flag}, or give a checkpoint "
-      "without them"
+      f"{foreign.folder}: tensors with no place in this model: {shown}; to skip them, add\n  {flag}"
     )
 
 
@@ -96,10 +99,9 @@ def _is_like(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _vocabulary(folder: Path, directory: str, output: Path) -> vocabulary.Vocabulary:
-  """Makes the vocabulary directory of the new checkpoint."""
   own = Path(directory) if directory else folder / "vocabulary"
   if directory or (own / vocabulary.NAME).is_file():
-    vocabulary.load(own)  # before anything is copied
+    vocabulary.load(own)  # raises before anything is copied
     output.mkdir()
     for name in vocabulary.FILES:
       if (own / name).is_file():

@@ -1,4 +1,4 @@
-"""A stock export as ONNX, through PyTorch's exporter, compared with our outputs in onnxruntime."""
+"""Exports a stock folder to ONNX through PyTorch, and compares it with our outputs in onnxruntime."""
 
 import json
 import logging
@@ -12,18 +12,18 @@ from pretrain.export.check import reference as self_check
 
 INPUTS = ("input_ids", "attention_mask")
 HIDDEN, LOGITS = "last_hidden_state", "logits"  # outputs
-# Classes whose logits are an output, too: those of fine-tuned models.
+# Fine-tuned classes, whose logits are a second output.
 _WITH_LOGITS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 
 
 def write(folder: pathlib.Path, reference: pathlib.Path, *, max_length: int, tolerance: float) -> float:
-  """Writes `onnx/model.onnx` of a stock folder and runs it on the sentences of `write_reference`'s .npz.
+  """Writes `onnx/model.onnx` of a stock folder; returns its largest |difference| from the reference.
 
-  Its inputs are input_ids and attention_mask, int64 [batch, length up to max_length]. Its outputs are
-  last_hidden_state, float32 [batch, length, embed], and of a fine-tuned model logits: [batch, labels] of
-  texts, [batch, length, labels] of tokens, [batch, length, 2] where answers start and end. Returns the
-  largest |difference|, of logits over max(1, the largest); DataError where that is above the tolerance, or
-  the exporter or onnxruntime fails.
+  Inputs are input_ids and attention_mask, int64 [batch, length up to max_length]. Outputs are
+  last_hidden_state, float32 [batch, length, embed], and logits of a fine-tuned model: [batch, labels] for
+  texts, [batch, length, labels] for tokens, [batch, length, 2] for the start and end of answers. `reference`
+  is the .npz of `write_reference`; differences of logits are divided by max(1, largest |logit|). DataError:
+  the difference is above the tolerance, or the exporter or onnxruntime fails.
   """
   path = folder / "onnx" / "model.onnx"
   path.parent.mkdir()
@@ -33,12 +33,12 @@ def write(folder: pathlib.Path, reference: pathlib.Path, *, max_length: int, tol
   except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
     line = on_one_line(error)[:300]
     raise DataError(
-      f"onnx: PyTorch's exporter or onnxruntime failed ({line}); export without --onnx"
+      f"onnx: PyTorch's exporter or onnxruntime failed; export without --onnx ({line})"
     ) from error
   if not worst <= tolerance:
     raise DataError(
-      f"onnx: hidden states or logits differ by {worst:.2e}, allowed {tolerance:.0e}; nothing was kept. "
-      "--tolerance states another bound"
+      f"onnx: hidden states or logits differ by {worst:.2e}, allowed {tolerance:.0e}; nothing was written; "
+      f"to allow it\n  --tolerance={2 * worst:.0e}"
     )
   return worst
 
@@ -49,11 +49,11 @@ def _export(folder: pathlib.Path, path: pathlib.Path, max_length: int) -> None:
 
   transformers.logging.set_verbosity_error()
   transformers.logging.disable_progress_bar()
-  logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it misses torchvision, which nothing here needs
+  logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns about torchvision, which is not needed
   architecture = json.loads((folder / "config.json").read_text(encoding="utf-8"))["architectures"][0]
   has_logits = architecture.endswith(_WITH_LOGITS)
   kind = getattr(transformers, architecture) if has_logits else transformers.AutoModel
-  # The plain attention: fused kernels are traced into more operators and gain nothing here.
+  # Fused kernels would be traced into more operators, without a gain.
   model = kind.from_pretrained(folder, attn_implementation="eager").eval()
 
   class Outputs(torch.nn.Module):
@@ -69,12 +69,12 @@ def _export(folder: pathlib.Path, path: pathlib.Path, max_length: int) -> None:
         return made.hidden_states[-1], torch.stack([made.start_logits, made.end_logits], dim=-1)
       return made.hidden_states[-1], made.logits
 
-  length = min(7, max_length - 1)  # neither 1, which is taken for a constant, nor the longest
+  length = min(7, max_length - 1)  # the exporter would take 1, or the maximum, for a constant
   ids = torch.ones(2, length, dtype=torch.int64)
   batch = torch.export.Dim("batch", min=1, max=4096)
   tokens = torch.export.Dim("length", min=2, max=max_length)
   with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # about the exporter's own insides; what it wrote is compared below
+    warnings.simplefilter("ignore")  # about the exporter's internals; its output is compared below
     program = torch.onnx.export(
       Outputs().eval(),
       (ids, torch.ones_like(ids)),
@@ -94,10 +94,10 @@ def _compare(path: pathlib.Path, reference: pathlib.Path) -> float:
   session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
   worst = 0.0
   for ids, mask, hidden, logits in self_check.read_reference(reference):
-    outputs = dict(zip((HIDDEN, LOGITS), session.run(None, dict(zip(INPUTS, (ids, mask))))))
+    outputs = dict(zip((HIDDEN, LOGITS), map(np.asarray, session.run(None, dict(zip(INPUTS, (ids, mask)))))))
     apart = [np.abs(outputs[HIDDEN][mask > 0] - hidden[mask > 0]).max()]
     if LOGITS in outputs and logits is not None:
-      where = mask > 0 if logits.ndim == 3 else slice(None)  # of tokens, or of texts
+      where = mask > 0 if logits.ndim == 3 else slice(None)  # logits for tokens, or for texts
       largest = max(1.0, float(np.abs(logits[where]).max()))
       apart.append(np.abs(outputs[LOGITS][where] - logits[where]).max() / largest)
     worst = max(worst, *map(float, apart))

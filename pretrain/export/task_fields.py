@@ -1,4 +1,4 @@
-"""What a fine-tuned checkpoint says of its task, as settings beside exported weights, and back.
+"""Converts the task of a fine-tuned checkpoint to fields of config.json, and back.
 
 A checkpoint's `meta['task']` has 'labels' (names of the classes, or None), 'problem_type' and 'activation'
 (of the classification head); the fields of config.json are those of transformers' PretrainedConfig.
@@ -12,31 +12,31 @@ from typing import Any
 from data.errors import DataError
 
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
-# Of the classification head, where settings name none: fairseq's default, stock classes, the official port.
+# Default activation of the classification head: fairseq, this project, stock classes, the official port.
 ACTIVATIONS = {"fairseq": "tanh", "own": "tanh", "mpnet": "tanh", "layoutlmv3": "tanh", "bert": "tanh"} | {
   "electra": "gelu",
   "official": "gelu",
 }
-# Beside a model of one's own task: texts, or pairs, that its export is checked with; they are not exported.
+# File beside a model of the user's own task: texts or pairs for the self-check; it is not exported.
 FIRST_ROWS = "first_rows.json"
-CHECKED_ROWS = 8  # most of them
-TASK = "task.json"  # what a model of one's own task answers and from what: goes out and comes in with it
-POOLING = "classifier_pooling"  # in the config.json of `--to=torch`, where it is not 'cls'
+CHECKED_ROWS = 8  # at most so many rows are stored
+TASK = "task.json"  # describes the user's own task; exported and imported with the model
+POOLING = "classifier_pooling"  # field in the config.json of `--to=torch`, if it is not 'cls'
 _SETTINGS = {"fairseq": "pooler_activation_fn", "own": "classifier_activation"}
 
 
 def activation(task: Mapping[str, Any]) -> str:
-  """'tanh' or 'gelu', in the classification head: 'tanh' if the task names none, as in fairseq and BERT."""
+  """Returns the activation of the classification head, 'tanh' or 'gelu'; 'tanh' if the task has none."""
   return task.get("activation", "tanh")
 
 
 def pooling(task: Mapping[str, Any]) -> str:
-  """Which vector of a text the classification head reads, of `ops.pooling`: 'cls' if the task names none."""
+  """Returns how the classification head pools a text's vectors (see `ops.pooling`); 'cls' by default."""
   return task.get("pooling", "cls")
 
 
 def first_rows(directory: pathlib.Path) -> list[tuple[str, ...]]:
-  """The texts in `FIRST_ROWS` of a model's directory; [] if there is none, or it is damaged."""
+  """Reads the texts in `FIRST_ROWS` of a model's directory; [] if the file is missing or damaged."""
   try:
     found = json.loads((directory / FIRST_ROWS).read_text(encoding="utf-8"))
     return [tuple(map(str, texts)) for texts in found if 1 <= len(texts) <= 2]
@@ -45,9 +45,9 @@ def first_rows(directory: pathlib.Path) -> list[tuple[str, ...]]:
 
 
 def label_fields(params: dict, task: Mapping[str, Any]) -> dict[str, Any]:
-  """'id2label', 'label2id' and, if the task says it, 'problem_type' for config.json; {} without a head.
+  """Returns 'id2label', 'label2id' and 'problem_type' for config.json; {} without a classifier.
 
-  Classes that the task does not name are LABEL_0 and so on.
+  Classes without names become LABEL_0, LABEL_1, ...; an unknown problem type is left out.
   """
   heads = params.get("heads", {})
   last = heads["classification"]["output"] if "classification" in heads else heads.get("tagging")
@@ -64,20 +64,20 @@ def label_fields(params: dict, task: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def own_fields(params: dict, task: Mapping[str, Any]) -> dict[str, Any]:
-  """`label_fields` and the activation, for the config.json of `--to=torch`."""
+  """Returns `label_fields` with activation and pooling, for the config.json of `--to=torch`."""
   fields = label_fields(params, task)
   pooled = {} if pooling(task) == "cls" else {POOLING: pooling(task)}
   return fields | {_SETTINGS["own"]: activation(task), **pooled} if fields else {}
 
 
 def read_task(settings: Mapping[str, Any], kind: str, *, num_outputs: int) -> dict[str, Any]:
-  """'labels', 'problem_type' and 'activation' from the settings beside foreign weights with a classifier.
+  """Reads 'labels', 'problem_type' and 'activation' from the settings of another library's classifier.
 
-  `settings` is config.json or fairseq's args, `kind` is of `ACTIVATIONS`; 'own' may have 'pooling' besides.
-  'labels' is None where there are no names but transformers' own LABEL_0. DataError: a field of another type,
-  names that do not fit the head's outputs (one for a regression), an activation or pooling that ours has not.
+  `settings` is config.json or fairseq's args, `kind` a key of `ACTIVATIONS`; 'own' may also have 'pooling'.
+  'labels' is None if the names are transformers' default (LABEL_0, ...). DataError: a field has an
+  unsupported value, or the names do not match the head's outputs (one for a regression).
   """
-  from pretrain.ops.pooling import POOLINGS  # here: it imports JAX
+  from pretrain.ops.pooling import POOLINGS  # not at the top, because it imports JAX
 
   problem_type, activation = settings.get("problem_type"), settings.get(_SETTINGS.get(kind, ""))
   activation = activation or ACTIVATIONS[kind]
@@ -87,7 +87,7 @@ def read_task(settings: Mapping[str, Any], kind: str, *, num_outputs: int) -> di
     (POOLING, settings.get(POOLING) if kind == "own" else None, (None, *POOLINGS)),
   ):
     if value not in allowed:
-      raise DataError(f"config of the checkpoint: {name} is {value!r}; expected one of {allowed}")
+      raise DataError(f"the checkpoint's config: {name} is {value!r}; expected one of {allowed}")
   pooled = {"pooling": settings[POOLING]} if kind == "own" and POOLING in settings else {}
   named = settings.get("id2label")
   plain = {str(i): f"LABEL_{i}" for i in range(num_outputs)}
@@ -96,8 +96,8 @@ def read_task(settings: Mapping[str, Any], kind: str, *, num_outputs: int) -> di
   ordered = {str(number): name for number, name in named.items()} if isinstance(named, Mapping) else {}
   if ordered.keys() != plain.keys() or not all(isinstance(name, str) for name in ordered.values()):
     raise DataError(
-      f"config of the checkpoint: id2label is {str(named)[:80]}, expected names for 0 to {num_outputs - 1}, "
-      "as its classification head has outputs; take both files from the same model"
+      f"the checkpoint's config: id2label is {str(named)[:80]}; expected names for the {num_outputs} "
+      f"outputs of the classification head, 0 to {num_outputs - 1}; use config and weights of the same model"
     )
   labels = [ordered[str(i)] for i in range(num_outputs)]
   return {"labels": labels, "problem_type": problem_type, "activation": activation, **pooled}

@@ -1,7 +1,7 @@
-"""How tensors of official PyTorch checkpoints become our arrays and back: a row, a part, a walk over both.
+"""Converts tensors of PyTorch checkpoints to our arrays and back, by tables of rows.
 
-Torch keeps a linear layer as (out, in), every layer apart, and query, key and value in one tensor; here
-kernels are (in, out), layers are stacked `[layers, ...]`, and query, key and value are apart.
+PyTorch stores a linear layer as (out, in), every layer apart, and query, key and value in one tensor. Here
+kernels are (in, out), layers are stacked `[layers, ...]`, and query, key and value are separate.
 """
 
 import re
@@ -13,47 +13,47 @@ import numpy as np
 from data.errors import DataError
 from pretrain.mesh import trees
 
-State = dict[str, np.ndarray]  # {official name: array}
+State = dict[str, np.ndarray]  # {name in the PyTorch checkpoint: array}
 
 
 class Layout(NamedTuple):
-  """How one official tensor becomes our arrays (of one layer) and back."""
+  """Converts one official tensor to our arrays (of one layer) and back."""
 
   read: Callable[[np.ndarray, int], list[np.ndarray]]  # tensor, number of heads
   write: Callable[[list[np.ndarray]], np.ndarray]
 
 
 class Row(NamedTuple):
-  """One official tensor. `{}` in its name is the layer, and its arrays are stacked."""
+  """One official tensor; `{}` in its name is the layer number, and its arrays are stacked over layers."""
 
   name: str
   paths: tuple[str, ...]
-  shape: tuple[str, ...]  # of the official tensor: V vocabulary, D embed, P positions, F mlp, ...
+  shape: tuple[str, ...]  # symbols of its dimensions: V vocabulary, D embed, P positions, F mlp, ...
   layout: Layout
 
 
 class Part(NamedTuple):
-  """Rows that a checkpoint has together or not at all."""
+  """Rows that a checkpoint has all together or not at all."""
 
   rows: tuple[Row, ...]
   path: str  # prefix of our paths
-  prefix: str = ""  # of the official names
-  is_required: bool = False  # of every encoder, or of every generator
+  prefix: str = ""  # prefix of the official names
+  is_required: bool = False  # every encoder, or every generator, has it
 
 
 class Tie(NamedTuple):
-  """A tensor that a checkpoint lists a second time under another name."""
+  """A tensor that a checkpoint stores twice, the second time under another name."""
 
   name: str
   original: str
-  path: str = ""  # the duplicate is written where this parameter exists; '': never
+  path: str = ""  # the duplicate is written if this parameter exists; '': never
 
 
 class Imported(NamedTuple):
-  """The parameters of a checkpoint, and which of its names gave them."""
+  """The parameters of a checkpoint, with the names that were read and those that were not."""
 
   params: dict
-  unmatched: tuple[str, ...]  # names in the checkpoint that the table does not know
+  unmatched: tuple[str, ...]  # names in the checkpoint without a row in the table
   matched: tuple[str, ...]  # names that were read
 
 
@@ -76,7 +76,7 @@ OUTPUT_KERNEL = Layout(
 def linear(
   name: str, path: str, shape: tuple[str, str], kernel: Layout = LINEAR, bias: Layout = SAME
 ) -> tuple[Row, Row]:
-  """Rows of a linear layer; `shape` is (out, in)."""
+  """Returns the two rows of a linear layer; `shape` is (out, in)."""
   return (
     Row(f"{name}.weight", (f"{path}/kernel",), shape, kernel),
     Row(f"{name}.bias", (f"{path}/bias",), shape[:1], bias),
@@ -84,7 +84,7 @@ def linear(
 
 
 def norm(name: str, path: str, size: str = "D") -> tuple[Row, Row]:
-  """Rows of a LayerNorm."""
+  """Returns the two rows of a LayerNorm."""
   return (
     Row(f"{name}.weight", (f"{path}/scale",), (size,), SAME),
     Row(f"{name}.bias", (f"{path}/bias",), (size,), SAME),
@@ -92,28 +92,21 @@ def norm(name: str, path: str, size: str = "D") -> tuple[Row, Row]:
 
 
 def without_layer(name: str) -> str:
-  """The name of a tensor as a row of a table has it: `{}` for the number of its layer."""
+  """Replaces the layer number in a tensor's name by `{}`, as in the tables."""
   return re.sub(r"\.\d+\.", ".{}.", name)
 
 
 def put(params: dict, path: str, array: np.ndarray) -> None:
-  """Adds an array at 'a/b/c'; DataError where there is one already, or on the way there."""
+  """Adds an array at 'a/b/c'; raises DataError if that path or a parent of it is already an array."""
   *modules, leaf = path.split("/")
   inner: Any = params
   for module in modules:
     inner = inner.setdefault(module, {}) if isinstance(inner, dict) else None
   if not isinstance(inner, dict) or leaf in inner:
     raise DataError(
-      f"checkpoint: the parameter {path} is there twice, or inside another; take all its files from the same "
-      "export"
+      f"checkpoint: the parameter {path} occurs twice, or inside another; use files of one export only"
     )
   inner[leaf] = array
-
-
-def _get(params: dict, path: str) -> np.ndarray | None:
-  for module in path.split("/"):
-    params = params.get(module) if isinstance(params, dict) else None
-  return params
 
 
 def read(
@@ -124,14 +117,14 @@ def read(
   ties: Iterable[Tie] = (),
   sizes: Mapping[str, int] | None = None,
 ) -> Imported:
-  """Reads the parts a checkpoint has, arrays of its own dtype.
+  """Reads all parts that a checkpoint has; arrays keep their dtype.
 
-  A required part is read if any tensor of its network, encoder or generator, is there. DataError: a missing
-  tensor, a wrong shape, or tied tensors that differ.
+  A required part is read if its network, encoder or generator, has any tensor. DataError: a tensor is missing
+  or has a wrong shape, or tied tensors differ.
 
   Args:
-    ties: tensors that may be listed twice; they must be equal and are read once.
-    sizes: {symbol of `Row.shape`: size} known beforehand; the others are those of the first tensor.
+    ties: tensors that may be stored twice; they must be equal and are read once.
+    sizes: {symbol in `Row.shape`: size} where known; other symbols take the size in the first tensor.
   """
   known = {"A": num_heads, "1": 1, "2": 2, **(sizes or {})}
   params, used = {}, set()
@@ -140,7 +133,7 @@ def read(
 
   def take(name: str, shape: tuple[str, ...]) -> np.ndarray:
     if name not in state:
-      raise DataError(f"checkpoint: tensor {name} is missing; is it complete and of this kind?")
+      raise DataError(f"checkpoint: tensor {name} is missing; check that all its files are there")
     array = np.asarray(state[name])
     fits = array.ndim == len(shape)
     for symbol, length in zip(shape, array.shape if fits else ()):
@@ -150,11 +143,11 @@ def read(
     if not fits:
       expected = [f"{symbol}={known[symbol]}" if symbol in known else symbol for symbol in shape]
       raise DataError(
-        f"checkpoint: tensor {name} has shape {array.shape}, expected ({', '.join(expected)}) as in the "
-        "other tensors or its config; check the checkpoint and the number of heads"
+        f"checkpoint: tensor {name} has shape {array.shape}; expected ({', '.join(expected)}), by the other "
+        "tensors or the config; check the files and the number of heads"
       )
     if "D" in known and known["D"] % num_heads:
-      raise DataError(f"checkpoint: width {known['D']} of {name} cannot have {num_heads} heads")
+      raise DataError(f"checkpoint: width {known['D']} of {name} is not divisible by {num_heads} heads")
     used.add(name)
     return array
 
@@ -174,25 +167,25 @@ def read(
         put(params, part.path + path, array)
   for tie in ties:
     if tie.name in state:
-      if not np.array_equal(state[tie.name], state.get(tie.original)):
+      if tie.original not in state or not np.array_equal(state[tie.name], state[tie.original]):
         raise DataError(
-          f"checkpoint: {tie.name} and {tie.original} are one tensor in the official models but differ here; "
-          "check how the generator shares its embeddings"
+          f"checkpoint: {tie.name} and {tie.original} differ, but are one tensor in the official models; "
+          "check whether encoder and generator share embeddings"
         )
       used.add(tie.name)
   return Imported(params, tuple(sorted({*state} - used)), tuple(sorted(used)))
 
 
 def _num_layers(state: State, prefix: str) -> int:
-  """Layers of the trunk whose names begin with `prefix`, at least 1, by the highest number in its names."""
+  """Returns 1 + the highest layer number in names that begin with `prefix`; at least 1."""
   numbers = (re.match(rf"{re.escape(prefix)}(\d+)\.", name) for name in state)
   return 1 + max((int(number.group(1)) for number in numbers if number), default=0)
 
 
 def write(params: dict, parts: Iterable[Part], *, ties: Iterable[Tie] = ()) -> State:
-  """{official name: array} of our parameters, or of any tree of their structure, such as gradients.
+  """Converts our parameters, or a tree of the same structure such as gradients, to {official name: array}.
 
-  Parts whose parameters are not in the tree are left out; `ties` are listed twice, as the official models do.
+  Parts without parameters in the tree are left out; `ties` are stored twice, as in the official models.
   """
   leaves, state = trees.by_path(params), {}
   for part in parts:
@@ -213,11 +206,11 @@ def write(params: dict, parts: Iterable[Part], *, ties: Iterable[Tie] = ()) -> S
 
 
 def extra_of(params: dict, parts: Iterable[Part]) -> State:
-  """{our path: contiguous float32 array} of the parameters for which no part has a row."""
+  """Returns {our path: contiguous float32 array} of parameters that have no row in `parts`."""
   held = {part.path + path for part in parts for row in part.rows for path in row.paths}
   return {path: array for path, array in flatten(params).items() if path not in held}
 
 
 def flatten(params: dict) -> State:
-  """{'encoder/trunk/...': contiguous float32 array} of a tree of parameters."""
+  """Returns {'encoder/trunk/...': contiguous float32 array} of a tree of parameters."""
   return {path: np.ascontiguousarray(leaf, np.float32) for path, leaf in trees.by_path(params).items()}

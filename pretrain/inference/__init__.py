@@ -1,5 +1,5 @@
-"""Answers of a trained encoder to a file of any size: rows in, rows out, in order and in flat memory.
+"""Applies a trained encoder to files of any size, row by row in order, in constant memory.
 
-`batches` puts texts of like length together, `compiled` has a program for each shape, `stream` is the loop
-from rows to parts of an output.
+`batches` batches texts of similar length, `compiled` has a program for each shape, `stream` is the loop from
+rows to parts of an output.
 """

@@ -1,6 +1,6 @@
-"""Texts of like length as batches of a few shapes, and the outputs back in the order of the texts.
+"""Batches texts of similar length into a few shapes, and restores the order of the outputs.
 
-A padded length is one of a short ladder, so that few programs are compiled whatever the texts are.
+Padded lengths come from a short list, so that few programs are compiled for any texts.
 """
 
 import collections
@@ -10,13 +10,13 @@ from typing import Any
 import jax
 import numpy as np
 
-Input = Mapping[str, np.ndarray]  # 'ids' [tokens] int32 with special ones, and other values for each token
+Input = Mapping[str, np.ndarray]  # 'ids' [tokens] int32 with special tokens, and other values for each token
 Batch = dict[str, np.ndarray]
-_AHEAD = 2  # batches given to the devices before the first of them is waited for
+_AHEAD = 2  # batches sent to the devices before waiting for the first
 
 
 def ladder(longest: int) -> list[int]:
-  """Padded lengths up to `longest` tokens: each at most a half more than the one before, 16 at least."""
+  """Returns the padded lengths up to `longest` tokens: from 16, each at most 1.5 times the one before."""
   lengths, step = [16], 16
   while lengths[-1] < longest:
     step = max(16, 1 << (lengths[-1].bit_length() - 2))  # 32 from 128 on, 64 from 256 on, ...
@@ -25,7 +25,7 @@ def ladder(longest: int) -> list[int]:
 
 
 def pad(inputs: Sequence[Input], *, rows: int, length: int, pad_id: int) -> Batch:
-  """At most `rows` inputs as [rows, length] arrays, ids filled up with `pad_id`, the others with 0."""
+  """Pads at most `rows` inputs to [rows, length] arrays: ids with `pad_id`, other values with 0."""
   batch = {
     name: np.full((rows, length), pad_id if name == "ids" else 0, values.dtype)
     for name, values in inputs[0].items()
@@ -39,9 +39,9 @@ def pad(inputs: Sequence[Input], *, rows: int, length: int, pad_id: int) -> Batc
 def cut(
   inputs: Sequence[Input], *, batch_size: int, lengths: Sequence[int], pad_id: int, multiple: int = 1
 ) -> Iterator[tuple[np.ndarray, Batch]]:
-  """Yields (numbers of inputs, their batch), longest first, until every input was there once.
+  """Yields (numbers of inputs, their batch), longest texts first, until every input was in a batch.
 
-  The last batch has fewer rows, the next power of two times `multiple`: of short texts, where it is cheap.
+  The last batch has fewer rows, a power of two times `multiple`; its texts are short, so this is cheap.
   """
   sizes = np.asarray([len(given["ids"]) for given in inputs])
   order = np.argsort(-sizes, kind="stable")
@@ -63,10 +63,10 @@ def outputs(
   pad_id: int,
   multiple: int = 1,
 ) -> list[Any]:
-  """What `compute` gives for each input, host arrays in the order of the inputs.
+  """Returns the output of `compute` for each input, as host arrays in the order of the inputs.
 
-  `compute` takes a batch to a tree of arrays that have its rows first, and need not wait for them. What goes
-  with a token is as long as the batch.
+  `compute` returns for a batch a tree of arrays with rows first, and need not wait for them. Outputs for
+  tokens have the batch's padded length.
   """
   results: list[Any] = [None] * len(inputs)
   pending: collections.deque[tuple[np.ndarray, Any]] = collections.deque()

@@ -1,4 +1,4 @@
-"""A function of parameters and a batch, compiled once for each shape, its rows shared out among devices."""
+"""Compiles a function of parameters and a batch once for each shape, with its rows shared among devices."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,14 +24,14 @@ class Compiled:
     pad_id: int,
     devices: Sequence[jax.Device] | None = None,
   ) -> None:
-    """Places the parameters; nothing is compiled yet.
+    """Puts the parameters on the devices; nothing is compiled yet.
 
     Args:
-      function: (params, batch) to a tree of arrays with the rows of the batch first.
+      function: (params, batch) -> a tree of arrays with the batch's rows first.
       params: host arrays; every device gets all of them.
-      batch_size: rows of a batch, made a multiple of the number of devices.
+      batch_size: rows of a batch, rounded up to a multiple of the number of devices.
       longest: tokens of the longest input.
-      devices: None: all of this process.
+      devices: None for all devices of this process.
     """
     devices = jax.local_devices() if devices is None else devices
     mesh, rows = Mesh(np.asarray(devices), ("rows",)), PartitionSpec("rows")
@@ -40,19 +40,19 @@ class Compiled:
     self._lengths, self._pad_id = batches.ladder(longest), pad_id
     self._place = NamedSharding(mesh, rows)
     self._params = jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
-    # As in fine-tuning's programs the devices share nothing, so no axis crosses them.
+    # Devices exchange nothing, as in fine-tuning.
     own_rows = jax.shard_map(
       function, mesh=mesh, in_specs=(PartitionSpec(), rows), out_specs=rows, check_vma=False
     )
     self._function = jax.jit(own_rows)
-    self.shapes: set[tuple[int, ...]] = set()  # (rows, length) of what was compiled
+    self.shapes: set[tuple[int, ...]] = set()  # (rows, length) of compiled batches
 
   def _compute(self, batch: Batch) -> Any:
     self.shapes.add(batch["ids"].shape)
     return self._function(self._params, jax.device_put(batch, self._place))
 
   def __call__(self, inputs: Sequence[Input]) -> list[Any]:
-    """The outputs for each input, host arrays in their order; see `batches.outputs`."""
+    """Returns the output for each input, as host arrays in order; see `batches.outputs`."""
     return batches.outputs(
       inputs,
       self._compute,

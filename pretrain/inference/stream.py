@@ -1,39 +1,43 @@
-"""From rows to a finished output: the next rows are read and tokenised while the devices compute."""
+"""Computes an output from rows; the next rows are read and tokenised while the devices compute."""
 
 import argparse
 import concurrent.futures
 import contextlib
+import logging
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from data import progress, rows
+from data.output.columns import Survey
 from data.output.formats import Format
 from data.output.parts import Part, Parts, Printed, cut
 from data.rows import Row
 from data.rows.read import STANDARD_INPUT
 
+logger = logging.getLogger(__name__)
+
 Item = TypeVar("Item")
 Prepare = Callable[[list[Row]], Any]
 Compute = Callable[[list[Row], Any], Sequence[dict[str, Any]]]
-BATCHES_OF_PART = 32  # rows of that many batches are sorted by length, computed and stored together
+BATCHES_OF_PART = 32  # batches of a part, whose rows are sorted by length, computed and stored together
 
 
 def answer(
   path: str, output: Parts | Printed, prepare: Prepare, compute: Compute, *, batch_size: int, total: int
 ) -> float:
-  """Answers all rows of a file or pipe that `output` does not hold yet; returns rows per second of this call.
+  """Answers all rows of a file or pipe that `output` lacks; returns the speed in rows per second.
 
   Args:
-    prepare: rows of a part to what `compute` takes beside them, called by another thread.
-    compute: gives a dict for each row of the part, in order.
-    total: number of rows, for the time left; 0: nobody knows.
+    prepare: converts a part's rows to the second argument of `compute`; called in another thread.
+    compute: returns a dict for each row of the part, in order.
+    total: number of rows, for the remaining time; 0 if unknown.
   """
   parts = output.undone(cut(rows.read(path), BATCHES_OF_PART * batch_size))
   undone = ((part, prepare(part.rows)) for part in parts)
   computed, shown = 0, _Shown(total)
-  # The reader of a pipe cannot be stopped, so none reads ahead.
+  # No thread reads ahead from a pipe, because it could not be stopped.
   for part, prepared in undone if path == STANDARD_INPUT else _ahead(undone):
     output.add(part, compute(part.rows, prepared))
     computed += len(part.rows)
@@ -45,35 +49,34 @@ def answer(
 def answer_file(
   asked: argparse.Namespace,
   form: Callable[[], Format],
+  survey: Survey,
   identity: Mapping[str, Any],
   prepare: Prepare,
   compute: Compute,
   summary: Callable[[], tuple[str, int, int]],
-  *,
-  total: int,
-  say: Callable[[str], None] = progress.say,
 ) -> None:
-  """Answers --input into --output, '-' or '': standard output, with --batch_size; `say` gets the last line.
+  """Answers --input into --output, '-' or '': standard output, with --batch_size.
 
-  `form` and `identity` are those of `Parts`. `summary` is asked at the end: what the rows have now, how many
-  were cut, and to how many tokens.
+  `form` and `identity` are those of `Parts`; input, rows and batch size are added to the latter. `summary` is
+  asked at the end: what the rows have now, how many were cut, and to how many tokens.
   """
-  name, opened = asked.output, contextlib.nullcontext(Printed(form()))
+  name, opened, total = asked.output, contextlib.nullcontext(Printed(form())), survey.rows
+  rows_asked = {"input": asked.input, "rows": survey.digest, "batch_size": asked.batch_size}
   if name not in ("", "-"):
-    opened = Parts(pathlib.Path(name), identity, form()).opened()
+    opened = Parts(pathlib.Path(name), {**identity, **rows_asked}, form()).opened()
   with opened as output:
     speed = answer(asked.input, output, prepare, compute, batch_size=asked.batch_size, total=total)
   if output.was_finished:
-    say(f"{name} is complete: its {total:,} rows were answered before")
+    logger.info(f"{name} is complete: its {total:,} rows were answered before")
     return
   what, count, length = summary()
   where = "standard output: " if name == "-" else name and f"{name}: "
   cut_rows = f", {count:,} cut to {length} tokens" if count else ""
-  say(f"{where}{output.rows:,} {what}{cut_rows}, {speed:,.1f} rows/s")
+  logger.info(f"{where}{output.rows:,} {what}{cut_rows}, {speed:,.1f} rows/s")
 
 
 def _ahead(items: Iterator[tuple[Part, Any]]) -> Iterator[tuple[Part, Any]]:
-  """The same items, the next one made by a thread meanwhile."""
+  """Yields the same items; a thread makes the next one in the meantime."""
   with concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="rows") as pool:
     coming = pool.submit(next, items, None)
     while (item := coming.result()) is not None:
@@ -82,7 +85,7 @@ def _ahead(items: Iterator[tuple[Part, Any]]) -> Iterator[tuple[Part, Any]]:
 
 
 class _Shown:
-  """How far the work is: a bar where somebody watches, else a line now and then."""
+  """Shows the progress: a bar in a terminal, else a line now and then."""
 
   def __init__(self, total: int) -> None:
     self._total, self._begun = total, time.monotonic()
@@ -98,7 +101,7 @@ class _Shown:
       speed, self._last = computed / (now - self._begun), now
       of_all = f" of {self._total:,}" if self._total else ""
       left = f", {progress.duration((self._total - rows) / speed)} left" if self._total else ""
-      progress.say(f"{rows:,}{of_all} rows, {speed:,.0f} rows/s{left}")
+      logger.info(f"{rows:,}{of_all} rows, {speed:,.0f} rows/s{left}")
 
   def close(self, computed: int) -> float:
     self._bar.close()

@@ -1,1 +1,1 @@
-"""Figures of a run: metrics, held-out text, trackers."""
+"""Metrics of a run, evaluation on held-out text, and experiment trackers."""

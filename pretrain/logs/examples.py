@@ -1,4 +1,4 @@
-"""Masked tokens in their context, for people: what the encoder would put there on held-out blocks."""
+"""Shows masked tokens in context, with the encoder's predictions, on held-out blocks."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -9,27 +9,27 @@ from data.vocabulary import Vocabulary
 from pretrain.corruption.masking import TokenIds
 
 NUM_EXAMPLES = 10
-TOKENS_BEFORE, TOKENS_AFTER = 6, 4  # context of an example
+TOKENS_BEFORE, TOKENS_AFTER = 6, 4  # context of an example, in tokens
 
 
 class Example(NamedTuple):
-  """A token that was chosen to be predicted, in its context."""
+  """A predicted token in its context."""
 
-  text: str  # the original around a gap
+  text: str  # the original text with a gap
   original: str
-  guess: str  # the likeliest token
-  probability: float  # the encoder's, of the original
+  guess: str  # the most probable token
+  probability: float  # of the original token, by the encoder
 
 
 def find_examples(arrays: Mapping[str, np.ndarray], words: Vocabulary, tokens: TokenIds) -> list[Example]:
-  """The first chosen token of each of the first `NUM_EXAMPLES` blocks that have one.
+  """Returns the first predicted token of each of the first `NUM_EXAMPLES` blocks that have one.
 
-  They are not chosen by the encoder's answers; special tokens are no examples. The arrays are those of
+  They are not selected by the encoder's answers; special tokens are skipped. `arrays` are from
   `describe_guesses`.
   """
   ids = arrays["ids"]
   candidates = arrays["selected"] & ~np.isin(ids, tokens.special)
-  candidates[:, :TOKENS_BEFORE] = False  # a context to the left shows what belongs there
+  candidates[:, :TOKENS_BEFORE] = False  # every example needs context on the left
   examples = []
   for row in np.flatnonzero(candidates.any(axis=-1))[:NUM_EXAMPLES]:
     at = int(candidates[row].argmax())

@@ -1,8 +1,8 @@
-"""Held-out blocks as a model reads them, and what answers that need no learning are worth on them.
+"""Runs models on held-out blocks, and computes the baselines that need no learning.
 
-Losses are in nats, shares and areas fractions. Whoever reports a figure of held-out text takes its trivial
-answer from here. Answering with token frequencies has two values: `frequency_loss` (training, the demo)
-leaves out the special tokens it is given, `unigram_cross_entropy` (`figures`) leaves out none.
+Losses are in nats, shares and areas are fractions. Every held-out metric takes its baseline from here.
+Prediction by token frequencies has two values: `frequency_loss` (training, the demo) excludes the given
+special tokens, `unigram_cross_entropy` (`figures`) excludes none.
 """
 
 import functools
@@ -24,11 +24,11 @@ Describe = Callable[[Run, dict, jax.Array, jax.Array], dict[str, jax.Array]]
 
 
 def collect(run: Run, params: dict, heldout: HeldoutRecords, describe: Describe, *, rows: int) -> Arrays:
-  """Describes the first `rows` held-out rows a batch at a time, in one compiled program.
+  """Describes the first `rows` held-out rows in batches, with one compiled program.
 
-  `describe` takes (run, params, [batch, length] int32 ids, [] int32 number of the batch) to arrays with a
-  leading axis of rows; the result is {name: those of all batches joined}. If `rows` is no multiple of the
-  batch size, rows of padding are at the end of both. Parameters may be on the mesh or on the host.
+  `describe` maps (run, params, [batch, length] int32 ids, [] int32 batch number) to arrays with rows first;
+  the result is {name: arrays of all batches joined}. If `rows` is not a multiple of the batch size, both end
+  with rows of padding. Parameters may be on the mesh or on the host.
   """
   size, described = run.config.train.batch_size, []
   with jax.set_mesh(run.mesh):
@@ -41,10 +41,10 @@ def collect(run: Run, params: dict, heldout: HeldoutRecords, describe: Describe,
 
 
 def describe_replaced(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
-  """What was replaced with the draws of the evaluation, and what the head of the objective `rtd` makes of it.
+  """Returns which tokens were replaced, with the evaluation's draws, and the RTD head's probabilities.
 
-  To be given to `collect`. 'ids', 'input_ids' are [batch, length] int32, 'selected' [batch, length] bool
-  (which tokens were masked), 'probability_replaced' [batch, length] float32.
+  For `collect`. 'ids', 'input_ids' are [batch, length] int32, 'selected' [batch, length] bool (masked
+  tokens), 'probability_replaced' [batch, length] float32.
   """
   recipe = run.recipe
   view, _ = recipe.view(params, run.eval_batch_of(ids, index, jnp.float32(1.0)), train=False)
@@ -58,11 +58,10 @@ def describe_replaced(run: Run, params: dict, ids: jax.Array, index: jax.Array) 
 
 
 def describe_guesses(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
-  """What the head of masked LM would put at the chosen tokens, with the draws of the evaluation.
+  """Returns the masked-LM head's predictions at the chosen tokens, with the evaluation's draws.
 
-  To be given to `collect`. 'ids', 'guesses' are [batch, length] int32, 'selected' [batch, length] bool and
-  'probability' [batch, length] float32, that of the original token; guesses and probabilities are 0 where no
-  token was chosen.
+  For `collect`. 'ids', 'guesses' are [batch, length] int32, 'selected' [batch, length] bool and 'probability'
+  [batch, length] float32, of the original token. Guesses and probabilities are 0 at other tokens.
   """
   recipe = run.recipe
   view, _ = recipe.view(params, run.eval_batch_of(ids, index, jnp.float32(1.0)), train=False)
@@ -86,21 +85,21 @@ def describe_guesses(run: Run, params: dict, ids: jax.Array, index: jax.Array) -
 
 
 def unigram_cross_entropy(targets: np.ndarray, unigram: np.ndarray) -> float:
-  """Nats per token of [n] int targets by the frequencies of all tokens, special ones among them.
+  """Returns nats per token of [n] int targets by the frequencies of all tokens, special ones included.
 
-  `unigram` are [vocab] counts of the training records. Where special tokens are never targets, their share
-  makes this larger than `frequency_loss` without them. The two are not one function, because rounding would
-  change the last digits of figures that are written down.
+  `unigram` are [vocab] counts of the training records. If special tokens are never targets, their share makes
+  this larger than `frequency_loss`. The two functions are separate, because rounding would change the last
+  digits of published numbers.
   """
-  counts = unigram + 1.0  # a token that training never saw has a probability too
+  counts = unigram + 1.0  # so that unseen tokens have a probability
   return float(-np.log(counts / counts.sum())[targets].mean())
 
 
 def frequency_loss(ids: np.ndarray, unigram: np.ndarray, special: Sequence[int]) -> float:
-  """Nats per token of answering with token frequencies, whatever is around: what a masked LM must beat.
+  """Returns nats per token of predicting by token frequencies alone, which a masked LM must beat.
 
   `ids` are [rows, length] int tokens, `unigram` [vocab] counts of the training records; the `special` ids,
-  padding among them, are neither asked for nor answered.
+  padding included, are neither targets nor predictions.
   """
   counts = unigram + 1.0
   counts[list(special)] = 0.0
@@ -110,16 +109,17 @@ def frequency_loss(ids: np.ndarray, unigram: np.ndarray, special: Sequence[int])
 
 
 def commonest_share(tokens: np.ndarray) -> float:
-  """How often always answering with the commonest of [n] int tokens is right; 0 without tokens."""
+  """Returns the accuracy of always predicting the most frequent of [n] int tokens; 0 without tokens."""
   return float(np.bincount(tokens).max() / len(tokens)) if len(tokens) else 0.0
 
 
 def ranking_area(is_true: np.ndarray, scores: np.ndarray) -> float:
-  """Area under the ROC curve: how often a true case has a larger score than a false one; guessing gives 0.5.
+  """Returns the area under the ROC curve; random scores give 0.5.
 
-  `is_true` is [n] bool, `scores` [n] float. NaN where all cases are of one kind: there is nothing to rank.
+  It is the probability that a true case has a larger score than a false one. `is_true` is [n] bool, `scores`
+  [n] float. NaN if all cases are of one kind.
   """
-  from sklearn.metrics import roc_auc_score  # here: a second to import, and the trainer needs none of it
+  from sklearn.metrics import roc_auc_score  # imported here because it takes a second
 
   if is_true.all() or not is_true.any():
     return float("nan")

@@ -1,6 +1,7 @@
-"""Means of the training metrics over each logging interval, and the speed."""
+"""Averages training metrics over each logging interval, and measures the speed."""
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Mapping
 from typing import Any
 
 from data import progress
@@ -9,12 +10,14 @@ from pretrain.logs.metrics import Throughput, reduce_metrics
 from pretrain.logs.written import Written
 from pretrain.run import Run
 
+logger = logging.getLogger(__name__)
+
 COUNTED = ("loss_spikes",)  # how many in the interval, not how many an update
 LAST = ("skipped_updates", "skipped_in_a_row", "learning_rate")  # not means: as of the interval's last update
 
 
 class Intervals(Listener):
-  """Adds figures up, writes their means every `train.log_every` steps, and a line where no bar is shown."""
+  """Writes means of metrics every `train.log_every` steps, and a log line if there is no progress bar."""
 
   def __init__(
     self,
@@ -22,12 +25,11 @@ class Intervals(Listener):
     saved: Mapping[str, Any],
     written: Written,
     speed: Throughput,
-    log: Callable[[str], None],
     has_lines: bool,
   ) -> None:
-    """Goes on with the sums of an interval that the checkpoint with the meta `saved` cut in two."""
+    """Continues with the sums of an unfinished interval from the checkpoint's meta `saved`."""
     self.every = run.config.train.log_every
-    self._run, self._written, self._speed, self._log = run, written, speed, log
+    self._run, self._written, self._speed = run, written, speed
     self._has_lines, self._is_compiling = has_lines, True
     self._sums: Figures = {
       name: (total, weight) for name, (total, weight) in saved.get("interval_sums", {}).items()
@@ -49,10 +51,10 @@ class Intervals(Listener):
     self._sums = {}
     self._written.write(step, values)
     if self._has_lines:
-      self._log(self._line(step, values))
+      logger.info(self._line(step, values))
 
   def _line(self, step: int, values: dict[str, float]) -> str:
-    """A log line of a step: loss, its terms and, from the second interval on, speed and time left."""
+    """Returns the log line of a step: loss, terms and, from the second interval on, speed and time left."""
     total = self._run.config.train.total_steps
     fields = [f"step {step:,}/{total:,}", f"loss {values['train/loss']:.4f}"]
     fields += [f"{name} {values['train/' + name]:.4f}" for name in self._run.recipe.term_weights]
@@ -63,5 +65,5 @@ class Intervals(Listener):
     return "  ".join(fields)
 
   def saving(self, step: int) -> dict[str, Any]:
-    """The sums of an interval that is not over; see `Listener.saving`."""
+    """Returns the sums of the unfinished interval; see `Listener.saving`."""
     return {"interval_sums": {name: list(pair) for name, pair in self._sums.items()}}

@@ -1,8 +1,8 @@
-"""Metrics on the host: from (sum, weight) to numbers, the places they are written to, and speed.
+"""Metrics on the host: reduces (sum, weight) pairs, writes them to files, and measures speed.
 
-TensorBoard's files are written with tensorboardX: the other writers import TensorFlow. Events are written by
-the thread that measures. The library's SummaryWriter hands them to another thread, and once that one has
-ended on a full disk, handing it more never returns.
+tensorboardX writes TensorBoard's files, because other writers import TensorFlow. Events are written by the
+calling thread: the library's SummaryWriter passes them to another thread, and if that has ended on a full
+disk, passing more never returns.
 """
 
 import contextlib
@@ -21,15 +21,15 @@ import numpy as np
 from data.errors import writing
 from data.files import write_atomically
 
-# tensorboardX imports torch where it is installed: seconds, for tensors that nobody hands it here. While the
-# entry is None, that import fails as if torch were not there.
+# If torch is installed, tensorboardX imports it, for seconds, although no tensors are passed here. While the
+# entry is None, that import fails as if torch were missing.
 _is_torch_kept_out = "torch" not in sys.modules
 if _is_torch_kept_out:
   sys.modules["torch"] = None  # pyright: ignore[reportArgumentType]
 try:
   from tensorboardX.event_file_writer import EventsWriter
 
-  # Names that protobuf makes when the modules are imported.
+  # protobuf creates these names at import, so pyright does not see them.
   from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
   from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
 finally:
@@ -37,22 +37,22 @@ finally:
     del sys.modules["torch"]
 
 FILE_NAME = "metrics.jsonl"
-SOURCE_LOSS = "source_loss/"  # with the name of a source of a mixture: its held-out loss
+SOURCE_LOSS = "source_loss/"  # prefix of a mixture source's held-out loss
 
 
-def reduce_metrics(metrics: Mapping[str, tuple[jax.Array, jax.Array]]) -> dict[str, float]:
-  """{name: sum / weight} of {name: (sum, weight)}, without weight 0, where nothing was measured.
+def reduce_metrics(metrics: Mapping[str, tuple[Any, Any]]) -> dict[str, float]:
+  """Returns {name: sum / weight} of {name: (sum, weight)}; weight 0 means not measured and is left out.
 
-  The pairs are [] float, whole on every device, or plain numbers. Waits for the device once.
+  The pairs are [] float, replicated on devices, or plain numbers. Waits for the device once.
   """
   fetched = jax.device_get(dict(metrics))
   return {name: float(total) / float(weight) for name, (total, weight) in fetched.items() if weight != 0}
 
 
 def read(workdir: str | os.PathLike) -> list[dict[str, Any]]:
-  """The lines of a run's metrics file in order, {'step': updates done, name: value or None}; [] without one.
+  """Reads a run's metrics file: [{'step': updates done, name: value or None}], in order; [] without one.
 
-  What is not such a line, a last one cut by a kill for example, is left out.
+  Other lines, such as a last one cut by a kill, are skipped.
   """
   path = Path(workdir) / FILE_NAME
   text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
@@ -66,19 +66,19 @@ def read(workdir: str | os.PathLike) -> list[dict[str, Any]]:
 
 
 def kinds(workdir: str | os.PathLike, step: int) -> set[str]:
-  """The kinds of metrics written at a step: 'train', 'eval', ..., what is before the slash of a name."""
+  """Returns the kinds of metrics written at a step: 'train', 'eval', ..., the parts before the slash."""
   return {name.split("/")[0] for line in read(workdir) if line["step"] == step for name in line} - {"step"}
 
 
 def heldout_means(values: Mapping[str, Any]) -> dict[str, float]:
-  """The held-out metrics in a line of `read`, without 'eval/'; {} if the line has none."""
+  """Returns the held-out metrics in a line of `read`, without 'eval/'; {} if it has none."""
   return {name[5:]: value for name, value in values.items() if name.startswith("eval/")}
 
 
 def hours(lines: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
-  """[points] steps, ascending, and the hours of training they had taken: by the speeds that were logged.
+  """Returns [points] steps, ascending, and the hours of training until then, from logged speeds.
 
-  Compilation, evaluation and the time between two starts are not in them. Only step 0 where no speed is.
+  Compilation, evaluation and the time between two starts are not included. Without speeds only step 0.
   """
   steps, taken = [0], [0.0]
   for line in lines:
@@ -90,12 +90,12 @@ def hours(lines: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 class MetricWriter:
-  """Writes `<workdir>/metrics.jsonl` and TensorBoard files, on the first process only."""
+  """Writes `<workdir>/metrics.jsonl` and TensorBoard files, in the first process only."""
 
   def __init__(self, workdir: str | os.PathLike, *, step: int) -> None:
-    """Opens the files and forgets what an earlier run in this workdir wrote beyond `step` updates.
+    """Opens the files and removes lines of an earlier start after `step` updates.
 
-    The workdir is made if needed. StorageError where the files cannot be written.
+    The workdir is created if needed. StorageError: the files cannot be written.
     """
     self._path = Path(workdir) / FILE_NAME
     self._active = jax.process_index() == 0
@@ -109,12 +109,12 @@ class MetricWriter:
       board = self._path.parent / "tensorboard"
       board.mkdir(exist_ok=True)
       self._board = EventsWriter(str(board / "events"))
-      # TensorBoard hides events from this step on that were written before.
+      # Makes TensorBoard hide earlier events from this step on.
       self._board.write_event(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
       self._board.flush()
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
-    """Writes the metrics after `step` updates; what is not finite becomes null (JSON has no NaN).
+    """Writes the metrics after `step` updates; non-finite values become null, because JSON has no NaN.
 
     Raises StorageError if the disk is full, for example.
     """
@@ -129,7 +129,7 @@ class MetricWriter:
       self._board.flush()
 
   def close(self) -> None:
-    """Closes the files; StorageError if what is left in them cannot be written."""
+    """Closes the files; StorageError if buffered lines cannot be written."""
     if self._active:
       with writing(self._path):
         try:
@@ -139,7 +139,7 @@ class MetricWriter:
 
 
 class Throughput:
-  """Steps and tokens per second, and the fraction of the devices' peak that they amount to (MFU)."""
+  """Measures steps and tokens per second, and the fraction of the devices' peak (MFU)."""
 
   def __init__(
     self,
@@ -151,7 +151,7 @@ class Throughput:
   ) -> None:
     """Starts without a measurement: the first step compiles.
 
-    `tokens_per_step` are those of the global batch, `peak_flops` those per second of all devices together
+    `tokens_per_step` are those of the global batch; `peak_flops` are per second of all devices together
     (None: unknown, no MFU).
     """
     self._tokens = tokens_per_step
@@ -161,11 +161,11 @@ class Throughput:
     self._start: tuple[int, float] | None = None
 
   def restart(self, step: int) -> None:
-    """Starts measuring here: after the first step, an evaluation, or a save."""
+    """Starts a measurement: after the first step, an evaluation, or a save."""
     self._start = (step, self._clock())
 
   def measure(self, step: int) -> dict[str, float]:
-    """The speed since the last `measure` or `restart`; {} the first time. Call it when `step` is computed."""
+    """Returns the speed since the last `measure` or `restart`; {} the first time. `step` must be computed."""
     start, now = self._start, self._clock()
     self._start = (step, now)
     if start is None or step <= start[0] or now <= start[1]:

@@ -1,35 +1,36 @@
-"""Probes of the frozen encoder while a run trains."""
+"""Probes the frozen encoder during training."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import jax
-from ml_collections import ConfigDict
 
 from pretrain.listener import Listener
 from pretrain.logs.metrics import Throughput
 from pretrain.logs.written import Written
 
+logger = logging.getLogger(__name__)
+
 
 class Probes(Listener):
-  """Writes what the encoder knows every `train.probe_every` steps, unless somebody asks for a stop."""
+  """Writes probe metrics every `train.probe_every` steps, unless a stop is requested."""
 
   def __init__(
     self,
     probing: Any,
     first: int,
-    settings: ConfigDict,
+    every: int,
     written: Written,
     speed: Throughput,
     is_stopping: Callable[[int], bool],
-    log: Callable[[str], None],
   ) -> None:
     """`probing` measures host parameters: (params, is_stopping=) to {metric: value}, or None if stopped."""
-    self.every = settings.probe_every
-    is_due = first % self.every == 0 and not (first and "probe" in written.kinds)
+    self.every = every
+    is_due = first % every == 0 and not (first and "probe" in written.kinds)
     self._is_done_at = None if is_due else first
     self._probing, self._written, self._speed = probing, written, speed
-    self._is_stopping, self._log = is_stopping, log
+    self._is_stopping = is_stopping
 
   def after(self, step: int, state: Any) -> None:
     """See `Listener.after`."""
@@ -39,5 +40,5 @@ class Probes(Listener):
     figures = self._probing.measure(params, is_stopping=lambda: self._is_stopping(step))
     if figures is not None:
       self._written.write(step, figures)
-      self._log(f"probes at step {step:,}: {len(figures)} figures")
+      logger.info(f"probes at step {step:,}: {len(figures)} figures")
       self._speed.restart(step)

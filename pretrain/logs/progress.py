@@ -1,24 +1,27 @@
-"""A bar of a run's steps, where somebody watches."""
+"""A progress bar of a run's steps, for terminals."""
 
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
-from pretrain.listener import Figures, Listener
+from pretrain.listener import Listener
 
 
 class Progress(Listener):
-  """Moves the bar on, with the loss and the speed beside it."""
+  """Advances the bar, and shows the loss and the speed."""
 
-  def __init__(self, bar: tqdm, tokens_per_step: int) -> None:
-    """`tokens_per_step` are those of the global batch."""
+  def __init__(self, bar: tqdm, tokens_per_step: int = 0) -> None:
+    """`tokens_per_step` are those of the global batch; 0: batches differ, and no speed is shown."""
     self._bar, self._tokens = bar, tokens_per_step
 
-  def seen(self, step: int, figures: Figures, state: Any) -> None:
-    """See `Listener.seen`."""
+  def seen(self, step: int, figures: Mapping[str, Any], state: Any) -> None:
+    """Shows the loss, of several runs its mean; see `Listener.seen`."""
     self._bar.update(1)
-    rate = self._bar.format_dict["rate"] or 0.0
-    shown = f"loss {figures['loss'][0]:.4g}, {rate * self._tokens:,.0f} tokens/s"
+    shown = f"loss {float(np.mean(figures['loss'][0])):.4g}"
+    if self._tokens:
+      shown += f", {(self._bar.format_dict['rate'] or 0.0) * self._tokens:,.0f} tokens/s"
     self._bar.set_postfix_str(shown, refresh=False)
 
   def end(self) -> None:

@@ -1,13 +1,14 @@
-"""Metrics sent to trackers of experiments beside the workdir's own files: Weights & Biases, MLflow, Trackio.
+"""Sends metrics to experiment trackers: Weights & Biases, MLflow, Trackio.
 
-Each is a package that is installed for it (requirements-trackers.txt) and imported when a run names it in
-`train.trackers`. Where it sends and as whom is its own matter: WANDB_PROJECT, WANDB_MODE, TRACKIO_SPACE_ID,
-MLFLOW_TRACKING_URI and the like. A tracker never stops a run: one that fails is left out from then on.
+Each needs its package (requirements-trackers.txt), which is imported if `train.trackers` names it. Servers
+and accounts are configured by the package's own variables: WANDB_PROJECT, WANDB_MODE, TRACKIO_SPACE_ID,
+MLFLOW_TRACKING_URI and so on. A tracker never stops a run: if it fails, it is not used any more.
 """
 
 import contextlib
 import importlib
 import importlib.util
+import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +21,8 @@ from data import errors, files
 from data.errors import ConfigError
 from pretrain.settings.trackers import names
 
+logger = logging.getLogger(__name__)
+
 FILE_NAME = "trackers.json"  # {tracker: {'run': our id, 'id': the tracker's, 'address': of its page}}
 PROJECT = "text-encoder-pretraining"
 
@@ -27,19 +30,19 @@ PROJECT = "text-encoder-pretraining"
 class Tracked(NamedTuple):
   """The run that is tracked."""
 
-  name: str  # for people
-  run_id: str  # the same over all starts of the run
+  name: str  # display name
+  run_id: str  # the same in all starts of the run
   workdir: Path
   fields: Mapping[str, Any]  # {'train.batch_size': 32, ...}
-  known_id: str  # what the tracker called the run at an earlier start; '': not known
+  known_id: str  # the tracker's id of the run from an earlier start; '' if unknown
 
 
 class Tracker(NamedTuple):
-  """A run begun, or gone on with, at a tracker."""
+  """A run that was begun or resumed at a tracker."""
 
-  id: str  # by which a later start finds the run again
+  id: str  # for resuming it at a later start
   address: str  # of the run's page; '' without one
-  write: Callable[[int, dict[str, float]], Any]  # (updates done, finite numbers); steps may come again
+  write: Callable[[int, dict[str, float]], Any]  # (updates done, finite numbers); steps may repeat
   close: Callable[[], Any]
 
 
@@ -53,7 +56,7 @@ def _wandb(tracked: Tracked) -> Tracker:
     dir=str(tracked.workdir),
     config=dict(tracked.fields),
   )
-  # Curves are drawn over 'step': the package's own counter takes no step that is over.
+  # Curves are drawn over 'step', because the package's own counter rejects earlier steps.
   run.define_metric("step")
   run.define_metric("*", step_metric="step")
   return Tracker(run.id, run.url or "", lambda step, values: run.log({"step": step, **values}), run.finish)
@@ -66,7 +69,7 @@ def _mlflow(tracked: Tracked) -> Tracker:
     run = mlflow.start_run(run_id=tracked.known_id)
   else:
     run = mlflow.start_run(run_name=tracked.name)
-    mlflow.log_params(dict(tracked.fields))  # which MLflow takes once
+    mlflow.log_params(dict(tracked.fields))  # MLflow accepts them only once
   server, known = mlflow.get_tracking_uri().rstrip("/"), run.info
   page = f"{server}/#/experiments/{known.experiment_id}/runs/{known.run_id}"
   address = page if server.startswith(("http://", "https://")) else ""
@@ -89,23 +92,21 @@ _MAKERS: Mapping[str, Callable[[Tracked], Tracker]] = {
 
 
 def check(asked: str) -> None:
-  """Raises a ConfigError where a tracker's package is not installed."""
+  """Raises ConfigError if a tracker's package is not installed."""
   missing = [name for name in names(asked) if importlib.util.find_spec(name) is None]
   if missing:
     raise ConfigError(
-      f"train.trackers={asked}: {missing[0]} is not installed; `pip install {' '.join(missing)}`, or leave "
-      "it out: metrics.jsonl and TensorBoard's files are always written"
+      f"train.trackers={asked}: {missing[0]} is not installed; metrics.jsonl and TensorBoard's files do not "
+      f"need it\n  pip install {' '.join(missing)}\n  --config.train.trackers="
     )
 
 
 class Trackers:
-  """All trackers of a run, on the first process."""
+  """All trackers of a run, in the first process."""
 
-  def __init__(
-    self, asked: str, workdir: str, fields: Mapping[str, Any], run_id: str, log: Callable[[str], None]
-  ) -> None:
+  def __init__(self, asked: str, workdir: str, fields: Mapping[str, Any], run_id: str) -> None:
     """Begins, or goes on with, the run `run_id` at each tracker, and keeps where that is in `FILE_NAME`."""
-    self._log, self._open = log, dict[str, Tracker]()
+    self._open = dict[str, Tracker]()
     path = Path(workdir).absolute() / FILE_NAME
     known = read(workdir)
     for name in names(asked) if jax.process_index() == 0 else ():
@@ -115,22 +116,22 @@ class Trackers:
         begun = _MAKERS[name](Tracked(path.parent.name, run_id, path.parent, fields, known_id))
         self._open[name] = begun
         known[name] = {"run": run_id, "id": begun.id, "address": begun.address}
-        log(f"{name}: {begun.address or begun.id}")
+        logger.info(f"{name}: {begun.address or begun.id}")
     if self._open:
       with errors.writing(path):
         files.write_json(path, known)
 
   @contextlib.contextmanager
   def _guarded(self, name: str) -> Iterator[None]:
-    """Leaves out a tracker that fails in the block, whatever it raises: hours of training go on."""
+    """Drops a tracker that raises in the block, because hours of training must not fail with it."""
     try:
       yield
     except Exception as error:
       self._open.pop(name, None)
-      self._log(f"{name} failed ({errors.reason(error)}) and gets no more metrics; the run goes on")
+      logger.warning(f"{name} failed ({errors.reason(error)}) and gets no more metrics; the run goes on")
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
-    """Sends the metrics after `step` updates, those that are finite, to every tracker."""
+    """Sends the finite metrics after `step` updates to every tracker."""
     finite = {name: value for name, value in values.items() if math.isfinite(value)}
     for name, tracker in list(self._open.items()):
       with self._guarded(name):
@@ -145,6 +146,6 @@ class Trackers:
 
 
 def read(workdir: str | os.PathLike) -> dict[str, dict[str, str]]:
-  """Reads `FILE_NAME` of a workdir; {} without one."""
+  """Reads `FILE_NAME` of a workdir; {} if it is missing."""
   content = files.read_json(Path(workdir) / FILE_NAME)
   return {name: entry for name, entry in content.items() if isinstance(entry, dict)}

@@ -1,11 +1,8 @@
-"""Where metrics are written: the workdir's own files, and trackers of experiments."""
+"""Writes metrics to the workdir's own files and to experiment trackers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from ml_collections import ConfigDict
-
-from pretrain.checkpoints import resume
 from pretrain.listener import Listener
 from pretrain.logs import metrics
 from pretrain.logs.metrics import MetricWriter
@@ -17,20 +14,20 @@ class Written(Listener):
   """Writes the metrics of all listeners.
 
   Attributes:
-    kinds: {'train', 'eval', 'probe', 'perf'}: of metrics that an earlier start wrote at the first step.
+    kinds: kinds of metrics ('train', 'eval', 'probe', 'perf') that an earlier start wrote at the first step.
   """
 
-  def __init__(
-    self, config: ConfigDict, workdir: str, step: int, run_id: str, log: Callable[[str], None]
-  ) -> None:
-    """Opens the files of a run that goes on from `step`, and forgets what was written beyond."""
+  def __init__(self, fields: Mapping[str, Any], workdir: str, step: int, run_id: str) -> None:
+    """Opens the files of a run that goes on from `step`, and forgets what was written beyond.
+
+    `fields` of the config by dotted names are for the trackers.
+    """
     look = lambda: sorted(metrics.kinds(workdir, step))  # noqa: E731
-    # Process 0 rewrites the file.
+    # Read before process 0 rewrites the file.
     self.kinds = set(peers.here().first("what was written", look, seconds=peers.LOOKING))
-    # Without a checkpoint nothing that an earlier start wrote is a part of this run, not even step 0.
+    # Without a checkpoint no earlier line belongs to this run, not even step 0.
     self._writer = MetricWriter(workdir, step=step or -1)
-    fields = resume.flatten(config.to_dict())
-    self._trackers = Trackers(config.train.trackers, workdir, fields, run_id, log)
+    self._trackers = Trackers(fields["train.trackers"], workdir, fields, run_id)
 
   def write(self, step: int, values: Mapping[str, Any]) -> None:
     """Writes the metrics after `step` updates; StorageError if the disk is full, for example."""

@@ -1,1 +1,1 @@
-"""Devices, their order in a mesh, and where each array lies."""
+"""Devices, their order in a mesh, and the sharding of arrays."""

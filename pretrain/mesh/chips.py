@@ -1,7 +1,7 @@
-"""Machines that can be planned for, by name, and what their makers say of them. Imports no jax.
+"""Machines that a plan can be made for, by name, with data from their vendors. Imports no jax.
 
-TPU slices are named as Cloud TPU names their shapes ('v5e:2x4', 'v5p:4x4x4', 'v6e:8x8'), GPUs by their
-number ('h100:16'; nodes hold 8), and 'cpu:8' is this machine shared out among 8 devices.
+TPU slices have Cloud TPU's names of shapes ('v5e:2x4', 'v5p:4x4x4', 'v6e:8x8'), GPUs a number ('h100:16',
+8 in a node), and 'cpu:8' is this machine divided into 8 devices.
 """
 
 import dataclasses
@@ -14,8 +14,8 @@ from data.errors import ConfigError
 GPUS_OF_A_NODE = 8
 MOST_CPUS = 512  # fake devices on one machine
 
-# Dense bfloat16 peak per device in FLOP/s (V100: float16, it has no bfloat16), from the vendors' data sheets,
-# whose figures with sparsity are twice as high. By JAX's `device_kind`; the first that matches.
+# Dense bfloat16 peak per device in FLOP/s (V100: float16, because it has no bfloat16), from data sheets,
+# where numbers with sparsity are twice as high. By pattern of JAX's `device_kind`; the first match counts.
 PEAK_FLOPS: tuple[tuple[str, float], ...] = (
   (r"H200", 989e12),
   (r"H100 PCIe", 756e12),
@@ -25,13 +25,13 @@ PEAK_FLOPS: tuple[tuple[str, float], ...] = (
   (r"V100", 125e12),
   (r"TPU v6", 918e12),
   (r"TPU v5( lite|e)", 197e12),
-  (r"TPU v5", 459e12),  # v5p calls itself 'TPU v5p' or 'TPU v5'
+  (r"TPU v5", 459e12),  # v5p's device_kind is 'TPU v5p' or 'TPU v5'
   (r"TPU v4", 275e12),
 )
 
 
 def peak_flops(device_kind: str) -> float | None:
-  """Peak of one device in FLOP/s; None for kinds not listed, CPUs among them: there is then no MFU."""
+  """Returns the peak of one device in FLOP/s; None for unlisted kinds such as CPUs, which have no MFU."""
   for pattern, peak in PEAK_FLOPS:
     if re.search(pattern, device_kind):
       return peak
@@ -40,23 +40,23 @@ def peak_flops(device_kind: str) -> float | None:
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-  """One device, from its maker's data sheet, or as it was measured.
+  """One device, from its vendor's data sheet or as measured.
 
   Attributes:
-    name: as a target is named.
-    kind: what the device calls itself, JAX's `device_kind`.
+    name: its name in --plan.
+    kind: JAX's `device_kind`.
     hbm_bytes: memory of one device.
     bandwidth: of that memory, bytes/s.
     link_bandwidth: to other chips of a slice or GPUs of a node, bytes/s, all links together, one way.
-    network_bandwidth: of one GPU to other nodes, bytes/s, one way; 0: there is no such border.
-    clock: of the matrix units in Hz, which turns estimated cycles into seconds; 0: no cycles are estimated.
-    platform: as `jax.experimental.topologies` names it.
-    description: what XLA must know of a GPU, as a GpuTargetConfigProto in text form.
-    product_share, bandwidth_share: of those figures that large products and copies reach: 790 of 989 TFLOP/s
-      and 4.3 of 4.8 TB/s were measured on an H200.
-    wide_share: of the bfloat16 rate, for products of which an operand is float32 (TF32's).
-    launch_seconds: of a kernel with next to nothing to do.
-    measured_flops: of float32 products where no data sheet says it (CPUs).
+    network_bandwidth: of one GPU to other nodes, bytes/s, one way; 0: no network.
+    clock: of the matrix units in Hz, which converts estimated cycles to seconds; 0: no estimates.
+    platform: name in `jax.experimental.topologies`.
+    description: XLA's description of a GPU, a GpuTargetConfigProto in text form.
+    product_share, bandwidth_share: shares of those numbers that large products and copies reach: 790 of 989
+      TFLOP/s and 4.3 of 4.8 TB/s were measured on an H200.
+    wide_share: of the bfloat16 rate, for products with a float32 operand (TF32's).
+    launch_seconds: of a kernel with almost nothing to do.
+    measured_flops: of float32 products, for CPUs, which have no data sheet here.
   """
 
   name: str
@@ -76,7 +76,7 @@ class Chip:
 
   @property
   def peak_flops(self) -> float:
-    """Dense bfloat16 FLOP/s, or what was measured."""
+    """Dense bfloat16 FLOP/s, or the measured value."""
     peak = self.measured_flops or peak_flops(self.kind)
     assert peak, self.kind
     return peak
@@ -96,7 +96,6 @@ _FLAT_SHAPES = ("2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")  # of v5e an
 def _gpu(
   name: str, *, title: str, cores: int, capability: int, shared: int, l2: int, clock: float, **facts
 ) -> Chip:
-  """A GPU from the figures of its CUDA device properties."""
   description = f"""
     gpu_device_info {{
       threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: 2048
@@ -115,8 +114,8 @@ def _gpu(
   return Chip(name, title, platform="cuda", description=description, **facts)
 
 
-# NVIDIA's data sheets of the SXM boards, and the properties that CUDA reports of them. Networks as in DGX
-# systems, one port a GPU: 400 Gbit/s (H100, H200), 200 Gbit/s (A100).
+# NVIDIA's data sheets of the SXM boards, and properties reported by CUDA. Networks as in DGX systems, with
+# one port for each GPU: 400 Gbit/s (H100, H200), 200 Gbit/s (A100).
 _HOPPER = {"cores": 132, "capability": 9, "shared": 232_448, "l2": 52_428_800, "clock": 1.98}
 _AMPERE = {"cores": 108, "capability": 8, "shared": 166_912, "l2": 41_943_040, "clock": 1.41}
 _GPUS = (
@@ -137,7 +136,7 @@ KNOWN = (
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-  """A machine as it was asked for."""
+  """A machine that --plan names."""
 
   name: str
   platform: str  # 'tpu', 'cuda' or 'cpu'
@@ -146,10 +145,10 @@ class Spec:
 
 
 def parse(name: str) -> Spec:
-  """The machine of a name: 'v5e:2x4', 'h100' (one), 'h100:16', 'cpu:8'.
+  """Parses a machine's name: 'v5e:2x4', 'h100' (one), 'h100:16', 'cpu:8'.
 
   Raises:
-    ConfigError: there is no such machine; the line says which there are.
+    ConfigError: the machine is unknown; the message lists the known ones.
   """
   chip_name, colon, size = name.partition(":")
   chip, count = CHIPS.get(chip_name), 0
@@ -162,12 +161,12 @@ def parse(name: str) -> Spec:
     whole_nodes = count <= GPUS_OF_A_NODE or count % GPUS_OF_A_NODE == 0
     count *= whole_nodes if platform == "cuda" else count <= MOST_CPUS
   if not count:
-    raise ConfigError(f"{name!r} is no machine that can be planned for; there are {KNOWN}")
+    raise ConfigError(f"{name!r} is not a known machine; expected {KNOWN}")
   return Spec(name, platform, chip, count)
 
 
 def _chips_of(chip: str, sides: list[int]) -> int:
-  """Chips of a TPU slice of that shape, 0 if there is none."""
+  """Returns the number of chips in a TPU slice of a shape; 0 if the shape does not exist."""
   if chip != "v5p":
     return sides[0] * sides[1] if "x".join(map(str, sides)) in _FLAT_SHAPES else 0
   small = ([2, 2, 1], [2, 2, 2], [2, 2, 4], [2, 4, 4])
@@ -177,9 +176,9 @@ def _chips_of(chip: str, sides: list[int]) -> int:
 
 
 def is_installed(what: str) -> bool:
-  """Whether what compiles for 'tpu', 'cuda' or 'cpu', or 'cudnn' beside it, can be imported."""
+  """Returns whether the compiler for 'tpu', 'cuda' or 'cpu', or 'cudnn', is installed."""
   modules = {"tpu": "libtpu", "cuda": "jax_plugins.xla_cuda12", "cpu": "jaxlib", "cudnn": "nvidia.cudnn"}
   try:
     return importlib.util.find_spec(modules[what]) is not None
-  except ModuleNotFoundError:  # of the package round it
+  except ModuleNotFoundError:  # its parent package is missing
     return False

@@ -1,13 +1,13 @@
-"""The program of one device: the loss of its own rows, weights gathered where they are read, one sum a step.
+"""The program of one device: the loss of its own rows, weights gathered for use, one sum per step.
 
-Inside `on_own_rows` (`jax.shard_map` over `data` and `fsdp`) an array is the part of one device, and devices
-exchange what is written here and nothing else:
-  * weights that are cut over `fsdp`: the kernels of a layer in the loop over layers, the rest once a step;
-  * weights that are cut over `data` (`sharding.update_axes`), once a step;
-  * gradients, losses and metrics, which are summed once a step; a layer's kernels over `fsdp` in its loop;
-  * rows of contrast groups that lie on several devices.
-The `tensor` axis is left to the partitioner; `sharding.constrain` tells it where activations lie. Without a
-mesh, or with one device, all functions return what they are given.
+Inside `on_own_rows` (`jax.shard_map` over `data` and `fsdp`) an array is one device's part, and devices
+exchange only what is written here:
+  * weights that are sharded over `fsdp`: a layer's kernels in the loop over layers, the rest once a step;
+  * weights that are sharded over `data` (`sharding.update_axes`), once a step;
+  * gradients, losses and metrics, summed once a step; a layer's kernels over `fsdp` in its loop;
+  * rows of contrast groups that are on several devices.
+The `tensor` axis is left to the partitioner; `sharding.constrain` gives it the sharding of activations.
+Without a mesh, or with one device, all functions return their arguments.
 """
 
 import functools
@@ -24,37 +24,35 @@ from pretrain.mesh import trees
 from pretrain.mesh.sharding import BATCH_AXES, MESH_AXES, partition_spec
 
 ArrayTree = Any
-Returns = Literal["values", "gradients"]  # sums of values, or these and gradients, cut like the parameters
-Shared = Mapping[
-  str, int
-]  # {path of a parameter: the axis that is cut over `data`}, of `sharding.update_axes`
+Returns = Literal["values", "gradients"]  # sums of values, or sums and gradients sharded like the parameters
+Shared = Mapping[str, int]  # {path of a parameter: its axis sharded over `data`}, from `sharding.update_axes`
 
 
 class Weight(NamedTuple):
-  """A float32 weight that is multiplied in another dtype, into which it was cast once for the whole step."""
+  """A float32 weight with its cast to the dtype of products, made once per step."""
 
   master: jax.Array  # gets the gradient, float32
-  cast: jax.Array  # what products read; no gradient
+  cast: jax.Array  # read by products; no gradient
 
 
 class Groups(NamedTuple):
-  """Rows with which a device's own rows are contrasted."""
+  """The rows that a device's own rows are contrasted with."""
 
   rows: ArrayTree  # every leaf [rows, ...], whole groups
   size: int  # rows of a group
-  first: jax.Array | int  # number of the device's first own row among them
-  copies: int  # devices that hold the same rows
+  first: jax.Array | int  # index of the device's first own row among them
+  copies: int  # number of devices with the same rows
 
 
 def on_own_rows(
   function: Callable, params: ArrayTree, *, row_axis: int, returns: Returns, shared: Shared | None = None
 ) -> Callable:
-  """`function(params, rows, totals)` as what every device computes with its own part of the rows.
+  """Returns `function(params, rows, totals)` as a program in which every device computes its own rows.
 
-  The result is called with `params` like those given here, with `rows` that have the rows of the global batch
-  on their axis `row_axis`, and with `totals`, which are whole on every device. What the function `returns` it
-  has summed by `total` and `total_gradients`. Parameters come as their `shared` axes are cut, and their
-  gradients leave so; what else is cut over `data` is made whole before the function.
+  Call the result with `params` like those given here, `rows` with the global batch on axis `row_axis`, and
+  `totals`, which are replicated. `function` must sum its results with `total` and `total_gradients`.
+  Parameters and their gradients are sharded along `shared` axes over `data`; anything else sharded over
+  `data` is gathered first.
   """
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.axis_names != MESH_AXES or math.prod(mesh.shape[axis] for axis in BATCH_AXES) == 1:
@@ -78,7 +76,7 @@ def _cut(path: str, leaf: jax.Array, *, shared: Shared) -> PartitionSpec:
 
 
 def _sizes() -> dict[str, int]:
-  """{axis: devices} of `data` and `fsdp` inside `on_own_rows`, those of one device left out; else {}."""
+  """Returns {axis: devices} of `data` and `fsdp` inside `on_own_rows`, except axes of one device; else {}."""
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.axis_names != MESH_AXES:
     return {}
@@ -86,7 +84,7 @@ def _sizes() -> dict[str, int]:
 
 
 def _cut_axis(path: str, ndim: int) -> int | None:
-  """Which axis of a parameter is cut over `fsdp` here; None: it is whole."""
+  """Returns the axis of a parameter that is sharded over `fsdp` here; None if it is whole."""
   if "fsdp" not in _sizes():
     return None
   spec = tuple(partition_spec(path, ndim))
@@ -106,7 +104,7 @@ def _scatter_sum(whole: jax.Array, over: str, axis: int) -> jax.Array:
 
 
 def outside_layers(params: ArrayTree) -> ArrayTree:
-  """The parameters with all that is not in a stack of layers whole: gathered once a step, not per use."""
+  """Gathers, once a step, all parameters that are not in a stack of layers."""
 
   def whole(path: str, leaf: jax.Array) -> jax.Array:
     axis = None if _is_stacked(path) else _cut_axis(path, leaf.ndim)
@@ -116,7 +114,7 @@ def outside_layers(params: ArrayTree) -> ArrayTree:
 
 
 def casts(params: ArrayTree, dtype: jnp.dtype) -> dict[str, jax.Array]:
-  """{path: the kernel in `dtype`} of all stacked kernels whose own dtype is another."""
+  """Returns {path: the kernel in `dtype`} of all stacked kernels with another dtype."""
   stacked = {path: leaf for path, leaf in trees.by_path(params).items() if _is_stacked(path)}
   return {
     path: leaf.astype(dtype)
@@ -128,10 +126,10 @@ def casts(params: ArrayTree, dtype: jnp.dtype) -> dict[str, jax.Array]:
 def whole_over_data(
   params: ArrayTree, casts: dict[str, jax.Array], shared: Shared
 ) -> tuple[ArrayTree, dict[str, jax.Array]]:
-  """Parameters and `casts` with their `shared` axes whole: gathered once a step, each in one dtype.
+  """Gathers the `shared` axes of parameters and `casts`, once a step and each in one dtype.
 
-  Of a parameter with a cast only that is gathered. The parameter itself, which gets the gradient and is not
-  read, becomes zeros, which the compiler leaves out.
+  For a parameter with a cast, only the cast is gathered. The parameter itself gets the gradient but is not
+  read, so it becomes zeros, which the compiler removes.
   """
   if not shared:
     return params, casts
@@ -146,7 +144,7 @@ def whole_over_data(
 
 
 def with_casts(params: ArrayTree, casts: dict[str, jax.Array]) -> ArrayTree:
-  """The parameters with a `Weight` where there is a cast; `layer_weights` makes arrays of them again."""
+  """Replaces parameters that have a cast by a `Weight`; `layer_weights` turns it into an array again."""
   pairs = {
     path: Weight(leaf, casts[path]) if path in casts else leaf for path, leaf in trees.by_path(params).items()
   }
@@ -154,9 +152,9 @@ def with_casts(params: ArrayTree, casts: dict[str, jax.Array]) -> ArrayTree:
 
 
 def layer_weights(params: ArrayTree) -> ArrayTree:
-  """What one layer reads of its slice of the stack: whole weights, cast ones where `with_casts` has them.
+  """Returns the weights of one layer, gathered from its slice of the stack; casts of `with_casts` are used.
 
-  The gradient of a weight leaves its layer in float32, whatever dtype it was read in, summed over `fsdp`.
+  The gradient of a weight is float32, for every compute dtype, and summed over `fsdp`.
   """
   leaves, structure = jax.tree.flatten(params, is_leaf=lambda leaf: isinstance(leaf, Weight))
   firsts = [leaf.master if isinstance(leaf, Weight) else leaf for leaf in leaves]
@@ -191,7 +189,7 @@ _read_cast.defvjp(_read_cast_forward, _read_cast_backward)
 
 
 def total(values: ArrayTree) -> ArrayTree:
-  """Sums over all devices of a tree of [] float arrays, in one exchange."""
+  """Sums a tree of [] float arrays over all devices, in one exchange."""
   axes = tuple(_sizes())
   if not axes:
     return values
@@ -200,9 +198,9 @@ def total(values: ArrayTree) -> ArrayTree:
 
 
 def total_gradients(grads: ArrayTree, *, shared: Shared) -> ArrayTree:
-  """Gradients of the parameters as `outside_layers` has them, summed over all devices and cut like `params`.
+  """Sums gradients of the parameters from `outside_layers` over all devices, sharded like `params`.
 
-  Those of stacked weights are sums over `fsdp` already.
+  Gradients of stacked weights are already summed over `fsdp`.
   """
   sizes = _sizes()
 
@@ -220,10 +218,10 @@ def total_gradients(grads: ArrayTree, *, shared: Shared) -> ArrayTree:
 
 
 def whole_groups(rows: ArrayTree, group_size: int) -> Groups:
-  """The rows of all groups of `group_size` (0: all rows) consecutive rows to which the device's own belong.
+  """Returns the rows of all groups of `group_size` consecutive rows that contain the device's own rows.
 
-  A device that holds whole groups needs no others' rows. Else the devices of a group exchange theirs; where
-  a group ends in the middle of a device's rows, all devices do.
+  A `group_size` of 0 means all rows. A device with whole groups needs no other rows. Otherwise the devices of
+  a group exchange theirs; if a group ends in the middle of a device's rows, all devices do.
   """
   number, sizes = jax.tree.leaves(rows)[0].shape[0], _sizes()
   devices, axes = math.prod(sizes.values()), tuple(sizes)

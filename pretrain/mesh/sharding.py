@@ -1,7 +1,7 @@
-"""Meshes, where every parameter lies on them, and batches that span hosts.
+"""Meshes, the sharding of every parameter, and batches that span hosts.
 
-One table maps a parameter's path to the names of its axes, another the names to axes of the mesh. Flax's
-boxes and logical-axis rules are not used: the path says all.
+One table maps a parameter's path to the names of its axes, another maps names to axes of the mesh. Flax's
+boxes and logical-axis rules are not used, because the path is enough.
 """
 
 import functools
@@ -23,7 +23,7 @@ MESH_AXES = ("data", "fsdp", "tensor")
 BATCH_AXES = ("data", "fsdp")
 HEAD_AXIS = "tensor"
 
-# The end of a parameter's path -> its axes. Everything under `layers` is stacked: one axis more in front.
+# Ending of a parameter's path -> its axes. Parameters under `layers` are stacked: one more axis in front.
 RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
   (r"token/embedding", ("vocab", "embed")),
   (r"(position|segment)/embedding", (None, "embed")),
@@ -36,7 +36,7 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
   (r"up/bias", ("mlp",)),
   (r"down/kernel", ("mlp", "embed")),
   (r"down/bias", (None,)),
-  # LayerNorms: a few thousand numbers, whole on every device.
+  # LayerNorms are replicated: they have a few thousand numbers.
   (r"(norm|attention_norm|mlp_norm)/(scale|bias)", (None,)),
   (r"(dense|projection)/kernel", ("embed", None)),
   (r"(dense|projection)/bias", (None,)),
@@ -46,7 +46,7 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
 )
 
 PARAMETER_AXES = {"vocab": "tensor", "embed": "fsdp", "heads": "tensor", "mlp": "tensor"}
-# Activations are cut along the batch; their width only where a tensor-parallel product leaves it cut.
+# Activations are sharded along the batch; along their width only after a tensor-parallel product.
 ACTIVATION_AXES = {
   "batch": BATCH_AXES,
   "length": None,
@@ -57,17 +57,16 @@ ACTIVATION_AXES = {
   "vocab": "tensor",
   "layers": None,
 }
-# The corpus decides the number of rows (30,522 on tensor=4), so a table that cannot be cut stays whole.
-# All other sizes are choices, and one that does not fit the mesh is refused.
+# The vocabulary's size is given by the corpus (30,522 on tensor=4), so a table that cannot be sharded stays
+# whole. All other sizes are choices, and one that the mesh does not divide is an error.
 MAY_STAY_WHOLE = ("vocab",)
 
 
 def make_mesh(settings: MeshSettings, *, devices: Sequence[jax.Device] | None = None) -> Mesh:
   """Arranges devices (None: all of all hosts) in a `data` x `fsdp` x `tensor` mesh.
 
-  The product of the settings is the number of devices (`command.rules` refuses others). The axes are Auto:
-  with JAX's default, Explicit, every gather would need a sharding. ConfigError: the devices cannot be laid
-  out so.
+  The product of the settings is the number of devices, as `command.rules` checks. The axes are Auto, because
+  with JAX's default, Explicit, every gather would need a sharding. ConfigError: the layout is impossible.
   """
   devices = jax.devices() if devices is None else list(devices)
   arranged = device_order.arrange(settings, devices)
@@ -80,9 +79,9 @@ def _compiled_rules() -> list[tuple[re.Pattern, tuple[str | None, ...]]]:
 
 
 def logical_axes(path: str, ndim: int) -> tuple[str | None, ...] | None:
-  """The name, or None, of each of a parameter's `ndim` axes; None if no rule names the path with so many.
+  """Returns the name, or None, of each of a parameter's `ndim` axes; None if no rule matches.
 
-  Keys are joined by '/'; what stands before the parameter's own path (Adam's 'mu/') does not matter.
+  Keys are joined by '/'; anything before the parameter's own path (Adam's 'mu/') is ignored.
   """
   for pattern, axes in _compiled_rules():
     if pattern.search(path):
@@ -92,30 +91,31 @@ def logical_axes(path: str, ndim: int) -> tuple[str | None, ...] | None:
 
 
 def partition_spec(path: str, ndim: int) -> PartitionSpec:
-  """Where a parameter's axes lie on the mesh, whatever their sizes.
+  """Returns the partition spec of a parameter, whatever its sizes.
 
-  Below 2 axes a path that no rule names is replicated (counters, for example).
+  With fewer than 2 axes a path without a rule is replicated, such as a counter.
 
   Raises:
-    ConfigError: two or more axes, and no rule names them.
+    ConfigError: the path has two or more axes and no rule.
   """
   axes = logical_axes(path, ndim)
   if axes is None:
     if ndim >= 2:
       raise ConfigError(_unnamed([f"{path} ({ndim} axes)"]))
     return PartitionSpec()
-  return PartitionSpec(*(PARAMETER_AXES.get(axis) for axis in axes))
+  return PartitionSpec(*(axis and PARAMETER_AXES.get(axis) for axis in axes))
 
 
 def _unnamed(parameters: list[str]) -> str:
-  return f"no rule of sharding.RULES names {', '.join(parameters)}; add one"
+  return f"no rule of sharding.RULES matches {', '.join(parameters)}; add one"
 
 
 def update_axis(path: str, shape: tuple[int, ...], mesh_sizes: Mapping[str, int]) -> int | None:
-  """Which axis of a parameter is cut over `data` where the update is shared out (`optimizer.shard_update`).
+  """Returns the axis of a parameter that is sharded over `data` by `optimizer.shard_update`, or None.
 
-  The first that nothing else cuts and that the devices along `data` divide. None: each device updates all of
-  it, as it does with biases and LayerNorms, which are too small to be worth an exchange of their own.
+  It is the first axis that is not sharded otherwise and that the devices along `data` divide. None: each
+  device updates the whole parameter, as for biases and LayerNorms, which are too small for an exchange of
+  their own.
   """
   parts = mesh_sizes["data"]
   if parts == 1 or path.split("/")[-1] not in ("kernel", "embedding"):
@@ -126,7 +126,7 @@ def update_axis(path: str, shape: tuple[int, ...], mesh_sizes: Mapping[str, int]
 
 
 def update_axes(params: ArrayTree) -> dict[str, int]:
-  """{path: `update_axis`} of the parameters that have one on the mesh in use (`jax.set_mesh`)."""
+  """Returns {path: `update_axis`} of the parameters that have one on the current mesh (`jax.set_mesh`)."""
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.axis_names != MESH_AXES:
     return {}
@@ -135,14 +135,14 @@ def update_axes(params: ArrayTree) -> dict[str, int]:
 
 
 def shardings(mesh: Mesh, abstract_tree: ArrayTree, *, over_data: bool = False) -> ArrayTree:
-  """The NamedSharding of every leaf of parameters, optimizer state, or both, in the same tree.
+  """Returns the NamedSharding of every leaf of parameters or optimizer state, in the same tree.
 
-  The leaves are arrays or ShapeDtypeStructs; a path must end as the parameter's does. A vocabulary that the
-  tensor axis does not divide stays whole; that the mesh divides the other sizes is a rule of `command.rules`.
-  With `over_data` each leaf is cut along its `update_axis` too.
+  The leaves are arrays or ShapeDtypeStructs, whose paths end like the parameters'. A vocabulary that the
+  tensor axis does not divide stays whole; `command.rules` checks all other sizes. With `over_data` each leaf
+  is also sharded along its `update_axis`.
 
   Raises:
-    ConfigError: leaves of two or more axes that no rule names (all are listed).
+    ConfigError: leaves of two or more axes without a rule, all listed.
   """
   leaves = trees.by_path(abstract_tree)
   unnamed = [
@@ -170,25 +170,25 @@ def _fitting_spec(mesh: Mesh, path: str, shape: tuple[int, ...], over_data: bool
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-  """The sharding of what is whole on every device: metrics, counters."""
+  """Returns the sharding of arrays that every device has whole, such as metrics and counters."""
   return NamedSharding(mesh, PartitionSpec())
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-  """The sharding of [batch, ...]: rows over `data` and `fsdp`."""
+  """Returns the sharding of [batch, ...]: rows over `data` and `fsdp`."""
   return NamedSharding(mesh, PartitionSpec(BATCH_AXES))
 
 
 def local_rows(mesh: Mesh, rows: int) -> list[int]:
-  """The rows of the global batch that this process must supply to `to_global`, wherever they are, in order.
+  """Returns the rows of the global batch that this process must pass to `to_global`, in order.
 
-  `rows` of the global batch are a multiple of the devices along `data` and `fsdp`.
+  `rows` is the size of the global batch, a multiple of the devices along `data` and `fsdp`.
   """
   return device_order.rows_of(mesh.devices, rows, jax.process_index())
 
 
 def to_global(mesh: Mesh, local: ArrayTree) -> ArrayTree:
-  """jax arrays [batch, ...] with `batch_sharding` of each process's numpy arrays: its `local_rows`."""
+  """Makes global jax arrays [batch, ...] from each process's numpy arrays of its `local_rows`."""
   held = device_order.parts_of(mesh.devices, jax.process_index())
   whole, parts = batch_sharding(mesh), mesh.devices[..., 0].size
 
@@ -196,7 +196,7 @@ def to_global(mesh: Mesh, local: ArrayTree) -> ArrayTree:
     own = np.asarray(own)
     each = len(own) // len(held)
 
-    def of_device(index: tuple[slice, ...]) -> np.ndarray:
+    def of_device(index: Any) -> np.ndarray:
       first = held.index((index[0].start or 0) // each) * each
       return own[first : first + each]
 
@@ -206,22 +206,22 @@ def to_global(mesh: Mesh, local: ArrayTree) -> ArrayTree:
 
 
 def automatic_axes() -> dict[str, int]:
-  """{axis: devices} of the mesh in use that are left to the partitioner, those of one device left out."""
+  """Returns {axis: devices} that the current mesh leaves to the partitioner, without axes of one device."""
   mesh = jax.sharding.get_abstract_mesh()
   left = [name for name in mesh.axis_names if name not in mesh.manual_axes]
   return {name: mesh.shape[name] for name in left if mesh.shape[name] > 1}
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
-  """Lays the axes of an activation, names out of ACTIVATION_AXES or None, on the mesh of `make_mesh`.
+  """Constrains the sharding of an activation; `axes` are names in ACTIVATION_AXES, or None.
 
-  Without a mesh (`jax.set_mesh`), or on the runs of fine-tuning's own mesh, returns `x` as it is. Inside
-  `own_rows.on_own_rows` the batch is that of one device, and only `tensor` is left to constrain.
+  Without a mesh of `make_mesh` (`jax.set_mesh`), or on fine-tuning's own mesh, `x` is returned unchanged.
+  Inside `on_own_rows` the batch is one device's, and only `tensor` is constrained.
   """
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.axis_names != MESH_AXES or set(mesh.manual_axes) == set(MESH_AXES):
     return x
   names = [ACTIVATION_AXES[axis] if axis else None for axis in axes]
-  if mesh.manual_axes:  # the rows are those of one device already
+  if mesh.manual_axes:  # rows are already one device's own
     names = [None if name == BATCH_AXES else name for name in names]
   return jax.lax.with_sharding_constraint(x, PartitionSpec(*names))

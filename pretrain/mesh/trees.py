@@ -1,4 +1,4 @@
-"""Trees of arrays by path: a leaf is named like 'encoder/trunk/layers/up/kernel', here and in files."""
+"""Names the leaves of trees by path, such as 'encoder/trunk/layers/up/kernel', here and in files."""
 
 import hashlib
 from typing import Any
@@ -10,29 +10,29 @@ ArrayTree = Any
 
 
 def by_path(tree: ArrayTree) -> dict[str, Any]:
-  """{path: leaf}, in the order of `jax.tree.leaves`."""
+  """Returns {path: leaf}, in the order of `jax.tree.leaves`."""
   leaves = jax.tree_util.tree_leaves_with_path(tree)
   return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
 def paths(tree: ArrayTree) -> ArrayTree:
-  """The same tree with every leaf replaced by its path."""
+  """Returns the same tree with every leaf replaced by its path."""
   return jax.tree.unflatten(jax.tree.structure(tree), list(by_path(tree)))
 
 
 def digest(tree: ArrayTree) -> str:
-  """The sha256 over the paths and the values of a tree of host arrays, in hexadecimal."""
+  """Returns the sha256 over the paths and values of a tree of host arrays, in hexadecimal."""
   hashed = hashlib.sha256()
   for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-    hashed.update(jax.tree_util.keystr(path).encode())  # stored digests are of this spelling of a path
+    hashed.update(jax.tree_util.keystr(path).encode())  # must not change, because stored digests depend on it
     hashed.update(np.ascontiguousarray(leaf).tobytes())
   return hashed.hexdigest()
 
 
 def differences(expected: ArrayTree, saved: ArrayTree, *, is_exact: bool = True) -> list[str]:
-  """A line for each array of two trees that differs in path, shape or dtype; [] if all fit.
+  """Returns a line for each array of two trees that differs in path, shape or dtype; [] if none does.
 
-  Arrays that only `saved` has are reported too if `is_exact`. `expected` may be shapes and dtypes alone.
+  With `is_exact`, arrays that only `saved` has are reported too. `expected` may have shapes and dtypes only.
   """
   wanted, there, lines = by_path(expected), by_path(saved), []
   for path, leaf in wanted.items():
@@ -47,5 +47,5 @@ def differences(expected: ArrayTree, saved: ArrayTree, *, is_exact: bool = True)
 
 
 def first_lines(lines: list[str]) -> str:
-  """The first three, and how many more there are."""
+  """Joins the first three lines, and says how many more there are."""
   return "; ".join(lines[:3]) + (f"; and {len(lines) - 3} more" if len(lines) > 3 else "")

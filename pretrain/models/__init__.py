@@ -1,1 +1,1 @@
-"""The encoder and the heads. The only folder that imports flax."""
+"""The encoder and its heads. The only folder that imports flax."""

@@ -1,4 +1,8 @@
-"""Sizes and switches of one Transformer encoder."""
+"""Sizes and switches of a Transformer encoder."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +11,7 @@ from pretrain.settings.model import EncoderSettings
 
 
 class EncoderConfig(EncoderSettings):
-  """The settings of an encoder, and what its functions derive from them."""
+  """The settings of an encoder, with derived values."""
 
   @property
   def head_dim(self) -> int:
@@ -33,17 +37,23 @@ class EncoderConfig(EncoderSettings):
     return jnp.dtype(self.dtype)
 
 
+def encoder_config(model: Mapping[str, Any], **changes: Any) -> EncoderConfig:
+  """The encoder of the fields under `model`; those that an older config lacks have their defaults."""
+  fields = [field.name for field in dataclasses.fields(EncoderConfig)]
+  return EncoderConfig(**{name: model[name] for name in fields if name in model} | changes)
+
+
 def activation_bytes(
   encoder: EncoderConfig, *, tokens: int, length: int, depth: int = 0, has_plain_attention: bool = True
 ) -> float:
-  """An estimate of what layers keep of one batch for the backward pass, in bytes.
+  """Estimates the bytes that layers store of one batch for the backward pass.
 
-  About 34 numbers per token and width, and where attention is plain its probabilities; where a part is
-  recomputed one layer's, and what is kept of all.
+  It counts about 34 numbers per token and width, and the probabilities of plain attention. With recomputation
+  it counts one whole layer, and what is kept of every layer.
 
   Args:
     tokens: of the batch, in rows of `length`.
-    depth: layers that the batch goes through; 0: those of the encoder.
+    depth: number of layers that the batch passes; 0: those of the encoder.
   """
   depth = depth or encoder.num_layers
   width = encoder.compute_dtype.itemsize
@@ -51,7 +61,7 @@ def activation_bytes(
   if has_plain_attention:
     per_token += 2 * encoder.num_heads * length * width
   layer, layer_input = tokens * per_token, tokens * encoder.hidden_size * width
-  # Input, query, key, value, attended, output and down, and the wider up.
+  # Input, query, key, value, attended, output and down, and up, which is wider.
   products = layer_input * (7 + encoder.mlp_size / encoder.hidden_size)
   kept_of_each = {"cheap": products, "full": layer_input}
   return depth * layer if encoder.remat == "none" else layer + depth * kept_of_each[encoder.remat]

@@ -1,4 +1,4 @@
-"""The encoder: embedding block and a scanned stack of layers. Generators are built from the same parts."""
+"""The encoder: embeddings and a scanned stack of layers. Generators use the same parts."""
 
 import dataclasses
 from collections.abc import Callable
@@ -21,23 +21,22 @@ from pretrain.ops.vocab.lookup import lookup, of_few_rows
 
 
 class Hidden(NamedTuple):
-  """What a trunk computed."""
+  """The outputs of a trunk."""
 
-  last: jax.Array  # [batch, length, embed], after the last layer; [batch, n, embed] where n were read
-  layers: (
-    jax.Array | None
-  )  # [layers, batch, ...], what was asked for after each layer: the stream, not its norm
+  last: jax.Array  # [batch, length, embed] after the last layer; [batch, n, embed] if n positions were read
+  # [layers, batch, ...], the `collect`ed positions after each layer; in a pre-norm encoder of the stream
+  layers: jax.Array | None
 
 
 class LastLayer(NamedTuple):
-  """The last layer where only some of its positions are read."""
+  """A last layer that is computed at some positions only."""
 
   params: dict  # of one layer
   read: jax.Array  # [batch, n] int32, within the row
 
 
 class _Table(nn.Module):
-  """A table of vectors; the leaf is called `embedding`."""
+  """A table of vectors, whose parameter is called `embedding`."""
 
   config: EncoderConfig
   rows: int
@@ -49,10 +48,10 @@ class _Table(nn.Module):
 
 
 class Embeddings(nn.Module):
-  """Token vectors + learned positions (+ segments), LayerNorm, dropout, 0 at padding.
+  """Token vectors plus learned positions (and segments), LayerNorm, dropout; 0 at padding.
 
   Source: official transformer_sentence_encoder.py: positions start at row 0 and count padding; absolute
-  positions are there in addition to the relative bias.
+  positions are used in addition to the relative bias.
   """
 
   config: EncoderConfig
@@ -76,7 +75,7 @@ class Embeddings(nn.Module):
       table = _Table(config, config.max_length, config.hidden_size, name="position")()
       x = x + (table[:length] if positions is None else jnp.take(table, positions, axis=0))
     if config.num_segments:
-      # All tokens are of segment 0 in pretraining and in every task of this project.
+      # Segment 0 for all tokens, in pretraining and in every task of this project.
       x = x + _Table(config, config.num_segments, config.hidden_size, name="segment")()[0]
     x = Norm(config, name="norm")(x) if config.embedding_norm else x.astype(config.compute_dtype)
     if config.dropout_at == "all":
@@ -85,26 +84,25 @@ class Embeddings(nn.Module):
 
 
 def _recomputed(function: Callable, config: EncoderConfig, *, in_loop: bool) -> Callable:
-  """Returns `function`, with its values recomputed in the backward pass as `config.remat` says.
+  """Returns `function` with its values recomputed in the backward pass, as `config.remat` says.
 
-  'cheap' keeps the arrays that `keep` marks: products with the layer's weights, with what is added to them,
-  and attended values. Norms, casts, activations, dropout and attention scores are computed again. 'full'
-  keeps the layer's input alone.
+  'cheap' stores arrays marked by `keep`: products with weights, their sums, and attended values. Norms,
+  casts, activations, dropout and attention scores are recomputed. 'full' stores only the layer's input.
   """
   if config.remat == "none":
     return function
-  # A loop keeps the two passes apart; layers written out one after another would be merged again.
+  # In a loop the compiler cannot merge both passes; with unrolled layers it would.
   is_apart = in_loop and config.scan_unroll == 1
   policy = kept.policy if config.remat == "cheap" else None
   return jax.checkpoint(function, prevent_cse=not is_apart, policy=policy)
 
 
 def layers_a_turn(config: EncoderConfig) -> int:
-  """How many layers each turn of the loop over layers has, on the devices in use (`model.scan_unroll`).
+  """Returns the number of layers in each iteration of the loop over layers (`model.scan_unroll`).
 
-  What a loop keeps for the backward pass is copied into stacks and out of them, which on TPUs and GPUs is a
-  tenth of the step and more. Where `fsdp` cuts weights, a loop is what bounds how many layers have theirs
-  gathered at once.
+  A loop copies what it stores for the backward pass into stacks and out of them, a tenth of the step and more
+  on TPUs and GPUs. With weights sharded over `fsdp`, the loop limits how many layers' weights are gathered at
+  once.
   """
   is_cut = jax.sharding.get_abstract_mesh().shape.get("fsdp", 1) > 1
   written_out = config.num_layers if attention.platform() != "cpu" and not is_cut else 1
@@ -112,12 +110,12 @@ def layers_a_turn(config: EncoderConfig) -> int:
 
 
 class Trunk(nn.Module):
-  """Layers over embedded tokens, with one relative-position table for all of them."""
+  """Layers over embedded tokens, with one relative-position table for all."""
 
   config: EncoderConfig
 
   def _body(self, x: jax.Array, row_keys: jax.Array | None, *, is_masked: bool) -> str:
-    """Returns how the layers compute attention over such an input, with dropout or without."""
+    """Selects the body of attention for an input, with dropout or without."""
     config = self.config
     return attention.choose(
       config.attention,
@@ -131,7 +129,7 @@ class Trunk(nn.Module):
     ).body
 
   def _bias(self, length: int, *, by_distance: bool) -> jax.Array | None:
-    """[heads, length, length], or [heads, 2 length - 1] by key - query + length - 1, or None."""
+    """Returns [heads, length, length], or [heads, 2 length - 1] by key - query + length - 1, or None."""
     config = self.config
     if config.relative_position == "none":
       return None
@@ -164,22 +162,23 @@ class Trunk(nn.Module):
       token_mask: [batch, length] bool, False at padding.
       row_keys: [batch] keys of this pass; None: no dropout.
       collect: 'all' or [batch, n] int32 positions to read after every layer; None: nothing.
-      detach_after: layers (from 1) whose successor gives no gradient to them.
-      offsets: [layers, batch, length, embed] added after each layer; their gradient is that of the
-        hidden states. For checks and analyses.
+      detach_after: layers (from 1) that get no gradient from the next layer.
+      offsets: [layers, batch, length, embed] added after each layer; their gradient is the hidden states'.
+        For tests and analyses.
       segment_ids: [batch, length] int32, texts of a row that do not see each other; None: a row is one text.
-      last: one layer more, after those of the config, which gives `Hidden.last` at its positions.
+      last: one further layer, after those of the config, that computes `Hidden.last` at its positions.
     """
     config = self.config
     is_masked = segment_ids is not None or not all(map(config.is_global, range(config.num_layers)))
     body = self._body(x, row_keys, is_masked=is_masked)
     config = dataclasses.replace(config, attention=body, scan_unroll=layers_a_turn(config))
     bias = self._bias(x.shape[1], by_distance=config.attention in attention.BY_DISTANCE)
-    is_restarted = segment_ids is not None and config.position == "rope"
-    positions = positions_in_segments(segment_ids) if is_restarted else None
+    positions = None
+    if segment_ids is not None and config.position == "rope":
+      positions = positions_in_segments(segment_ids)
     rows = Rows(token_mask, bias, row_keys, segment_ids, positions)
     carry = self._start(x)
-    if self.is_initializing():  # nothing is computed: all layers have the same parameters
+    if self.is_initializing():  # all layers have the same parameters, whatever they compute
       make = nn.scan(
         Layer,
         variable_axes={"params": 0},
@@ -196,7 +195,7 @@ class Trunk(nn.Module):
       detach = jnp.asarray(np.isin(np.arange(config.num_layers + 1), detach_after))
     collected = None
     if config.num_layers:
-      stack = self.variables["params"]["layers"]
+      stack = self.get_variable("params", "layers")
       steps = Step(jnp.arange(config.num_layers), None if detach is None else detach[:-1], offsets)
       carry, collected = _run_layers(stack, config, carry, rows, steps, collect)
     if last is not None:
@@ -254,7 +253,8 @@ def _run_layers(
       found.append(at)
     return carry, None if collect is None else jnp.stack(found)
 
-  everything, found = (stack, steps), []
+  everything = stack, steps
+  found: list[jax.Array | None] = []
   if turns:
     looped = everything
     if period > 1:
@@ -263,28 +263,29 @@ def _run_layers(
       )
     unroll = max(1, config.scan_unroll // period)
     carry, of_turns = jax.lax.scan(turn, carry, looped, length=turns, unroll=unroll)
-    if collect is not None:
-      found.append(of_turns if period == 1 else of_turns.reshape(turns * period, *of_turns.shape[2:]))
+    if of_turns is not None and period > 1:
+      of_turns = of_turns.reshape(turns * period, *of_turns.shape[2:])
+    found.append(of_turns)
   for number in range(turns * period, layers):
     params, step = jax.tree.map(lambda leaf, number=number: leaf[number], everything)
     carry, at = run[number % period](params, carry, rows, step)
-    if collect is not None:
-      found.append(at[None])
-  if collect is None:
+    found.append(None if at is None else at[None])
+  parts = [part for part in found if part is not None]
+  if not parts:
     return carry, None
-  return carry, found[0] if len(found) == 1 else jnp.concatenate(found)
+  return carry, parts[0] if len(parts) == 1 else jnp.concatenate(parts)
 
 
 def token_vectors(table: jax.Array, ids: jax.Array, *, pad_id: int) -> jax.Array:
-  """Looks ids [batch, length] int32 up in `table` [vocab, embed]: [batch, length, embed] of its dtype.
+  """Looks up ids [batch, length] int32 in `table` [vocab, embed]: [batch, length, embed] in its dtype.
 
-  The padding row gets no gradient from here (torch's padding_idx), only as an output row.
+  The padding row gets no gradient from the lookup (torch's padding_idx), only from the output softmax.
   """
   return lookup(table, ids, fixed=pad_id)[0]
 
 
 def init_token_table(key: jax.Array, config: EncoderConfig, *, pad_id: int) -> dict:
-  """Returns {'embedding': [vocab, embed]}, the padding row 0 as in official init_bert_params."""
+  """Returns {'embedding': [vocab, embed]}, the padding row 0 (official init_bert_params)."""
   shape = (config.vocab_size, config.hidden_size)
   if config.init == "megatron_cut":
     return {"embedding": dense_init(config)(key, shape)}  # stock ModernBERT's padding row is drawn too
@@ -293,22 +294,22 @@ def init_token_table(key: jax.Array, config: EncoderConfig, *, pad_id: int) -> d
 
 
 def init_embeddings(key: jax.Array, config: EncoderConfig) -> dict:
-  """Parameters of `Embeddings`."""
+  """Returns initial parameters of `Embeddings`."""
   vectors = jnp.zeros((1, 2, config.hidden_size))
   made = Embeddings(config).init(key, vectors, jnp.ones((1, 2), bool), None)
   return dict(made.get("params", {}))  # with RoPE and without an embedding norm there are none
 
 
 def init_trunk(key: jax.Array, config: EncoderConfig) -> dict:
-  """Parameters of `Trunk`."""
+  """Returns initial parameters of `Trunk`."""
   vectors = jnp.zeros((1, 2, config.hidden_size))
-  # Parameters do not depend on how attention is computed, nor must these arrays fit the kernels and the mesh.
+  # Parameters do not depend on attention's body, and this small input may not fit the kernels and the mesh.
   config = dataclasses.replace(config, attention="plain")
   return Trunk(config).init(key, vectors, jnp.ones((1, 2), bool), None)["params"]
 
 
 def init_encoder(key: jax.Array, config: EncoderConfig, *, pad_id: int) -> dict:
-  """Parameters of a whole encoder, as `encode` takes them."""
+  """Returns initial parameters of a whole encoder, for `encode`."""
   keys = jax.random.split(key, 3)
   token = {"token": init_token_table(keys[0], config, pad_id=pad_id)}
   return {
@@ -344,11 +345,11 @@ def run_trunk(
   read: jax.Array | None = None,
   **options,
 ) -> Hidden:
-  """Applies `Trunk`; options are those of `Trunk.__call__`.
+  """Applies `Trunk`; `options` are those of `Trunk.__call__`.
 
-  With `read`, [batch, n] int32 positions (beyond the row: its last), `Hidden.last` is [batch, n, embed], what
-  the whole last layer gives there, dropout included; its queries, output projection and MLP are computed at
-  no other position. `Hidden.layers` are then those of the other layers.
+  With `read`, [batch, n] int32 positions (beyond the row: its last), `Hidden.last` is [batch, n, embed]. It
+  equals the whole last layer there, dropout included, but queries, output projection and MLP are computed at
+  these positions only. `Hidden.layers` then has the other layers.
   """
   if read is not None:
     layers = params["layers"]
@@ -370,10 +371,10 @@ def encode(
   segment_ids: jax.Array | None = None,
   **options,
 ) -> tuple[jax.Array, Hidden]:
-  """The whole encoder on ids [batch, length] int32: [batch, length, embed] embedded tokens, and Hidden.
+  """Runs the encoder on ids [batch, length] int32; returns embeddings [batch, length, embed], and Hidden.
 
-  `params` are those of `init_encoder`; `token_mask` [batch, length] is False at padding. Without [batch]
-  `row_keys` there is no dropout; options are those of `run_trunk`.
+  `params` are those of `init_encoder`; `token_mask` [batch, length] is False at padding. Without `row_keys`
+  [batch] there is no dropout; `options` are those of `run_trunk`.
   """
   vectors = token_vectors(params["embeddings"]["token"]["embedding"], ids, pad_id=pad_id)
   embedded = embed(params["embeddings"], config, vectors, token_mask, row_keys, segment_ids)

@@ -1,4 +1,4 @@
-"""Heads on hidden states. Their output tables are the token table, so only the small parts are here."""
+"""Heads on hidden states. Output tables are the token table, so only the small parts are here."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ _ACTIVATIONS = {"tanh": jnp.tanh, "gelu": gelu}
 
 
 class TransformHead(nn.Module):
-  """norm(act(W h + b)): the masked-LM transform and COCO-LM's projection for sequence contrast.
+  """norm(act(W h + b)): the masked-LM transform, and COCO-LM's projection for sequence contrast.
 
   The dense layer has a bias where the norms have one, as in BERT's head; ModernBERT's has neither.
   """
@@ -39,7 +39,7 @@ class TransformHead(nn.Module):
 
 
 class BinaryHead(nn.Module):
-  """One logit per token, z > 0 meaning "original", optionally after a dense layer with gelu.
+  """One logit per token, positive for "original"; optionally after a dense layer with gelu.
 
   Source: COCO-LM section 3, official model.py (linear); google-research/electra (dense, opposite sign).
   """
@@ -65,61 +65,61 @@ def _init(module: nn.Module, key: jax.Array, input_size: int) -> dict:
 
 
 def init_mlm_head(key: jax.Array, config: EncoderConfig, *, output_size: int) -> dict:
-  """{'dense', 'norm', 'bias' [vocab]}: transform to the width of the token table, output bias 0."""
+  """Returns {'dense', 'norm', 'bias' [vocab]}: a transform to the token table's width, and output bias 0."""
   params = _init(TransformHead(config, output_size), key, config.hidden_size)
   return {**params, "bias": jnp.zeros((config.vocab_size,), jnp.float32)}
 
 
 def apply_transform(params: dict, config: EncoderConfig, hidden: jax.Array) -> jax.Array:
-  """LN(gelu(W h + b)) of [..., embed]; `params` may hold an output `bias`, which is not used here."""
+  """Computes LN(gelu(W h + b)) of [..., embed]; an output `bias` in `params` is not used."""
   parts = {"dense": params["dense"], "norm": params["norm"]}
   output_size = params["dense"]["kernel"].shape[-1]
   return TransformHead(config, output_size).apply({"params": parts}, hidden)
 
 
 def init_rtd_head(key: jax.Array, config: EncoderConfig, *, dense: bool) -> dict:
-  """{'kernel' [embed, 1], 'bias' [1]} and, if asked, {'dense'}."""
+  """Returns {'kernel' [embed, 1], 'bias' [1]}, with 'dense' if asked for."""
   return _init(BinaryHead(config, dense), key, config.hidden_size)
 
 
 def apply_rtd_head(params: dict, config: EncoderConfig, hidden: jax.Array) -> jax.Array:
-  """[batch, length] float32 logits of "this token is the original one"."""
+  """Returns logits of "this token is the original one", [batch, length] float32."""
   return BinaryHead(config, "dense" in params).apply({"params": params}, hidden)
 
 
 def init_clm_head(config: EncoderConfig) -> dict:
-  """{'bias' [vocab]}: no transform (COCO-LM appendix D: removing the projection stabilises)."""
+  """Returns {'bias' [vocab]}: no transform (COCO-LM appendix D: training is more stable without)."""
   return {"bias": jnp.zeros((config.vocab_size,), jnp.float32)}
 
 
 def init_contrast_head(key: jax.Array, config: EncoderConfig, *, projection_size: int) -> dict:
-  """{'dense', 'norm'}: the released models' projection of h of [CLS]."""
+  """Returns {'dense', 'norm'}: the released models' projection of the vector at [CLS]."""
   return _init(TransformHead(config, projection_size), key, config.hidden_size)
 
 
 def init_projection(key: jax.Array, config: EncoderConfig, *, output_size: int) -> dict:
-  """{'kernel' [embed, output_size], 'bias'}: between embeddings and a generator of another width."""
+  """Returns {'kernel' [embed, output_size], 'bias'}, from embeddings to a generator of another width."""
   kernel = config.init_stddev * jax.random.normal(key, (config.hidden_size, output_size), jnp.float32)
   return {"kernel": kernel, "bias": jnp.zeros((output_size,), jnp.float32)}
 
 
 def apply_projection(params: dict, x: jax.Array) -> jax.Array:
-  """x @ kernel + bias in x's dtype."""
+  """Returns x @ kernel + bias in x's dtype."""
   return x @ params["kernel"].astype(x.dtype) + params["bias"].astype(x.dtype)
 
 
 def init_mixture(key: jax.Array, config: EncoderConfig) -> dict:
-  """{'kernel' [embed, 1]}: AMOS's vector v, without bias, shared by all heads."""
+  """Returns {'kernel' [embed, 1]}: AMOS's vector v, without bias, shared by all heads."""
   return {"kernel": config.init_stddev * jax.random.normal(key, (config.hidden_size, 1), jnp.float32)}
 
 
 def _linear(key: jax.Array, shape: tuple[int, int], init: str, stddev: float) -> dict:
-  """{'kernel' (inputs, outputs), 'bias'}: 'normal' N(0, stddev) and 0; 'torch' both uniform."""
+  """Returns {'kernel' (inputs, outputs), 'bias'}: 'normal' N(0, stddev) and 0; 'torch' both uniform."""
   if init == "normal":
     kernel, bias = stddev * jax.random.normal(key, shape, jnp.float32), jnp.zeros(shape[1:], jnp.float32)
     return {"kernel": kernel, "bias": bias}
   if init != "torch":
-    raise ValueError(f"init is {init!r}, expected 'normal' or 'torch'")
+    raise ValueError(f"init is {init!r}; expected 'normal' or 'torch'")
   bound = shape[0] ** -0.5
   keys = jax.random.split(key)
   return {
@@ -131,15 +131,12 @@ def _linear(key: jax.Array, shape: tuple[int, int], init: str, stddev: float) ->
 def init_classification_head(
   key: jax.Array, config: EncoderConfig, *, num_outputs: int, init: str = "normal", num_vectors: int = 1
 ) -> dict:
-  """Returns a fresh float32 head on a text's vector: {'dense' [embed, embed], 'output' [embed, outputs]}.
+  """Returns a new float32 head on a text's vector: {'dense' [embed, embed], 'output' [embed, outputs]}.
 
-  Args:
-    num_outputs: the number of classes; 1 for regression.
-    init: 'normal' (Hugging Face: N(0, init_stddev), biases 0) or 'torch' (fairseq: PyTorch's default, kernel
-      and bias of a layer uniform within inputs ** -0.5).
-    num_vectors: vectors side by side; 'dense' is then [their embed, embed].
-
-  On a pre-norm encoder the dense layer has no bias and is followed by 'norm', as in ModernBERT.
+  `num_outputs` is the number of classes, 1 for regression. For `num_vectors` concatenated vectors 'dense' is
+  [num_vectors * embed, embed]. `init` is 'normal' (Hugging Face: N(0, init_stddev), biases 0) or 'torch'
+  (fairseq: PyTorch's default, kernel and bias of a layer uniform within inputs ** -0.5). On a pre-norm
+  encoder the dense layer has no bias and is followed by 'norm', as in ModernBERT.
   """
   size, keys = config.hidden_size, jax.random.split(key)
   dense = _linear(keys[0], (num_vectors * size, size), init, config.init_stddev)
@@ -161,16 +158,16 @@ def apply_classification_head(
   row_keys: jax.Array | None = None,
   config: EncoderConfig | None = None,
 ) -> jax.Array:
-  """Dropout, linear, activation, dropout, linear: [batch, outputs] float32 logits, or predictions [batch, 1].
+  """Applies dropout, linear, activation, dropout, linear: [batch, outputs] float32 logits or predictions.
 
   A head with 'norm' computes norm(act(linear)) without the first dropout instead (ModernBERT); one without
   'dense' is linear (UltraBERT).
 
   Args:
     vectors: [batch, embed] float, a text's vector.
-    activation: 'tanh' (official fairseq) or 'gelu' (official Hugging Face, the exact one).
+    activation: 'tanh' (official fairseq) or 'gelu' (official Hugging Face, exact).
     dropout: rate of the dropouts (0.1 in the papers).
-    input_dropout: rate of the first one; None: as `dropout`. 0 is the head of BERT and TACO.
+    input_dropout: rate of the first one; None: as `dropout`. BERT and TACO use 0.
     row_keys: [batch] keys; None: no dropout.
     config: of the encoder; needed by a head with 'norm'.
 
@@ -196,7 +193,7 @@ def _transformed(params: dict, config: EncoderConfig | None, x: jax.Array) -> ja
 
 
 def init_tagging_head(key: jax.Array, config: EncoderConfig, *, num_outputs: int) -> dict:
-  """{'kernel' [embed, outputs] N(0, init_stddev), 'bias' zeros} float32: the tag of a token."""
+  """Returns {'kernel' [embed, outputs] N(0, init_stddev), 'bias' zeros} float32, for tags of tokens."""
   return _linear(key, (config.hidden_size, num_outputs), "normal", config.init_stddev)
 
 
@@ -208,10 +205,10 @@ def apply_tagging_head(
   row_keys: jax.Array | None = None,
   config: EncoderConfig | None = None,
 ) -> jax.Array:
-  """[batch, length, outputs] float32 logits of hidden states [batch, length, embed].
+  """Returns [batch, length, outputs] float32 logits from hidden states [batch, length, embed].
 
-  Before it is dropout of a rate, unless [batch] row keys are None. A head with 'norm' (of an imported
-  ModernBERT) has its transform first, for which it needs the encoder's `config`.
+  Dropout is applied first, unless `row_keys` [batch] are None. A head with 'norm' (of an imported ModernBERT)
+  begins with its transform, for which it needs the encoder's `config`.
   Source: Devlin et al. 2019, section 5.3; transformers 5.23, ModernBertForTokenClassification.
   """
   x = _transformed(params, config, hidden.astype(jnp.float32))
@@ -220,18 +217,18 @@ def apply_tagging_head(
 
 
 def init_question_answering_head(key: jax.Array, config: EncoderConfig) -> dict:
-  """{'kernel' [embed, 2] N(0, init_stddev), 'bias' [2] zeros} float32: start and end of an answer."""
+  """Returns {'kernel' [embed, 2] N(0, init_stddev), 'bias' [2] zeros} float32, for start and end."""
   return _linear(key, (config.hidden_size, 2), "normal", config.init_stddev)
 
 
 def apply_question_answering_head(
   params: dict, hidden: jax.Array, allowed: jax.Array | None = None, config: EncoderConfig | None = None
 ) -> tuple[jax.Array, jax.Array]:
-  """Where an answer starts and ends: [batch, length] float32 logits each; [CLS] stands for "there is none".
+  """Returns logits of an answer's start and end, [batch, length] float32 each; [CLS] means no answer.
 
-  Outside `allowed` ([batch, length] bool: [CLS] and the document) they are -inf. None allows all of `hidden`
-  [batch, length, embed], as the official Hugging Face code does, which leaves its mask out. A head with
-  'norm' has its transform first, for which it needs the encoder's `config`.
+  Logits are -inf outside `allowed`, [batch, length] bool for [CLS] and the document. None allows all of
+  `hidden` [batch, length, embed], as in the official Hugging Face code, which does not apply its mask. A head
+  with 'norm' begins with its transform, for which it needs the encoder's `config`.
 
   Source: COCO-LM fairseq/models/squad/squad_head.py: two linear layers to one logit, without dropout.
   """

@@ -97,7 +97,7 @@ class Norm(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """Maps [..., width] to the same in the dtype of the computation."""
+    """Normalises [..., width]; the result is in the compute dtype."""
     return _normed(self.config, x, *_norm_parameters(self, self.config, x.shape[-1]))
 
 
@@ -134,10 +134,10 @@ class AddedNorm(nn.Module):
 
 
 class _Dense(nn.Module):
-  """The parameters of a product with a kernel over the last axis, and of the bias that is added to it.
+  """Parameters of a dense layer: a kernel over the last axis, and a bias.
 
-  The parameters may have heads; input and output have none: a TPU pads an array [..., heads, 64] to twice its
-  size, and copies it into and out of that form.
+  The parameters may have an axis of heads; input and output have none, because a TPU pads an array
+  [..., heads, 64] to twice its size, and copies it into and out of that form.
   """
 
   config: EncoderConfig
@@ -148,9 +148,9 @@ class _Dense(nn.Module):
 
   @nn.compact
   def __call__(self) -> tuple[jax.Array, jax.Array | None]:
-    """Returns the kernel, [inputs, outputs] in the dtype of the computation, and the bias of the parameters.
+    """Returns the kernel, [inputs, outputs] in the compute dtype, and the bias of the parameters.
 
-    Inputs and outputs are the products of the axes that the parameters have instead.
+    Several axes of the kernel's parameter become one axis of inputs and one of outputs.
     """
     outputs, config = math.prod(self.bias), self.config
     flat, init = (math.prod(self.kernel) // outputs, outputs), dense_init(config, is_output=self.is_output)
@@ -171,20 +171,20 @@ class SelfAttention(nn.Module):
   ) -> Branch:
     """Computes the branch that is added to the stream, from its normed x [batch, length, embed].
 
-    With `read`, [batch, n] int32, it computes the branch at these positions alone. `x_read` is x there, if
+    With `read`, [batch, n] int32, the branch is computed at these positions only. `x_read` is x at them, if
     the caller has it. `rows.row_keys` are those of this layer.
     """
     config = self.config
     width, heads = x.shape[-1], (config.num_heads, config.head_dim)
     names, has_bias = ("query", "key", "value"), config.attention_bias
     dense = [_Dense(config, (width, *heads), heads, has_bias, name=name)() for name in names]
-    # On a TPU the kernels for all queries take half of the time that products for a seventh of them do.
+    # On a TPU the kernels for all queries take half the time of products for a seventh of them.
     is_whole = read is None or (config.attention == "pallas_tpu" and 8 * read.shape[1] > x.shape[1])
-    # The kernels that sum the bias table's gradient sum those of these biases too. RoPE comes between the
-    # biases and the kernels, which then cannot.
+    # The kernels with a bias by distance also sum the gradients of these three biases; not with RoPE between.
     is_rotated = config.position == "rope"
     by_kernel = is_whole and has_bias and not is_rotated and config.attention in BY_DISTANCE
-    added = jnp.stack([bias for _, bias in dense]) if by_kernel else None
+    biases = [bias for _, bias in dense if bias is not None]
+    added = jnp.stack(biases) if by_kernel else None
     options = {
       "bias": rows.bias,
       "key_mask": rows.token_mask,
@@ -197,8 +197,9 @@ class SelfAttention(nn.Module):
     def project(of: jax.Array, *dense: tuple[jax.Array, jax.Array | None]) -> jax.Array:
       kernel = jnp.concatenate([kernel for kernel, _ in dense], axis=1)
       projected = product(of.astype(kernel.dtype), kernel)
-      if has_bias:
-        bias = jnp.concatenate([jnp.reshape(bias, -1) for _, bias in dense])
+      flat = [jnp.reshape(bias, -1) for _, bias in dense if bias is not None]
+      if flat:
+        bias = jnp.concatenate(flat)
         projected = add_bias(projected, jax.lax.stop_gradient(bias) if by_kernel else bias)
       return keep(projected)
 
@@ -214,16 +215,16 @@ class SelfAttention(nn.Module):
       packed = jnp.reshape(project(x, *dense), (*x.shape[:2], 3, *heads))
       attended = packed_attention(packed, added=added, **options)
     else:
-      queries = x if is_whole else take_positions(x, read) if x_read is None else x_read
+      queries = x if is_whole or read is None else take_positions(x, read) if x_read is None else x_read
       query, key, value = (
         with_heads(project(of, each)) for of, each in zip((queries, x, x), dense, strict=True)
       )
       if is_rotated:
         places = rows.positions
-        if not is_whole:
+        if not is_whole and read is not None:
           places = read if places is None else jnp.take_along_axis(places, read, axis=1)
         query, key = rotated(query, places), rotated(key, rows.positions)
-      if is_whole:
+      if is_whole or read is None:
         attended = attention(query, key, value, added=added, implementation=config.attention, **options)
       else:
         attended = attention_at(query, key, value, read, **options)
@@ -232,7 +233,7 @@ class SelfAttention(nn.Module):
     attended = jnp.reshape(attended, (*attended.shape[:2], width))
     attended = take_positions(attended, read) if is_whole and read is not None else attended
     output = constrain(product(attended.astype(kernel.dtype), kernel, True), "batch", "length", "embed")
-    # The official code sets NaN, which only rows without a token produce, to 0 after the out-projection.
+    # As in the official code, which sets NaN to 0 here; only rows without a token produce NaN.
     return Branch(output, output_bias, jnp.any(rows.token_mask, axis=-1), rows.row_keys)
 
 
@@ -269,12 +270,12 @@ class Layer(nn.Module):
     config = self.config
     keys = None if rows.row_keys is None else row_random.fold(rows.row_keys, step.index)
     rows = rows._replace(row_keys=keys)
-    if step.detach is not None:
-      carry = jax.tree.map(lambda x: jnp.where(step.detach, jax.lax.stop_gradient(x), x), carry)
+    if (detach := step.detach) is not None:
+      carry = jax.tree.map(lambda x: jnp.where(detach, jax.lax.stop_gradient(x), x), carry)
     x = carry.normed
     stream = x if carry.stream is None else carry.stream
     part = None if read is None else Part(read, 0, x.shape[1])
-    # XLA would make one scatter of two lookups' gradients, and a GPU would round their sum in any order.
+    # XLA would join two lookups' gradients in one scatter, which a GPU rounds in varying order.
     taken = take_positions(stream, read) if read is not None and platform() == "gpu" else None
     x_read = taken if carry.stream is None else None
     attended = SelfAttention(config, self.is_global, name="attention")(x, rows, read, x_read)
@@ -300,11 +301,11 @@ class Layer(nn.Module):
       x.astype(kernels[0].dtype), kernels[0] if len(kernels) == 1 else jnp.concatenate(kernels, axis=1)
     )
     down, down_bias = _Dense(config, wide + width, width, has_bias, is_output=True, name="down")()
-    if (config.mlp, config.activation, has_bias) == ("plain", "gelu", True):
-      y = biased_gelu_product(y, dense[0][1], down)
+    biases = [bias for _, bias in dense if bias is not None]
+    if biases and (config.mlp, config.activation) == ("plain", "gelu"):
+      y = biased_gelu_product(y, biases[0], down)
     else:
-      if has_bias:
-        y = add_bias(y, jnp.concatenate([bias for _, bias in dense]))
+      y = add_bias(y, jnp.concatenate(biases)) if biases else y
       parts = [constrain(part, "batch", "length", "mlp") for part in jnp.split(keep(y), len(names), axis=-1)]
       activated = ACTIVATIONS[config.activation](parts[0])
       y = product(activated if len(parts) == 1 else activated * parts[1], down)

@@ -1,4 +1,4 @@
-"""Bucket ids of relative positions: T5's (the papers) and the one of the released COCO-LM code.
+"""Bucket ids of relative positions: T5's, used in the papers, and those of the released COCO-LM code.
 
 Both are constants of the model, computed in numpy float32 when it is traced.
 """
@@ -9,7 +9,7 @@ import numpy as np
 def t5_buckets(length: int, *, num_buckets: int, max_distance: int) -> np.ndarray:
   """Bidirectional T5 buckets, [length, length] int32 of (query, key).
 
-  `num_buckets` rows of the bias table are even; from `max_distance` tokens on all distances share a bucket.
+  `num_buckets`, the rows of the bias table, is even; all distances of `max_distance` or more share a bucket.
 
   Source: T5 (Raffel et al., 2020) section 2.1; equal to stock MPNet's for 32/128.
   """

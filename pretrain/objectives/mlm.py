@@ -7,7 +7,7 @@ from pretrain import losses
 from pretrain.models import heads
 from pretrain.objectives.views import Context, Corrupted, Term, View, accuracy
 from pretrain.ops.positions import take_positions
-from pretrain.ops.vocab.vocab_cross_entropy import VocabScores, over_position_chunks, vocab_scores
+from pretrain.ops.vocab.vocab_cross_entropy import VocabScores
 from pretrain.ops.vocab.vocab_loss import Inputs, vocab_loss
 from pretrain.settings.objectives.mlm import MaskedLM
 
@@ -15,8 +15,8 @@ from pretrain.settings.objectives.mlm import MaskedLM
 class MaskedLMLoss(MaskedLM):
   """Cross-entropy of original tokens at masked positions, or at all of them.
 
-  Source: BERT section 3.1; positions 'all': TACO section 5.2 (MLM+TP), where the weighting of the parts
-  is not given: 'one_mean' over all positions, or 'separate_means' of masked and unmasked ones, summed.
+  Source: BERT section 3.1; positions 'all': TACO section 5.2 (MLM+TP), which does not give the weights of the
+  parts: here it is one mean over all positions.
   """
 
   def init(self, key: jax.Array, context: Context) -> dict:
@@ -25,13 +25,9 @@ class MaskedLMLoss(MaskedLM):
 
   def totals(self, corrupted: Corrupted) -> dict[str, jax.Array]:
     """Weights to divide by: {term name: []}."""
-    masked = jnp.sum(corrupted.masking.weights)
-    everything = jnp.sum(corrupted.weights)
     if self.positions == "masked":
-      return {"masked_lm_loss": masked}
-    if self.all_reduction == "one_mean":
-      return {"token_lm_loss": everything}
-    return {"masked_lm_loss": masked, "unmasked_lm_loss": everything - masked}
+      return {"masked_lm_loss": jnp.sum(corrupted.masking.weights)}
+    return {"token_lm_loss": jnp.sum(corrupted.weights)}
 
   def __call__(self, view: View, context: Context) -> dict[str, Term]:
     """{term: its loss and metrics} of a view; the terms are those of `totals`."""
@@ -47,29 +43,14 @@ class MaskedLMLoss(MaskedLM):
     return Term(loss, {"masked_lm_accuracy": hits})
 
   def _at_all(self, view: View, context: Context) -> dict[str, Term]:
-    corrupted, params = view.corrupted, view.heads["mlm"]
+    corrupted = view.corrupted
     masked = corrupted.masking.selected.astype(jnp.float32)
-    if self.all_reduction == "one_mean":
-      loss, scores = _mean_loss(view, context, view.hidden, corrupted.ids, corrupted.weights)
-      metrics = {
-        "masked_lm_accuracy": accuracy(scores.top_ids == corrupted.ids, masked),
-        "masked_lm_loss": (losses.masked_lm_loss(scores.log_probs[..., 0], masked), jnp.sum(masked)),
-      }
-      return {"token_lm_loss": Term(loss, metrics)}
-
-    def chunk_scores(hidden: jax.Array, targets: jax.Array):
-      transformed = heads.apply_transform(params, context.encoder, hidden)
-      chunk = transformed.shape[1]
-      return vocab_scores(transformed, view.token_table, params["bias"], targets, chunk=chunk)
-
-    scores = over_position_chunks(chunk_scores, view.hidden, corrupted.ids[..., None], chunk=context.chunk)
-    log_probs = scores.log_probs[..., 0]
-    metrics = {"masked_lm_accuracy": accuracy(scores.top_ids == corrupted.ids, masked)}
-    unmasked = corrupted.weights - masked
-    return {
-      "masked_lm_loss": Term(losses.masked_lm_loss(log_probs, masked), metrics),
-      "unmasked_lm_loss": Term(losses.masked_lm_loss(log_probs, unmasked), {}),
+    loss, scores = _mean_loss(view, context, view.hidden, corrupted.ids, corrupted.weights)
+    metrics = {
+      "masked_lm_accuracy": accuracy(scores.top_ids == corrupted.ids, masked),
+      "masked_lm_loss": (losses.masked_lm_loss(scores.log_probs[..., 0], masked), jnp.sum(masked)),
     }
+    return {"token_lm_loss": Term(loss, metrics)}
 
 
 def _mean_loss(

@@ -64,6 +64,7 @@ class SequenceContrastLoss(SequenceContrast):
   def __call__(self, view: View, context: Context) -> dict[str, Term]:
     """{term: its loss and metrics} of a view; the terms are those of `totals`."""
     first, second = view.hidden[:, 0], view.crop_hidden
+    assert second is not None  # it reads 'crop'
     if self.head == "projection":
       params = view.heads["scl"]
       first, second = (heads.apply_transform(params, context.encoder, x) for x in (first, second))

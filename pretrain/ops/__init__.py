@@ -1,1 +1,1 @@
-"""Custom gradients and kernels: arrays in, arrays out, no parameters of their own."""
+"""Custom gradients and kernels: functions of arrays, without parameters of their own."""

@@ -1,4 +1,4 @@
-"""The two steps of a dense layer; gradients add up in float32, and the caller says what is kept for them."""
+"""The two steps of a dense layer, product and bias; gradients are accumulated in float32."""
 
 import functools
 
@@ -11,13 +11,13 @@ from pretrain.ops.kept import keep
 
 @jax.custom_vjp
 def add_bias(x: jax.Array, bias: jax.Array) -> jax.Array:
-  """x [..., outputs] float with a bias [outputs] float, rounded to x's dtype before it is added."""
+  """Adds a bias [outputs], rounded to x's dtype, to x [..., outputs]."""
   return x + bias.astype(x.dtype)
 
 
 def _add_bias_backward(like_bias: jax.Array, given: jax.Array) -> tuple:
   if platform() == "gpu":
-    # Else XLA sums what was not rounded yet, for which it writes and reads it in float32.
+    # Without the barrier XLA sums the unrounded gradient, and writes and reads it in float32 for that.
     given = jax.lax.optimization_barrier(given)
   d_bias = jnp.sum(given, axis=tuple(range(given.ndim - 1)), dtype=jnp.float32)
   return given, d_bias.astype(like_bias.dtype)
@@ -28,13 +28,13 @@ add_bias.defvjp(lambda x, bias: (add_bias(x, bias), jnp.zeros((), bias.dtype)), 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def product(x: jax.Array, kernel: jax.Array, keeps_input: bool = False) -> jax.Array:
-  """x @ kernel in x's dtype, [..., outputs].
+  """Returns x @ kernel in x's dtype, [..., outputs].
 
   Args:
     x: [..., inputs] float.
     kernel: [inputs, outputs] of x's dtype.
-    keeps_input: whether the backward pass keeps x by itself, for an x that a kernel computed. JAX rounds what
-      is both kept and read; nothing fuses with a kernel, so marking x itself would cost one more copy of it.
+    keeps_input: whether to store x for the backward pass here, for an x from a kernel. JAX rounds a marked
+      array once more, and nothing fuses with a kernel, so marking x itself would cost one more copy.
   """
   del keeps_input
   return x @ kernel
@@ -52,10 +52,10 @@ def _backward(keeps_input: bool, saved: tuple, given: jax.Array) -> tuple:
 
 
 def summed_over_tokens(x: jax.Array, given: jax.Array) -> jax.Array:
-  """The kernel's gradient, [inputs, outputs] float32.
+  """Computes the kernel's gradient, [inputs, outputs] float32.
 
-  On CPUs the tokens are one axis: of two, XLA copies x into another order first, and in that copy it computes
-  what x came from, such as a GELU, again and one number at a time.
+  On CPUs the tokens become one axis. With two, XLA copies x into another order, and recomputes in that copy
+  what x came from, such as a GELU, one number at a time.
   """
   if platform() == "cpu":
     x, given = (array.reshape(-1, array.shape[-1]) for array in (x, given))

@@ -1,14 +1,14 @@
-"""The exact GELU, x times the normal distribution's share below x."""
+"""The exact GELU, x times the normal distribution function at x."""
 
 import jax
 import jax.numpy as jnp
 
 
 def gelu(x: jax.Array) -> jax.Array:
-  """x * Phi(x) elementwise, of a float array, in its dtype; at least float32 is computed with.
+  """Computes x * Phi(x) elementwise in x's dtype, with at least float32 inside.
 
-  By erf, as PyTorch's `gelu` has it, which the official code calls. JAX's own takes erfc, which keeps all
-  digits of results below 1e-7 and costs more: on a TPU as much as the product it stands beside, on a CPU a
+  It uses erf, as PyTorch's `gelu`, which the official code calls. JAX's own uses erfc, which is more exact
+  for results below 1e-7 and slower: on a TPU by as much as the product next to it takes, on a CPU by a
   twentieth of a base-size step.
   """
   wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))

@@ -1,4 +1,4 @@
-"""The GELU of a sum with a bias, and the product that reads it."""
+"""The GELU of a biased sum, and the product that reads it, as one operation."""
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +12,10 @@ from pretrain.ops.kept import keep
 
 
 def biased_gelu_product(x: jax.Array, bias: jax.Array, kernel: jax.Array) -> jax.Array:
-  """gelu(x + bias) @ kernel, [batch, length, outputs] in x's dtype; the backward pass keeps x + bias.
+  """Computes gelu(x + bias) @ kernel, [batch, length, outputs] in x's dtype; stores x + bias.
 
-  On NVIDIA GPUs where nothing is left to the partitioner, two Triton kernels compute it in 16 bits, whose
-  rounding hides their 3e-7: one forward, one backward that has all gradients before the product.
+  On NVIDIA GPUs, with nothing left to the partitioner, two Triton kernels compute it for 16-bit dtypes, whose
+  rounding is larger than their error of 3e-7: one forward, one for all gradients before the product.
 
   Args:
     x: [batch, length, width] float.
@@ -33,7 +33,7 @@ def _sum(x: jax.Array, bias: jax.Array) -> jax.Array:
 
 @jax.custom_vjp
 def with_kernels(x: jax.Array, bias: jax.Array, kernel: jax.Array) -> jax.Array:
-  """`biased_gelu_product` by the kernels of `gelu_triton`."""
+  """Computes `biased_gelu_product` with the kernels of `gelu_triton`."""
   return _forward(x, bias, kernel)[0]
 
 

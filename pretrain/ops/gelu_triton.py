@@ -1,7 +1,7 @@
-"""A GELU and its gradient on NVIDIA GPUs: the arrays of `gelu_triton_kernels`, as one device has them.
+"""A GELU and its gradient on NVIDIA GPUs: prepares arrays for `gelu_triton_kernels`.
 
-XLA has two passes over arrays of tokens for the gradient, one of which sums it for the bias, and computes erf
-in so many instructions that a pass takes nearly twice as long as its bytes.
+For the gradient XLA makes two passes over arrays of tokens, one of which sums it for the bias. Its erf has so
+many instructions that a pass takes nearly twice as long as moving the bytes.
 """
 
 import jax
@@ -10,16 +10,16 @@ import jax.numpy as jnp
 from pretrain.ops import triton_call
 from pretrain.ops.triton_call import Launch
 
-# The fastest in one of two sweeps on an H200, bfloat16, width 3,072; within noise of others in the second.
+# Fastest in the first of two sweeps on an H200 (bfloat16, width 3,072); equal within noise in the second.
 _LANES = 512  # of a program
 _WARPS = 4  # for so many lanes
 _BLOCK = 2  # tokens of a program at once
 _PROGRAMS = 1_320  # ten for each of an H100's 132 multiprocessors
-_NUMBERS = 2_048  # of a program of the forward kernel
+_NUMBERS = 2_048  # elements of a program of the forward kernel
 
 
 def forward(y: jax.Array) -> jax.Array:
-  """GELU(y) of a float array, in its dtype, within 3e-7 of y's size before it is rounded."""
+  """Returns GELU(y) in y's dtype, within 3e-7 of y's size before rounding."""
   launch = Launch(-(-y.size // _NUMBERS), _WARPS)
   constants = {"numbers": y.size, "block": _NUMBERS}
   like = jax.ShapeDtypeStruct(y.shape, y.dtype)
@@ -27,7 +27,7 @@ def forward(y: jax.Array) -> jax.Array:
 
 
 def gradients(y: jax.Array, given: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """The gradient of y, GELU(y), and the gradient of a bias that was added to y, [width] float32.
+  """Returns the gradient of y, GELU(y), and the gradient of a bias in y, [width] float32.
 
   Args:
     y: [..., width] float.

@@ -1,4 +1,4 @@
-"""One vector of a text from the vectors of its tokens."""
+"""Pools the vectors of a text's tokens into one vector."""
 
 import jax
 import jax.numpy as jnp
@@ -7,12 +7,12 @@ POOLINGS = ("cls", "mean", "max")
 
 
 def pool(hidden: jax.Array, token_mask: jax.Array, kind: str) -> jax.Array:
-  """[batch, embed] float32 from [batch, length, embed] of tokens, special ones too.
+  """Pools [batch, length, embed] of tokens, special ones included, to [batch, embed] float32.
 
   Args:
-    token_mask: [batch, length] bool, False at padding. A row without a token gives 0 and no gradient, unless
+    token_mask: [batch, length] bool, False at padding. A row without tokens gives 0 and no gradient, unless
       `kind` is 'cls'.
-    kind: 'cls': the first token's vector; 'mean' or 'max': over the tokens, number by number.
+    kind: 'cls': the first token's vector; 'mean' or 'max': elementwise over tokens.
   """
   if kind == "cls":
     return hidden[:, 0].astype(jnp.float32)
@@ -21,6 +21,6 @@ def pool(hidden: jax.Array, token_mask: jax.Array, kind: str) -> jax.Array:
     total = jnp.sum(jnp.where(is_token, hidden.astype(jnp.float32), 0.0), axis=1)
     return total / jnp.maximum(jnp.sum(is_token, axis=1), 1)
   if kind != "max":
-    raise ValueError(f"pooling is {kind!r}, expected one of {', '.join(POOLINGS)}")
+    raise ValueError(f"pooling is {kind!r}; expected one of {', '.join(POOLINGS)}")
   largest = jnp.max(jnp.where(is_token, hidden.astype(jnp.float32), -jnp.inf), axis=1)
   return jnp.where(jnp.any(is_token, axis=1), largest, 0.0)

@@ -1,6 +1,6 @@
-"""A fixed number of positions per row: gathered, read and written with static shapes.
+"""Reads and writes a fixed number of positions per row, with static shapes.
 
-Rows are mapped over, so that a batch sharded over devices needs no communication for it.
+Rows are mapped over, so that a batch sharded over devices needs no communication.
 """
 
 import jax
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 
 def gather_positions(selected: jax.Array, slots: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Turns a bool mask [batch, length] into `slots` positions per row, and drops the last ones beyond them.
+  """Converts a bool mask [batch, length] to `slots` positions per row; further positions are dropped.
 
   Returns:
     [batch, slots] int32 ascending positions (unused slots: `length`), [batch, slots] float32 weights, and
@@ -22,20 +22,20 @@ def gather_positions(selected: jax.Array, slots: int) -> tuple[jax.Array, jax.Ar
 
 
 def scatter_positions(base: jax.Array, positions: jax.Array, values: jax.Array) -> jax.Array:
-  """`base` [batch, length, ...] with values [batch, slots, ...] at each row's positions [batch, slots] int32.
+  """Returns `base` [batch, length, ...] with `values` written at each row's positions.
 
-  Positions out of range write nothing.
+  `positions` is [batch, slots] int32, `values` is [batch, slots, ...]; positions out of range are ignored.
   """
   return jax.vmap(lambda row, at, new: row.at[at].set(new, mode="drop"))(base, positions, values)
 
 
 def take_positions(array: jax.Array, positions: jax.Array) -> jax.Array:
-  """Reads each row at its positions (out of range: the last): [batch, length, ...] to [batch, slots, ...]."""
+  """Reads each row at its positions, [batch, slots, ...]; a position out of range reads the last token."""
   return jax.vmap(lambda row, at: jnp.take(row, at, axis=0, mode="clip"))(array, positions)
 
 
 def first_slots(positions: jax.Array) -> jax.Array:
-  """The first slot with the same position, [batch, slots] int32: doubled positions then agree on a token."""
+  """Returns the first slot with the same position, [batch, slots] int32, so that duplicates share a token."""
   same = positions[:, :, None] == positions[:, None, :]
   return jnp.argmax(same, axis=-1).astype(jnp.int32)
 

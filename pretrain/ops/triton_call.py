@@ -1,4 +1,4 @@
-"""Triton kernels as operations of JAX programs, on NVIDIA GPUs: those of `ops/*_kernels.py`."""
+"""Calls Triton kernels, those of `ops/*_kernels.py`, as operations of JAX programs on NVIDIA GPUs."""
 
 import importlib
 import importlib.util
@@ -12,26 +12,28 @@ PACKAGES = ("jax_triton", "triton")
 
 
 class Launch(NamedTuple):
-  """How many programs run a kernel, and how each of them works."""
+  """The number of programs of a kernel, and their resources."""
 
   grid: int  # programs
-  warps: int  # of 32 threads, of a program
-  stages: int = 1  # tiles whose arrays are in shared memory at once: one is read while one is computed
-  aliases: tuple[tuple[int, int], ...] = ()  # (array, result) that are one: the kernel adds to what is there
+  warps: int  # of 32 threads each, in a program
+  stages: int = 1  # tiles in shared memory at once: one is read while another is computed
+  aliases: tuple[
+    tuple[int, int], ...
+  ] = ()  # (array, result) in the same memory: the kernel adds to the array
 
 
 def is_installed() -> bool:
-  """Whether what compiles the kernels can be imported."""
+  """Returns whether the packages that compile the kernels are installed."""
   return all(importlib.util.find_spec(name) for name in PACKAGES)
 
 
 def call(
   kernel: str, arrays: Sequence[jax.Array], results: Sequence, launch: Launch, constants: dict
 ) -> Sequence[jax.Array]:
-  """What a kernel, 'module.function' of `pretrain.ops`, writes: arrays like `results`.
+  """Runs a kernel, 'module.function' of `pretrain.ops`; returns its results, arrays like `results`.
 
-  Its arguments are `arrays`, the results and, as compile-time constants, `constants`. Arrays lie in row-major
-  order. Under `jax.vmap` one launch follows the other.
+  The kernel's arguments are `arrays`, the results and, as compile-time constants, `constants`. Arrays are
+  row-major. `jax.vmap` launches it once for each element.
   """
 
   @jax.custom_batching.sequential_vmap
@@ -42,7 +44,7 @@ def call(
 
 
 def function(kernel: str):
-  """The Triton function of a name in this folder, 'vocab.lookup_triton_kernels.add_rows'."""
+  """Returns the Triton function of a name such as 'vocab.lookup_triton_kernels.add_rows'."""
   module, _, name = kernel.rpartition(".")
   return getattr(importlib.import_module(f"pretrain.ops.{module}"), name)
 
@@ -50,7 +52,7 @@ def function(kernel: str):
 def run(
   kernel: str, arrays: Sequence, results: Sequence, launch: Launch, constants: dict
 ) -> Sequence[jax.Array]:
-  """`call` without `jax.vmap`; tests put an interpreter in its place."""
+  """Runs a kernel without `jax.vmap`; tests replace this function with an interpreter."""
   import jax_triton
 
   return jax_triton.triton_call(
@@ -68,7 +70,7 @@ def run(
 
 
 def _planned_capability() -> int | None:
-  """The compute capability that a program is compiled for without a GPU; None: that of the GPU here."""
+  """Returns the compute capability to compile for without a GPU; None: that of the GPU here."""
   if jax.default_backend() == "gpu":
     return None
   device = getattr(jax.sharding.get_abstract_mesh(), "abstract_device", None)

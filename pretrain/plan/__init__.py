@@ -1,1 +1,1 @@
-"""What compiled programs say of themselves: bytes, collectives, kernels, the compiler's own cycles."""
+"""Reads compiled programs: bytes, collectives, kernels, and the compiler's own cycle estimates."""

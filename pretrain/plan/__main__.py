@@ -1,7 +1,7 @@
 """The child process of `python -m pretrain.main --dry_run --plan=MACHINE`, with the same arguments.
 
-A process of its own, because what compiles for another machine wants an environment of its own, set before
-JAX starts, and must not take devices that are here; and because a compiler that fails may end its process.
+Compiling for another machine needs environment variables that are set before JAX starts, and must not occupy
+the devices of this machine. A failing compiler may also end its process.
 """
 
 import os
@@ -16,9 +16,10 @@ from pretrain.mesh import chips
 
 
 def main(argv: Sequence[str]) -> int:
-  """Prints the plan, a line for each program while it works; returns the exit code."""
+  """Prints the plan, one line for each program while it works; returns the exit code."""
   arguments = flags.parse_arguments(argv)
-  with command.one_line_errors(stopped="the plan was stopped", debug=arguments.debug) as end:
+  levels = {"quiet": arguments.quiet, "verbose": arguments.verbose}
+  with command.one_line_errors(stopped="the plan was stopped", debug=arguments.debug, **levels) as end:
     spec = chips.parse(arguments.plan)
     set_environment(spec)
     from pretrain.plan import make  # imports JAX
@@ -30,11 +31,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 def set_environment(spec: chips.Spec) -> None:
-  """What JAX reads when it starts: CPUs alone, as many fake ones as are planned for, and no notices."""
+  """Sets the variables that JAX reads when it starts: CPU only, with as many fake devices as planned."""
   flag = "--xla_force_host_platform_device_count"
   own = re.sub(rf"{flag}=\d+", "", os.environ.get("XLA_FLAGS", ""))
   on_cpus = spec.platform == "cpu" or not chips.is_installed(spec.platform)
-  flags_here = f"{own} {flag}={spec.devices}".strip() if on_cpus else ""  # other compilers do not know them
+  flags_here = f"{own} {flag}={spec.devices}".strip() if on_cpus else ""  # other compilers reject this flag
   os.environ |= {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags_here, "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 

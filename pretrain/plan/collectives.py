@@ -1,4 +1,4 @@
-"""What devices send each other in a step: kind, axes of the mesh, bytes, and whether work goes on."""
+"""Lists the communication of a step: kind, mesh axes, bytes, and whether it overlaps with other work."""
 
 import dataclasses
 import itertools
@@ -25,18 +25,18 @@ KINDS = (
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-  """One instruction that every device runs together with others.
+  """One instruction that devices run together.
 
   Attributes:
-    kind: of KINDS.
+    kind: one of KINDS.
     axes: the mesh axes along which it exchanges, in the mesh's order; () if it stays on one device.
-    bytes: of one run on one device: the larger of what goes in and what comes out, so that a gather and a
-      scatter of the same array count the same.
+    bytes: of one run on one device: the larger of input and output, so that a gather and a scatter of the
+      same array count the same.
     times: runs in a step.
-    overlaps: it is started and awaited in two places, so that other work may run between them.
-    op_name: the path of the JAX operation it came from.
-    members: devices that exchange with each other.
-    on_a_node: most of them that share a node; fewer than `members` where it goes through the network.
+    overlaps: whether its start and its end are separate, so that other work may run between them.
+    op_name: the path of the JAX operation that it came from.
+    members: number of devices that exchange with each other.
+    on_a_node: how many of them share a node, at most; fewer than `members` if it uses the network.
   """
 
   kind: str
@@ -50,21 +50,21 @@ class Collective:
 
   @property
   def total(self) -> int:
-    """Bytes of a step on one device."""
+    """Bytes in a step on one device."""
     return self.bytes * self.times
 
   @property
   def sent(self) -> float:
-    """Bytes that a device must send in a step, whatever the way: a sum goes round twice, all else once."""
+    """Bytes that a device must send in a step: an all-reduce sends everything twice, all others once."""
     if self.kind == "collective-permute":
       return float(self.total)
     rounds = 2 if self.kind == "all-reduce" else 1
     return rounds * self.total * (self.members - 1) / self.members
 
   def seconds(self, chip: Chip) -> float:
-    """What a step's runs take if nothing but the links limits them.
+    """Returns the seconds in a step if only the links limit it.
 
-    The members on a node share the ways out of it, of which each GPU has one.
+    The members on a node share its network links, one for each GPU.
     """
     bandwidth = chip.link_bandwidth
     if chip.network_bandwidth and self.on_a_node < self.members:
@@ -75,10 +75,10 @@ class Collective:
 def collectives(
   program: Program, mesh_shape: Mapping[str, int], nodes: Sequence[int] | None = None
 ) -> list[Collective]:
-  """All collectives of a program compiled for a mesh of that shape ({axis: size}), in the order they run.
+  """Returns all collectives of a program compiled for a mesh {axis: size}, in the order they run.
 
-  Inside fusions too: the TPU compiler puts a collective and the product it overlaps with into one. `nodes`
-  are those of the mesh's devices in its order (None: all on one).
+  Fusions are searched too, because the TPU compiler fuses a collective with the product that it overlaps.
+  `nodes` are the nodes of the mesh's devices, in its order; None: all on one node.
   """
   exchanges, in_the_background = [], _async_computations(program)
   places = list(itertools.product(*(range(size) for size in mesh_shape.values())))
@@ -106,9 +106,9 @@ def collectives(
 
 
 def summary(found: Iterable[Collective]) -> dict[str, dict[str, int]]:
-  """{'all-reduce over data+fsdp': {'bytes', 'runs', 'overlapping'}} of a step on one device, largest first.
+  """Sums up a step on one device: {'all-reduce over data+fsdp': {'bytes', 'runs', 'overlapping'}}.
 
-  Collectives that stay on one device are left out.
+  The largest come first; collectives that stay on one device are left out.
   """
   rows: dict[str, dict[str, int]] = defaultdict(lambda: {"bytes": 0, "runs": 0, "overlapping": 0})
   for item in found:
@@ -130,7 +130,7 @@ def _async_computations(program: Program) -> set[str]:
 
 
 def _bytes(instruction: Instruction, owner: Mapping[str, Instruction]) -> int:
-  """Sizes a started run, whose result holds operands and results, by the largest array."""
+  """Returns the bytes of a run; a started one returns operands and results, so its largest array counts."""
   operands = [owner[name].bytes for name in instruction.operands if name in owner]
   if instruction.kind.endswith("-start") and instruction.kind != "all-reduce-start":
     return max([shape.bytes for shape in instruction.results], default=0)
@@ -140,7 +140,7 @@ def _bytes(instruction: Instruction, owner: Mapping[str, Instruction]) -> int:
 def _axes(
   groups: Sequence[Sequence[int]], places: Sequence[tuple[int, ...]], names: Iterable[str]
 ) -> tuple[str, ...]:
-  """The axes along which the places of a group's members differ."""
+  """Returns the axes along which the positions of a group's members differ."""
   differ: set[int] = set()
   for group in groups:
     columns = zip(*(places[member] for member in group))
@@ -153,7 +153,7 @@ def _on_a_node(group: Sequence[int], nodes: Sequence[int] | None) -> int:
 
 
 def _groups(attributes: str, count: int) -> Sequence[Sequence[int]]:
-  """Device numbers that exchange: XLA's lists, its [groups, size]<=[...]T(...) form, mesh form, or pairs."""
+  """Parses device groups: XLA's lists, its [groups, size]<=[...]T(...) form, mesh form, or pairs."""
   pairs = re.search(r"source_target_pairs=\{(\{[\d,{}\s]*\})\}", attributes)
   lists = re.search(r"replica_groups=\{(\{[\d,{}\s]*\})\}", attributes)
   if pairs or lists:

@@ -1,4 +1,4 @@
-"""What a compiled step launches, and where it spends its cycles, by part of the model."""
+"""Counts the kernels of a compiled step, and its cycles by part of the model."""
 
 import re
 from collections import Counter
@@ -6,22 +6,22 @@ from collections.abc import Iterable
 
 from pretrain.plan.program import FREE, Program
 
-# The first pattern that a JAX path matches names the part. A fusion has the path of its last operation alone,
-# so what is fused across a border counts on one side of it.
+# The first matching pattern names the part. A fusion has only the path of its last operation, so a fusion
+# across two parts counts as one of them.
 PARTS: tuple[tuple[str, str], ...] = (
   ("attention", r"\blayers/.*\battention/(?!(query|key|value|output)/)"),  # scores, softmax, dropout, values
   ("layers", r"\blayers/|\bTrunk\b"),  # projections, MLPs, norms, and what the scan over layers copies
   ("embeddings", r"\bEmbeddings\b"),
-  ("heads", r"\bjvp\("),  # all else under the gradient: heads, losses, corruption
-  ("update", r"."),  # outside it: masks, clipping, the optimiser, the guard, metrics
+  ("heads", r"\bjvp\("),  # everything else under the gradient: heads, losses, corruption
+  ("update", r"."),  # outside the gradient: masks, clipping, the optimiser, the guard, metrics
 )
-# Custom calls that only name memory.
+# Custom calls that only describe memory.
 NO_KERNELS = ("AllocateBuffer", "ConcatBitcast", "Sharding", "ZeroCrop")
-UNNAMED = "unnamed"  # the compiler made it and gave no path
+UNNAMED = "unnamed"  # an operation that the compiler added, without a path
 
 
 def part_of(op_name: str) -> str:
-  """The part of a training step that a JAX path belongs to, or UNNAMED."""
+  """Returns the part of a training step that a JAX path belongs to, or UNNAMED."""
   for part, pattern in PARTS:
     if re.search(pattern, op_name):
       return part
@@ -29,7 +29,7 @@ def part_of(op_name: str) -> str:
 
 
 def kernels(program: Program) -> Counter[str]:
-  """Kernels launched in a run, by kind: 'fusion', 'custom-call NAME', or the instruction's own."""
+  """Counts kernels launched in a run, by kind: 'fusion', 'custom-call NAME', or the instruction's kind."""
   counts: Counter[str] = Counter()
   for run in program.executions:
     instruction = run.instruction
@@ -40,22 +40,21 @@ def kernels(program: Program) -> Counter[str]:
 
 
 def cycles(program: Program) -> int:
-  """The TPU compiler's estimated cycles of a run, loops times their turns.
+  """Returns the TPU compiler's estimate of a run in cycles, with loops.
 
-  Kernels without an estimate (Pallas kernels that state none, collectives, copies that run meanwhile) add
-  nothing.
+  Kernels without an estimate count as 0: some Pallas kernels, collectives, copies in the background.
   """
   return sum(run.cycles for run in program.executions)
 
 
 def cycles_by_part(program: Program) -> dict[str, float]:
-  """{part: estimated cycles}, largest first."""
+  """Returns {part: estimated cycles}, largest first."""
   return by_part((part_of(run.instruction.op_name), run.cycles) for run in program.executions)
 
 
 def by_part(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
-  """Sums of (part, cost), largest first, without those of nothing."""
-  sums: Counter[str] = Counter()
+  """Sums up (part, cost) by part, largest first; parts that cost nothing are left out."""
+  sums: dict[str, float] = {}
   for part, cost in pairs:
-    sums[part] += cost
-  return {part: cost for part, cost in sums.most_common() if cost}
+    sums[part] = sums.get(part, 0) + cost
+  return {part: cost for part, cost in sorted(sums.items(), key=lambda item: item[1], reverse=True) if cost}

@@ -1,4 +1,4 @@
-"""What a run will be, before it is: config, parameters, sharding, cost. Nothing is trained or written."""
+"""Describes a run before it starts: config, parameters, sharding, cost. Nothing is trained or written."""
 
 import math
 import os
@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 
 from data import files, manifest, vocabulary
 from pretrain.checkpoints import resume
+from pretrain.command import validate
 from pretrain.corruption.masking import TokenIds
 from pretrain.mesh import chips, sharding, trees
 from pretrain.mesh.compiler_options import compiler_options
@@ -24,12 +25,13 @@ from pretrain.reading import mixed
 from pretrain.reading.prepared import records_directory, refuse_other_text, token_ids
 from pretrain.run import Run, make_run
 from pretrain.settings import feed, mixture
+from pretrain.settings.run import DataFields, ReadingSettings, reading_settings
 
 GIB = 1 << 30
 
 
 def parameter_counts(params: Mapping[str, Any]) -> dict[str, int]:
-  """{'encoder', 'generator', 'heads', 'total'}: parameters; shared tables count with the encoder."""
+  """Counts parameters as {'encoder', 'generator', 'heads', 'total'}; shared tables count as encoder."""
   counts = {
     part: sum(leaf.size for leaf in jax.tree.leaves(params.get(part, {})))
     for part in ("encoder", "generator", "heads")
@@ -38,14 +40,14 @@ def parameter_counts(params: Mapping[str, Any]) -> dict[str, int]:
 
 
 def memory_per_device(run: Run) -> dict[str, float]:
-  """Estimated bytes on one device.
+  """Estimates the memory of one device in bytes.
 
-  'state' (parameters and optimizer moments, exact), 'gradients' (exact), 'activations' (what the layers
-  keep for the backward pass) and 'vocabulary logits' (one chunk, three arrays).
+  Keys: 'state' (parameters and optimizer moments, exact), 'gradients' (exact), 'activations' (stored by the
+  layers for the backward pass) and 'vocabulary logits' (one chunk, three arrays).
   """
   config, mesh = run.config, run.mesh
   params = run.abstract_state.params
-  # Whole over `data` until they are summed, also where the update is shared out.
+  # Not sharded over `data` until they are summed, even if the update is.
   gradients = jax.tree.map(
     lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
     params,
@@ -76,7 +78,7 @@ def memory_per_device(run: Run) -> dict[str, float]:
 
 
 def attention_choice(run: Run) -> attention.Choice:
-  """How the encoder computes attention over whole rows in a training step, and why."""
+  """Returns which attention the encoder uses for whole rows in a training step, and why."""
   config, encoder, choices = run.config, run.recipe.encoder, []
 
   def look(params, rows, totals):
@@ -100,7 +102,7 @@ def attention_choice(run: Run) -> attention.Choice:
 
 
 def local_bytes(abstract_tree: Any) -> int:
-  """Bytes on one device of a tree of ShapeDtypeStructs with shardings."""
+  """Returns the bytes on one device of a tree of ShapeDtypeStructs with shardings."""
   return sum(
     math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
     for leaf in jax.tree.leaves(abstract_tree)
@@ -108,17 +110,22 @@ def local_bytes(abstract_tree: Any) -> int:
 
 
 def dry_run(config: ConfigDict, *, workdir: str) -> str:
-  """The resolved config, parameter counts, mesh, sharding of every parameter and cost of a run, as text."""
+  """The resolved config, parameter counts, mesh, sharding of every parameter and cost of a run, as text.
+
+  ConfigError: the config has problems.
+  """
+  config = validate.check(config, num_devices=jax.device_count())
+  settings = reading_settings(config)
   if feed.is_fed(config.data):
-    tokens, lines = _feed(config)
+    tokens, lines = _feed(settings.data, settings.vocab_size)
   elif mixture.seqio_name(config.data):
     tokens = TokenIds(0, 1, 2, 3, 4, config.model.vocab_size)
-    lines = {"records": f"of the Tasks of {config.data.mixture}, which are asked for on the first start"}
+    lines = {"records": f"of the Tasks of {config.data.mixture}; the first start reads their names"}
   elif mixture.is_asked(config.data):
-    found = mixed.find(config, only=(manifest.NAME,))
+    found = mixed.find(settings, only=(manifest.NAME,))
     tokens, lines = token_ids(found.directory), _mixture_lines(found)
   else:
-    tokens, lines = _records(config)
+    tokens, lines = _records(settings)
   run = make_run(config, tokens)
   sections = [
     _section("config", resume.flatten(config.to_dict())),
@@ -131,30 +138,27 @@ def dry_run(config: ConfigDict, *, workdir: str) -> str:
   return "\n\n".join(sections)
 
 
-def _records(config: ConfigDict) -> tuple[TokenIds, dict[str, str]]:
+def _records(settings: ReadingSettings) -> tuple[TokenIds, dict[str, str]]:
   """Returns the special ids of the records of a config, or stand-ins, and a line that says where they are."""
-  directory = records_directory(config, only=(manifest.NAME,))
+  directory = records_directory(settings, only=(manifest.NAME,))
   prepared = os.path.exists(os.path.join(directory, manifest.NAME))
   if prepared:
-    refuse_other_text(config, directory)
-  tokens = token_ids(directory) if prepared else TokenIds(0, 1, 2, 3, 4, config.model.vocab_size)
-  directory = config.data.directory or directory  # rather than the copy of an address
+    refuse_other_text(settings.data, directory)
+  tokens = token_ids(directory) if prepared else TokenIds(0, 1, 2, 3, 4, settings.vocab_size)
+  directory = settings.data.directory or directory  # rather than the copy of an address
   return tokens, {"records": directory if prepared else f"{directory} (not there yet; made on first start)"}
 
 
-def _feed(config: ConfigDict) -> tuple[TokenIds, dict[str, str]]:
+def _feed(data: DataFields, vocab_size: int) -> tuple[TokenIds, dict[str, str]]:
   """Returns the special ids of the vocabulary named, or stand-ins, and a line about the blocks."""
-  words = (
-    files.read_json(os.path.join(config.data.vocabulary, vocabulary.NAME)) if config.data.vocabulary else {}
-  )
-  tokens = TokenIds(0, 1, 2, 3, 4, config.model.vocab_size)
+  words = files.read_json(os.path.join(data.vocabulary, vocabulary.NAME)) if data.vocabulary else {}
+  tokens = TokenIds(0, 1, 2, 3, 4, vocab_size)
   if words:
     tokens = TokenIds(**words["special_ids"], vocab_size=words["size"])
-  return tokens, {"records": f"none: {config.data.source} is read by a child process while the run trains"}
+  return tokens, {"records": f"none: {data.source} is read by a child process while the run trains"}
 
 
 def _mixture_lines(sources: mixed.Found) -> dict[str, str]:
-  """Returns a line for each source: its rates by the steps from which they hold."""
   return {
     f"records {source.name}": ", ".join(
       f"{float(rate):.4%} from step {step:,}" for step, rate in zip(sources.steps, source.rates)
@@ -184,13 +188,13 @@ def _cost_lines(run: Run) -> dict[str, str]:
     "tokens in all": f"{tokens * config.train.total_steps:,}",
     "training MFLOP per token": f"{per_token / 1e6:,.1f}",
     "attention": ": ".join(filter(None, attends)),
-    "layers": f"{together} of {config.model.num_layers} in each turn of a loop",
+    "layers": f"{together} of {config.model.num_layers} in each iteration of a loop",
     "compiler options": ", ".join(f"{name}={value}" for name, value in options.items()) or "XLA's own",
     "memory per device, estimated": f"{sum(memory.values()) / GIB:.2f} GiB",
   }
   lines |= {f"  {name}": f"{size / GIB:.2f} GiB" for name, size in memory.items()}
   count = run.mesh.devices.size
-  # Half of peak is this project's aim; a small matrix product is what a device without a known peak does.
+  # Half of the peak is this project's target; a device without a known peak is measured by a matrix product.
   speed = 0.5 * peak * count if peak else matmul_flops()
   basis = (
     f"half of the peak of {count} x {kind}" if peak else f"a matrix product here, {speed / 1e9:,.0f} GFLOP/s"
@@ -201,7 +205,7 @@ def _cost_lines(run: Run) -> dict[str, str]:
 
 
 def matmul_flops(size: int = 1024, repeats: int = 8) -> float:
-  """FLOP/s of a float32 matrix product on the default device, measured in a moment."""
+  """Measures the FLOP/s of a float32 matrix product on the default device."""
   x = jnp.ones((size, size), jnp.float32)
   product = jax.jit(jnp.matmul)
   product(x, x).block_until_ready()

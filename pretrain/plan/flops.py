@@ -1,7 +1,7 @@
-"""Floating-point operations of a training step.
+"""Computes the floating-point operations of a training step by formula.
 
-Counted by formula: XLA's cost analysis counts a scanned layer once. A product [a, b] x [b, c] is 2abc;
-elementwise work, norms and softmaxes are left out, and so is what is computed twice to save memory.
+XLA's cost analysis would count a scanned layer once. A product [a, b] x [b, c] counts 2abc. Elementwise work,
+norms, softmaxes and recomputation are not counted.
 """
 
 import math
@@ -12,16 +12,16 @@ from pretrain.settings.objectives import switched_on
 
 
 def layer_flops(*, hidden_size: int, mlp_size: int, length: int) -> int:
-  """Forward, per token: query, key, value, output 8H^2; MLP 4HF; scores and their product with values 4LH."""
+  """Returns a layer's forward FLOP per token: 8H^2 for attention kernels, 4HF for the MLP, 4LH for scores."""
   return 8 * hidden_size**2 + 4 * hidden_size * mlp_size + 4 * length * hidden_size
 
 
 def forward_parts(config: Mapping[str, Any]) -> dict[str, float]:
-  """{part: FLOP per token of the batch}, a third of what the part of a step costs in training.
+  """Returns {part: FLOP per token of the batch}; training costs three times as much.
 
-  A trained part costs its forward pass three times (once forward, twice backward), one that is only run (a
-  second pass for sampling, a frozen generator) once, so it counts with a third of its forward pass. The
-  config is as `configs/base.py`, or the plain dict stored with a checkpoint.
+  A trained part runs once forward and twice backward. A part that only runs forward (a second pass for
+  sampling, a frozen generator) therefore counts a third of its forward pass. `config` is as in
+  `configs/base.py`, or the plain dict stored with a checkpoint.
   """
   model, length = config["model"], config["data"]["length"]
   layer = layer_flops(hidden_size=model["hidden_size"], mlp_size=model["mlp_size"], length=length)
@@ -38,14 +38,14 @@ def forward_parts(config: Mapping[str, Any]) -> dict[str, float]:
 
 
 def training_flops_per_token(config: Mapping[str, Any]) -> float:
-  """Forward and backward FLOP per token of the batch (padding counts as a token), as `forward_parts`."""
+  """Returns the forward and backward FLOP per token of the batch; padding counts as tokens."""
   return 3.0 * sum(forward_parts(config).values())
 
 
 def _masked_fraction(config: Mapping[str, Any]) -> float:
-  """Predicted positions per token under the count rule; the others have the same mean."""
+  """Returns predicted positions per token under the count rule; other rules have the same mean."""
   length = config["data"]["length"]
-  # Rounded first: a product such as 0.07 * 100 comes out a little above the integer in floating point.
+  # Rounded first, because 0.07 * 100 is a little above 7 in floating point.
   return math.ceil(round(config["corruption"]["mask_rate"] * length, 9)) / length
 
 
@@ -58,7 +58,7 @@ def _generator_parts(config: Mapping[str, Any]) -> dict[str, float]:
   )
   depth = sum(fields["separate_layers"]) or fields["num_layers"]
   num_heads = len(fields["separate_layers"]) or len(fields["mlm_layers"]) or 1
-  # The head's transform ends at the width of the table it is multiplied with.
+  # The head's output has the width of the token table that it is multiplied with.
   output = width if fields["projection"] == "embeddings" else own
   parts = {
     "generator": depth * layer,
@@ -72,6 +72,6 @@ def _generator_parts(config: Mapping[str, Any]) -> dict[str, float]:
   if fields["sampling_dropout"] == "eval" and has_dropout:
     parts["sampling pass"] = sum(parts.values()) / 3
   if fields["mixture"] == "adversarial":
-    # The gradient to the one-hot, that to the logits, and the logits computed again in the backward pass.
+    # Gradients with respect to the one-hot and the logits, and logits recomputed in the backward pass.
     parts["soft embedding"] = masked * 2 * width * vocab
   return parts

@@ -1,6 +1,6 @@
-"""A training step compiled for a machine that is not there: does it fit, how long, and what it is made of.
+"""Compiles a training step for another machine: does it fit, how long does it take, what is it made of?
 
-The figures are the compiler's, or follow from its program by formulas stated here. Nothing is run.
+All numbers are the compiler's, or follow from its program by the formulas here. Nothing is run.
 """
 
 import copy
@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from pretrain.command import validate
 from pretrain.corruption.masking import TokenIds
 from pretrain.mesh import chips, sharding
 from pretrain.ops import triton_call
@@ -28,28 +27,28 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-  """What a step would be on one device of a target.
+  """The predicted step on one device of a target.
 
   Attributes:
-    rows: of a microbatch on one device.
-    microbatches: how many parts of the batch a device takes one after another.
-    state: bytes of 'parameters' and 'optimizer' state, exactly.
-    formula: bytes as `dry_run.memory_per_device` estimates them.
-    bytes: 'arguments' (parameters, optimizer state, ids), 'outputs', 'aliased' (outputs in the place of
-      arguments), 'temporaries' and 'total'; only 'total' where the compiler refused for lack of memory.
-    fits: whether the total does.
-    seconds: TPU: the compiler's cycles over the clock; for kernels without an estimate the bundles of their
-      schedules, as far as libtpu writes them down (`schedules`), else a roofline.
-      Others: a roofline over all kernels, a lower bound. Communication is not in it. 0: the compiler refused.
+    rows: rows of a microbatch on one device.
+    microbatches: parts of the batch that a device computes one after another.
+    state: bytes of 'parameters' and 'optimizer' state, exact.
+    formula: bytes as estimated by `dry_run.memory_per_device`.
+    bytes: 'arguments' (parameters, optimizer state, ids), 'outputs', 'aliased' (outputs in the memory of
+      arguments), 'temporaries' and 'total'; only 'total' if the compiler ran out of memory.
+    fits: whether the total fits.
+    seconds: computing time without communication; 0 if the compiler ran out of memory. On TPUs the compiler's
+      cycles over the clock; kernels without an estimate by their schedule (`schedules`), or else a roofline.
+      On other devices a roofline over all kernels, a lower bound.
     mfu: formula FLOP (`flops.training_flops_per_token`) over seconds and the chip's dense peak.
-    cycles: the compiler's, of a TPU.
-    parts: share of each part (`costs.PARTS`) of the time; two of a TPU's are 'kernels by their schedules' and
-      'kernels without an estimate', for which a roofline stands.
+    cycles: the compiler's estimate, on TPUs.
+    parts: share of each part (`costs.PARTS`) of the time; on TPUs two more are 'kernels by their schedules'
+      and, by a roofline, 'kernels without an estimate'.
     kernels: launches by kind.
-    collectives: as `collectives.summary`.
-    link_seconds: what the collectives take on the chip's links, or on the network between nodes.
-    waited_seconds: of it, those that nothing else can run beside.
-    unknown_loops: loops that were counted as one turn.
+    collectives: as in `collectives.summary`.
+    link_seconds: time of the collectives on the chip's links, or on the network between nodes.
+    waited_seconds: the part of link_seconds that cannot overlap with other work.
+    unknown_loops: loops that were counted as one iteration.
   """
 
   target: str
@@ -75,30 +74,26 @@ class Forecast:
 
   @property
   def step_seconds(self) -> float:
-    """A step with its communication: what can run beside other work takes time only where it takes longer."""
+    """Seconds of a step with communication; background communication counts only if it takes longer."""
     background = self.link_seconds - self.waited_seconds
     return self.waited_seconds + max(self.seconds, background)
 
 
-# Without a GPU XLA cannot try its own kernels for products, and may find none at all: cuBLAS computes.
-_OPTIONS = {"cuda": {"xla_gpu_enable_triton_gemm": False}}
+# Without a GPU XLA cannot time its own kernels for products and may find none, so cuBLAS is used.
+_OPTIONS: dict[str, dict[str, str | bool]] = {"cuda": {"xla_gpu_enable_triton_gemm": False}}
 
 
 def planned_run(config: ConfigDict, target: Target) -> Run:
-  """The parts of a run on a target's devices; `auto` computes in bfloat16 there, but on CPUs.
-
-  Raises ConfigError as `validate.check` does.
-  """
+  """The parts of a run on a target's devices; `auto` computes in bfloat16 there, but on CPUs."""
   config = copy.deepcopy(config)
   if config.model.dtype == "auto":
     config.model.dtype = "float32" if target.chip.platform == "cpu" else "bfloat16"
-  validate.check(config, num_devices=len(target.devices))
   size = config.model.vocab_size
   return make_run(config, TokenIds(0, 1, 2, 3, 4, size), devices=target.devices)
 
 
 def without_cudnn(config: ConfigDict, target: Target) -> tuple[ConfigDict, str]:
-  """The config, and a line on the attention it has now where cuDNN's cannot be compiled here."""
+  """Replaces attention that needs cuDNN, if it cannot be compiled here; returns the config and a note."""
   has_triton = triton_call.is_installed()
   asked = config.model.attention
   may_be_cudnns = asked == "cudnn" or (asked == "auto" and not has_triton)
@@ -107,13 +102,13 @@ def without_cudnn(config: ConfigDict, target: Target) -> tuple[ConfigDict, str]:
   config = copy.deepcopy(config)
   config.model.attention = "triton" if has_triton else "plain"
   return config, (
-    f"Attention is compiled as {config.model.attention!r}: cuDNN's needs nvidia-cudnn-cu12, which is not "
-    "installed here"
+    f"Attention is compiled as {config.model.attention!r}: cuDNN's version needs nvidia-cudnn-cu12, which is "
+    "not installed here"
   )
 
 
 def lower_step(run: Run) -> jax.stages.Lowered:
-  """The training step of a run, lowered for the devices of its mesh from shapes alone."""
+  """Lowers the training step of a run for the devices of its mesh, from shapes alone."""
   config, platform = run.config, run.mesh.devices.flat[0].platform
   shape = (config.train.batch_size, config.data.length)
   ids = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=sharding.batch_sharding(run.mesh))
@@ -123,9 +118,9 @@ def lower_step(run: Run) -> jax.stages.Lowered:
 
 
 def forecast(config: ConfigDict, target: Target) -> Forecast:
-  """Compiles the training step of a config for a target and reads the result.
+  """Compiles the training step of a config for a target and predicts its memory and time.
 
-  A base-size step costs one to two minutes of one core; for a TPU, all layers written out, about seven.
+  A base-size step takes one to two minutes on one core; for a TPU, with all layers unrolled, about seven.
   """
   run = planned_run(config, target)
   estimate = describe_run(run, target)
@@ -138,11 +133,13 @@ def forecast(config: ConfigDict, target: Target) -> Forecast:
     return dataclasses.replace(estimate, bytes={"total": needed}, fits=False)
   sizes = memory(compiled, target.chip.platform)
   estimate = dataclasses.replace(estimate, bytes=sizes, fits=sizes["total"] <= target.chip.hbm_bytes)
-  return read_program(estimate, parse(compiled.as_text()), run, target)
+  text = compiled.as_text()
+  assert text is not None  # XLA has it of every program
+  return read_program(estimate, parse(text), run, target)
 
 
 def describe_run(run: Run, target: Target) -> Forecast:
-  """The forecast before anything is compiled."""
+  """Returns the forecast by formula, before anything is compiled."""
   config = run.config
   shards = run.mesh.shape["data"] * run.mesh.shape["fsdp"]
   rows = config.train.batch_size // config.train.microbatches // shards
@@ -163,7 +160,7 @@ def describe_run(run: Run, target: Target) -> Forecast:
 
 
 def read_program(found: Forecast, program: Program, run: Run, target: Target) -> Forecast:
-  """The forecast with what the compiled program says."""
+  """Adds to a forecast what the compiled program shows: time, kernels, collectives."""
   chip = target.chip
   by_part = seconds_by_part(program, target)
   seconds = sum(by_part.values())
@@ -186,12 +183,12 @@ def read_program(found: Forecast, program: Program, run: Run, target: Target) ->
 
 
 def seconds_by_part(program: Program, target: Target) -> dict[str, float]:
-  """{part (`costs.PARTS`): seconds of a run on one device}, as `Forecast.seconds` adds them up."""
+  """Returns {part of `costs.PARTS`: seconds of a run on one device}; see `Forecast.seconds`."""
   if not target.chip.clock:
     return costs.by_part((item.part, item.seconds) for item in roofline.kernels(program, target.chip))
   seconds = {part: cycles / target.chip.clock for part, cycles in costs.cycles_by_part(program).items()}
   bare = [run for run in program.executions if not run.cycles]
-  # Lookups are fusions to which the compiler gives no cycles. What else has none runs meanwhile, or is tiny.
+  # Lookups are fusions without cycles. Other instructions without cycles run in the background, or are tiny.
   bare = [run for run in bare if run.instruction.custom_call_target or run.instruction.kind == "fusion"]
   cycles = schedules.of_kernels(program, target.name)
   pairs = [_without_an_estimate(program, run, target.chip, cycles) for run in bare]
@@ -201,7 +198,7 @@ def seconds_by_part(program: Program, target: Target) -> dict[str, float]:
 def _without_an_estimate(
   program: Program, run: Execution, chip: chips.Chip, cycles: Mapping[str, int]
 ) -> tuple[str, float]:
-  """(part, seconds of all runs) of a kernel: its schedule or its bytes, the longer; else a roofline."""
+  """Returns (part, seconds of all runs) of a kernel: its schedule or its bytes, or else a roofline."""
   part, bound = "kernels without an estimate", roofline.kernel_of(program, run, chip)
   if bound is None:
     return part, 0.0
@@ -215,12 +212,13 @@ def _without_an_estimate(
 
 
 def memory(compiled: jax.stages.Compiled, platform: str) -> dict[str, int]:
-  """Bytes on one device, by kind, and in all.
+  """Returns the bytes on one device, by kind and in total.
 
-  libtpu's size of temporaries is more than what it asks a chip for. Temporaries are there what its peak, the
-  most that is alive at once, has beside arguments and outputs.
+  libtpu reports more temporaries than it allocates on a chip. So on TPUs temporaries are its peak, the most
+  that is alive at once, minus arguments and outputs.
   """
   analysis = compiled.memory_analysis()
+  assert analysis is not None  # of a program that is compiled for a backend of its own
   kinds = {"arguments": "argument", "outputs": "output", "aliased": "alias", "temporaries": "temp"}
   sizes = {name: int(getattr(analysis, f"{kind}_size_in_bytes")) for name, kind in kinds.items()}
   held = sizes["arguments"] + sizes["outputs"] - sizes["aliased"]
@@ -230,9 +228,9 @@ def memory(compiled: jax.stages.Compiled, platform: str) -> dict[str, int]:
 
 
 def needed_bytes(error: str, *, arguments: int = 0) -> int | None:
-  """Bytes that a program would have needed, from the compiler's refusal; None: it is another error.
+  """Parses from the compiler's error how many bytes a program would have needed; None for other errors.
 
-  A refusal that counts temporaries alone does not count the program's `arguments`.
+  If the error counts temporaries only, the program's `arguments` are added.
   """
   if "RESOURCE_EXHAUSTED" not in error:
     return None
@@ -245,13 +243,13 @@ def needed_bytes(error: str, *, arguments: int = 0) -> int | None:
 
 
 def largest_rows(forecast_of: Callable[[int], Forecast], *, multiple: int, limit: float) -> Forecast:
-  """The forecast of the largest microbatch that fits, or that of `multiple` rows, which then does not.
+  """Returns the forecast of the largest microbatch that fits; of `multiple` rows if none fits.
 
-  Bytes grow with rows along a line: two compilations draw it, the third is usually the answer.
+  Bytes grow linearly with rows: two compilations determine the line, and the third is usually the answer.
 
   Args:
     forecast_of: rows on a device, a multiple of `multiple`, to their forecast.
-    multiple: rows that the recipe takes at a time (a contrast group's share).
+    multiple: the recipe's unit of rows (a contrast group's share).
     limit: bytes of a device.
   """
   known = {multiple: forecast_of(multiple)}
@@ -266,7 +264,7 @@ def largest_rows(forecast_of: Callable[[int], Forecast], *, multiple: int, limit
 
 
 def _guess(known: dict, low: int, high: int | None, *, multiple: int, limit: float) -> int:
-  """The next number of rows to try: where the line through the two nearest points meets the limit."""
+  """Returns the rows to try next: where the line through the two nearest points meets the limit."""
   first, second = sorted(known, key=lambda rows: abs(rows - low))[:2]
   slope = (known[second].bytes["total"] - known[first].bytes["total"]) / (second - first)
   meets = low + (limit - known[low].bytes["total"]) / slope if slope > 0 else 2 * low

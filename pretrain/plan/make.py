@@ -1,9 +1,9 @@
-"""From a config and a machine to a printed plan."""
+"""Makes and prints the plan for a config and a machine."""
 
 import time
 
 import jax
-from ml_collections import ConfigDict, FrozenConfigDict
+from ml_collections import ConfigDict
 
 from pretrain.command import validate
 from pretrain.mesh import chips
@@ -13,19 +13,18 @@ from pretrain.plan.forecast import describe_run, forecast, planned_run, without_
 from pretrain.plan.targets import Target
 
 
-def print_plan(config: ConfigDict | FrozenConfigDict, spec: chips.Spec, *, name: str) -> None:
+def print_plan(config: ConfigDict, spec: chips.Spec, *, name: str) -> None:
   """Prints a plan, line by line as it is made.
 
   Raises:
-    ConfigError: the config does not fit the machine's number of devices.
+    ConfigError: the config is not valid for the machine's number of devices.
   """
-  config = ConfigDict(config)
   can_compile = chips.is_installed(spec.platform)
   target = targets.describe(spec.name) if can_compile else stand_in(spec)
   chip, count = target.chip, len(target.devices)
   hosts = f", {target.hosts} hosts" if target.hosts > 1 else ""
   print(f"plan of {name} for {spec.name}: {count} x {chip.kind}{hosts}, {chip.hbm_bytes / GIB:.2f} GiB each")
-  validate.check(config, num_devices=count)
+  config = ConfigDict(validate.check(config, num_devices=count))  # a copy that may be changed
   if not can_compile:
     estimate = describe_run(planned_run(config, target), target)
     print("\n" + report.formula_plan(config, estimate, target, targets.HOW_TO_INSTALL))
@@ -69,6 +68,6 @@ def _tried(config: ConfigDict, target: Target, spec: chips.Spec) -> list[search.
 
 
 def stand_in(spec: chips.Spec) -> Target:
-  """As many CPU devices as a machine has, to draw its mesh on: nothing can be compiled for it."""
+  """Returns a target of as many CPU devices, to lay out the mesh, if nothing can compile for the machine."""
   assert spec.chip is not None
   return Target(spec.name, spec.chip, jax.devices("cpu")[: spec.devices])

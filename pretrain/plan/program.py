@@ -1,8 +1,8 @@
-"""A compiled program's text as instructions, and how often each of them runs.
+"""Parses a compiled program's text into instructions, and counts how often each one runs.
 
-`jax.stages.Compiled.as_text()` is the only input, so that a program compiled for a machine that is not there
-is read as any other. The form of the text is XLA's and not promised to stay; what is not understood is left
-out, never guessed, and `Program.unknown_loops` says where a loop's number of turns could not be found.
+The only input is `jax.stages.Compiled.as_text()`, so programs for other machines work too. The format is
+XLA's and may change. Unknown text is skipped, never guessed; `Program.unknown_loops` lists loops whose number
+of iterations is not in the text.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ ITEM_BYTES = {
   **dict.fromkeys(("f8e4m3fn", "f8e5m2", "f8e4m3", "f8e4m3b11fnuz", "f8e8m0fnu"), 1),
 }
 
-_COMMENT = re.compile(r"/\*.*?\*/")  # tuple types count their members: /*index=5*/
+_COMMENT = re.compile(r"/\*.*?\*/")  # in tuple types: /*index=5*/
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{\s*$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
 _KIND = re.compile(r"([\w\-]+)\(")
@@ -38,7 +38,7 @@ _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _OP_NAME = re.compile(r'\bop_name="([^"]*)"')
 _TARGET = re.compile(r'\bcustom_call_target="([^"]*)"')
 
-# What enters other computations as part of the program's flow. What a fusion calls is one kernel.
+# Instructions that run other computations. A fusion's computation is not among them, as it is one kernel.
 _FLOW = ("call", "async-start")
 # Instructions that move no data by themselves.
 FREE = frozenset(
@@ -58,27 +58,27 @@ FREE = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-  """The type of one array."""
+  """The dtype and sizes of one array."""
 
   dtype: str  # XLA's name: 'f32', 'bf16', 's32', 'pred', ...
   sizes: tuple[int, ...]
 
   @property
   def bytes(self) -> int:
-    """Bytes without padding of tiles."""
+    """Bytes without the padding of tiles."""
     return math.ceil(ITEM_BYTES[self.dtype] * math.prod(self.sizes))
 
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-  """One line of a computation."""
+  """One instruction of a computation, a line of the text."""
 
   name: str
   kind: str  # 'fusion', 'dot', 'all-reduce', 'custom-call', ...
-  results: tuple[Shape, ...]  # of a tuple: all members
-  operands: tuple[str, ...]  # names of instructions of the same computation
-  argument: str  # what stands between the parentheses: a constant's value, a parameter's number
-  attributes: str  # what follows them
+  results: tuple[Shape, ...]  # all members of a tuple
+  operands: tuple[str, ...]  # names of instructions in the same computation
+  argument: str  # text between the parentheses: a constant's value, a parameter's number
+  attributes: str  # text after the parentheses
   is_root: bool
 
   @property
@@ -88,7 +88,7 @@ class Instruction:
 
   @property
   def op_name(self) -> str:
-    """The path of the JAX operation it came from, or ''."""
+    """The path of the JAX operation that it came from, or ''."""
     return _first(_OP_NAME, self.attributes) or ""
 
   @property
@@ -98,12 +98,12 @@ class Instruction:
 
   @property
   def cycles(self) -> int:
-    """The TPU compiler's estimate for one run; 0 where it gives none."""
+    """The TPU compiler's estimate for one run; 0 if there is none."""
     return int(_first(_CYCLES, self.attributes) or 0)
 
   @property
   def called(self) -> tuple[str, ...]:
-    """Names of the computations that it calls, in the order in which they are named."""
+    """Names of the computations that it calls, in the order of the text."""
     found = []
     for one, several in _CALLED.findall(self.attributes):
       found += [one] if one else re.findall(r"%?([\w.\-]+)", several)
@@ -115,7 +115,7 @@ Computation = dict[str, Instruction]
 
 @dataclasses.dataclass(frozen=True)
 class Execution:
-  """An instruction that runs by itself, not inside a fusion, `times` in a run of the program."""
+  """An instruction outside fusions, and how often it runs in one run of the program."""
 
   instruction: Instruction
   times: int
@@ -129,19 +129,19 @@ class Execution:
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-  """All computations by name, and the name of the one where it starts."""
+  """All computations by name, and the name of the first to run."""
 
   computations: dict[str, Computation]
   entry: str
 
   @functools.cached_property
   def executions(self) -> tuple[Execution, ...]:
-    """Everything that runs; of a conditional's branches the longest, so that sums are of the worst case."""
+    """Everything that runs; only the longest branch of a conditional, so that sums are worst cases."""
     return tuple(self._walk(self.entry, 1))
 
   @functools.cached_property
   def unknown_loops(self) -> tuple[str, ...]:
-    """Names of loops whose number of turns the text does not give; they are counted as one turn."""
+    """Names of loops whose number of iterations is not in the text; they count as one iteration."""
     loops = (run.instruction for run in self.executions if run.instruction.kind == "while")
     return tuple(loop.name for loop in loops if self.trip_count(loop) is None)
 
@@ -158,7 +158,7 @@ class Program:
           yield from self._walk(called, times)
 
   def trip_count(self, loop: Instruction) -> int | None:
-    """Turns of a loop: XLA's own figure, else the one integer that its condition compares with, or None."""
+    """Returns a loop's iterations: XLA's number, or the only integer in its condition; None if unknown."""
     known = _first(_TRIPS, loop.attributes)
     if known is not None:
       return int(known)
@@ -170,14 +170,14 @@ class Program:
     return limits.pop() if len(limits) == 1 else None
 
   def inside(self, name: str) -> Iterator[Instruction]:
-    """The instructions of a computation and of all that it calls, each once for each call."""
+    """Yields the instructions of a computation and of all that it calls, once for each call."""
     for instruction in self.computations.get(name, {}).values():
       yield instruction
       for called in instruction.called:
         yield from self.inside(called)
 
   def fused(self, instruction: Instruction) -> Iterator[Instruction]:
-    """The instruction itself, or what a fusion is made of."""
+    """Yields the instructions of a fusion, or the instruction itself."""
     if instruction.kind != "fusion":
       yield instruction
       return
@@ -186,10 +186,10 @@ class Program:
 
 
 def parse(text: str) -> Program:
-  """Reads a compiled module's text.
+  """Parses the text of a compiled program.
 
   Raises:
-    ValueError: there is no entry computation: the text is not that of a compiled program.
+    ValueError: the text has no entry computation, so it is not a compiled program.
   """
   computations: dict[str, Computation] = {}
   entry, here = None, None
@@ -205,14 +205,12 @@ def parse(text: str) -> Program:
       if instruction is not None:
         here[instruction.name] = instruction
   if entry is None:
-    raise ValueError(
-      "the text has no ENTRY computation; give that of a compiled program (Compiled.as_text())"
-    )
+    raise ValueError("the text has no ENTRY computation; expected a compiled program (Compiled.as_text())")
   return Program(computations, entry)
 
 
 def shapes(text: str) -> tuple[Shape, ...]:
-  """All array types that a text names, in order."""
+  """Returns all array types in a text, in order."""
   return tuple(
     Shape(dtype, tuple(int(size) for size in sizes.split(",") if size))
     for dtype, sizes in _SHAPE.findall(text)
@@ -238,7 +236,7 @@ def _instruction(line: str) -> Instruction | None:
 
 
 def _closing(text: str, start: int) -> int:
-  """The place of the parenthesis that closes the one at `start`."""
+  """Returns the index of the parenthesis that closes the one at `start`."""
   depth = 0
   for found in re.finditer(r"[()]", text[start:]):
     depth += 1 if found[0] == "(" else -1
@@ -256,7 +254,7 @@ def _condition(loop: Instruction) -> str:
 
 
 def _length(branch: list[Execution]) -> tuple[int, int]:
-  """Cycles where the compiler gives them, else the bytes of what is written."""
+  """Returns a branch's cycles, and the bytes that it writes for branches without cycles."""
   written = (run.times * run.instruction.bytes for run in branch if run.instruction.kind not in FREE)
   return sum(run.cycles for run in branch), sum(written)
 

@@ -1,4 +1,4 @@
-"""A plan as text: what was tried, and of the best of it memory, exchange, time and cost."""
+"""Formats a plan as text: all tries, and memory, communication, time and cost of the best one."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,26 +15,26 @@ HEAD = _ROW.format(
   mesh="mesh", microbatches="microbatches", rows="rows a device", memory="memory", fits="fits", step="step"
 )
 _RESTS_ON = {
-  "tpu": "libtpu's estimated cycles at {clock:.2f} GHz, loops times their turns; Pallas kernels by "
+  "tpu": "libtpu's estimated cycles at {clock:.2f} GHz, times the iterations of loops; Pallas kernels by "
   "their compiled schedules, lookups by the bytes that they move",
   "cuda": "a roofline over the kernels, a lower bound: {products:.0%} of the data sheet's FLOP/s, "
   "{copies:.0%} of its bandwidth",
-  "cpu": "a roofline over the kernels with the speed of a product and of a copy, measured here just now",
+  "cpu": "a roofline over the kernels with the speed of a product and of a copy, measured here now",
 }
 
 
 def size(number: float) -> str:
-  """Bytes in the unit that suits them."""
+  """Formats bytes in GiB or MiB."""
   return f"{number / GIB:,.2f} GiB" if number >= GIB / 10 else f"{number / 2**20:,.2f} MiB"
 
 
 def shown_mesh(sizes: Mapping[str, int]) -> str:
-  """'data=4 fsdp=2': the axes of more than one device."""
+  """Formats a mesh as 'data=4 fsdp=2', without axes of one device."""
   return " ".join(f"{axis}={size}" for axis, size in sizes.items() if size > 1) or "one device"
 
 
 def row(item: Try) -> str:
-  """A line of the table under `HEAD`."""
+  """Formats a try as a row of the table under `HEAD`."""
   forecast = item.forecast
   return _ROW.format(
     mesh=shown_mesh(forecast.mesh),
@@ -48,15 +48,16 @@ def row(item: Try) -> str:
 
 def compiled_plan(target: Target, tries: Sequence[Try], chosen: Try, platform: str) -> str:
   """All about the try that is recommended."""
-  forecast = chosen.forecast
+  forecast, steps = chosen.forecast, chosen.config.train.total_steps
+  tokens = chosen.config.train.batch_size * chosen.config.data.length
   sizes = " ".join(f"--config.mesh.{axis}={size}" for axis, size in forecast.mesh.items())
   sections = [
-    f"recommended of these: {sizes} --config.train.microbatches={forecast.microbatches}",
+    f"recommended: {sizes} --config.train.microbatches={forecast.microbatches}",
     _section("memory of a device", _memory(forecast, target)),
     _largest_microbatch(tries, chosen, target),
-    _section("exchanged in a step, of a device", _exchange(forecast)),
+    _section("communication in a step, of a device", _exchange(forecast)),
     _section("time of a step", _time(forecast, target, platform)),
-    _section("the whole run", to_the_end(chosen.config, forecast.step_seconds, forecast.devices)),
+    _section("the whole run", to_the_end(steps, tokens, forecast.step_seconds, forecast.devices)),
   ]
   return "\n\n".join(sections)
 
@@ -66,12 +67,12 @@ def _of_mesh(tries: Sequence[Try], chosen: Try) -> dict[int, Try]:
 
 
 def _largest_microbatch(tries: Sequence[Try], chosen: Try, target: Target) -> str:
-  """What is known of the microbatches of the recommended mesh."""
+  """Returns a line about the largest microbatch that fits the recommended mesh."""
   tried = _of_mesh(tries, chosen)
   rows = max(rows for rows, item in tried.items() if item.forecast.fits)
   line = f"largest microbatch that fits: {rows} rows a device"
   if rows != chosen.forecast.rows:
-    return f"{line}, which is not the fastest"
+    return f"{line}, but it is not the fastest"
   if chosen.forecast.microbatches == 1:
     return f"{line}, the whole batch at once"
   limit = size(target.chip.hbm_bytes)
@@ -90,9 +91,9 @@ def _memory(found: Forecast, target: Target) -> dict[str, str]:
   }
   parts = ("gradients", "activations", "vocabulary logits")
   formula = ", ".join(f"{part} {size(found.formula[part])}" for part in parts)
-  notes = {"temporaries": f"  (of it, by formula: {formula})"}
+  notes = {"temporaries": f"  (by formula: {formula})"}
   lines = {name: f"{size(number):>12}{notes.get(name, '')}" for name, number in sizes.items()}
-  return lines | {"in all": _verdict(found.bytes["total"], target)}
+  return lines | {"total": _verdict(found.bytes["total"], target)}
 
 
 def _verdict(total: float, target: Target) -> str:
@@ -102,7 +103,7 @@ def _verdict(total: float, target: Target) -> str:
 
 def _exchange(found: Forecast) -> dict[str, str]:
   lines = {
-    name: f"{size(row['bytes']):>12} in {row['runs']:,} runs, {row['overlapping']:,} beside other work"
+    name: f"{size(row['bytes']):>12} in {row['runs']:,} runs, {row['overlapping']:,} of them overlapping"
     for name, row in found.collectives.items()
   }
   return lines or {"nothing": ""}
@@ -116,44 +117,43 @@ def _time(found: Forecast, target: Target, platform: str) -> dict[str, str]:
   )
   lines = {
     "computing": f"{found.seconds:.4g} s ({parts})",
-    "exchanging": f"{found.link_seconds:.4g} s, of which {found.waited_seconds:.4g} s nothing runs beside",
-    "in all": f"{found.step_seconds:.4g} s",
-    "rests on": f"{basis}; exchange by bytes over the bandwidth of links. Nothing was run; reading, logging, "
-    "evaluation and checkpoints are not in it",
+    "communication": f"{found.link_seconds:.4g} s, of which {found.waited_seconds:.4g} s do not overlap",
+    "total": f"{found.step_seconds:.4g} s",
+    "method": f"{basis}; communication: bytes over the bandwidth of links. Not included: reading, logging, "
+    "evaluation and checkpoints. Nothing was run",
   }
   if found.unknown_loops:
-    lines["not known"] = f"turns of {len(found.unknown_loops)} loops, counted as one"
+    lines["unknown"] = f"iterations of {len(found.unknown_loops)} loops, counted as one"
   return lines
 
 
-def to_the_end(config: ConfigDict, step_seconds: float, devices: int) -> dict[str, str]:
-  """Speed, hours and chip-hours of a run whose steps take so long."""
-  tokens = config.train.batch_size * config.data.length
-  hours = step_seconds * config.train.total_steps / 3600
+def to_the_end(steps: int, tokens: int, step_seconds: float, devices: int) -> dict[str, str]:
+  """Speed, hours and chip-hours of a run with so many steps of so many tokens, which take so long."""
+  hours = step_seconds * steps / 3600
   speed = tokens / step_seconds
   return {
     "tokens/s": f"{speed:,.0f}, {speed / devices:,.0f} a device",
-    "steps": f"{config.train.total_steps:,} of {tokens:,} tokens",
+    "steps": f"{steps:,} of {tokens:,} tokens",
     "hours": f"{hours:,.1f}",
     "chip-hours": f"{hours * devices:,.1f}",
   }
 
 
 def formula_plan(config: ConfigDict, found: Forecast, target: Target, how_to_install: str) -> str:
-  """What the formulas say where nothing that compiles for the machine is installed."""
+  """Formats the estimates by formula, if no compiler for the machine is installed."""
   chip = target.chip
   tokens = config.train.batch_size * config.data.length
   step_flops = flops.training_flops_per_token(config.to_dict()) * tokens
   seconds = step_flops / (0.5 * chip.peak_flops * found.devices)
   memory = {name: f"{size(number):>12}" for name, number in found.formula.items()}
-  memory["in all"] = _verdict(sum(found.formula.values()), target)
+  memory["total"] = _verdict(sum(found.formula.values()), target)
   rows = f"{found.rows} rows a device"
   sections = [
     _section(f"memory of a device, by formula ({shown_mesh(found.mesh)}, {rows})", memory),
     _section(
-      "time of a step", {"in all": f"{seconds:.4g} s at half of the peak of {found.devices} x {chip.kind}"}
+      "time of a step", {"total": f"{seconds:.4g} s at half of the peak of {found.devices} x {chip.kind}"}
     ),
-    _section("the whole run", to_the_end(config, seconds, found.devices)),
+    _section("the whole run", to_the_end(config.train.total_steps, tokens, seconds, found.devices)),
     f"These are formulas. What the machine's own compiler says of the real step: {how_to_install}",
   ]
   return "\n\n".join(sections)

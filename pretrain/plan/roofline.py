@@ -1,7 +1,7 @@
-"""What a kernel cannot be faster than: the bytes that it moves and the products that it computes.
+"""Computes a lower bound of a kernel's time, from the bytes that it moves and the products that it computes.
 
-For GPUs, whose compiler estimates no time, this is the only figure there is; for TPUs it stands in for
-kernels without an estimate. It is a lower bound: it knows nothing of occupancy and latency.
+The GPU compiler estimates no time, so this is the only number for GPUs. For TPUs it is used for kernels
+without an estimate. It ignores occupancy and latency.
 """
 
 import dataclasses
@@ -13,33 +13,33 @@ from pretrain.mesh.chips import Chip
 from pretrain.plan.costs import NO_KERNELS, part_of
 from pretrain.plan.program import FREE, Computation, Execution, Instruction, Program
 
-# Of the rate of large products, what fused attention reaches: as a guess cuDNN's and Pallas's, and the Triton
-# kernels as measured on an H200 with bias and dropout (docs/lab/performance.md).
+# Speed of fused attention, as a share of large products': a guess for cuDNN and Pallas; for Triton measured
+# on an H200 with bias and dropout (docs/lab/performance.md).
 FUSED_ATTENTION_SHARE = 0.5
 TRITON_ATTENTION_SHARE = 0.22
 
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-  """One kernel's lower bound: of all its runs in a step."""
+  """The lower bound of one kernel, for all its runs in a step."""
 
   name: str
   kind: str  # instruction kind, or the custom call's target
   part: str
   times: int
-  bytes: int  # of one run, read and written
-  flops: float  # of one run
-  seconds: float  # of all runs
+  bytes: int  # read and written in one run
+  flops: float  # in one run
+  seconds: float  # in all runs
 
 
 def kernels(program: Program, chip: Chip) -> list[Kernel]:
-  """Every kernel of a compiled GPU program."""
+  """Returns the lower bounds of all kernels in a compiled GPU program."""
   found = [kernel_of(program, run, chip) for run in program.executions]
   return [kernel for kernel in found if kernel is not None]
 
 
 def kernel_of(program: Program, run: Execution, chip: Chip) -> Kernel | None:
-  """The bound of one kernel; None for what launches nothing."""
+  """Returns the lower bound of one kernel; None for an instruction that launches nothing."""
   instruction, owner = run.instruction, program.computations[run.computation]
   target = instruction.custom_call_target
   if instruction.kind in FREE or target in NO_KERNELS or instruction.kind.endswith("-done"):
@@ -65,7 +65,7 @@ def kernel_of(program: Program, run: Execution, chip: Chip) -> Kernel | None:
 
 
 def _fusion(program: Program, fusion: Instruction) -> tuple[int, list[tuple[float, str]]]:
-  """Bytes that a fusion reads and writes, and its products as (FLOP, kind), see `_products`."""
+  """Returns the bytes that a fusion reads and writes, and its products as (FLOP, kind), see `_products`."""
   body = program.computations[fusion.called[0]]
   users: dict[str, list[tuple[Instruction, int]]] = {}
   for instruction in body.values():
@@ -83,7 +83,7 @@ def _fusion(program: Program, fusion: Instruction) -> tuple[int, list[tuple[floa
 
 
 def _read(source: Instruction, users: Mapping[str, list[tuple[Instruction, int]]]) -> int:
-  """Bytes of an array that are read: slices and lookups as what they take, an update's target not at all."""
+  """Returns the bytes that are read of an array: only slices or rows in use, none of an update's target."""
   total = 0
   for user, index in users.get(source.name, []):
     if user.kind in ("dynamic-slice", "slice", "gather") and index == 0:
@@ -96,7 +96,7 @@ def _read(source: Instruction, users: Mapping[str, list[tuple[Instruction, int]]
 
 
 def _written(result: Instruction, body: Computation) -> int:
-  """Bytes that a fusion's result takes: an update in place writes what is new."""
+  """Returns the bytes that a fusion's result writes; an update in place writes only what is new."""
   operands = [body[name] for name in result.operands if name in body]
   if result.kind == "tuple":
     return sum(_written(operand, body) for operand in operands)
@@ -110,13 +110,12 @@ def _written(result: Instruction, body: Computation) -> int:
 
 
 def _touched(instruction: Instruction, operands: Mapping[str, int], owner: Computation) -> int:
-  """Bytes of an operation that is not fused."""
   if instruction.kind in ("dynamic-slice", "slice", "gather"):
     return 2 * instruction.bytes
   if instruction.kind in ("dynamic-update-slice", "scatter"):
     return 2 * _written(instruction, owner)
   in_place = re.findall(r"\{(\d*)\}: \((\d+), \{\}\)", instruction.attributes)
-  # A kernel that writes into one of its arrays changes no more of it than it reads elsewhere.
+  # A kernel that updates an array in place is assumed to write no more than it reads from others.
   changed = {instruction.operands[int(operand)] for _, operand in in_place}
   read = sum(size for name, size in operands.items() if name not in changed)
   written = [shape.bytes for shape in instruction.results]
@@ -126,13 +125,13 @@ def _touched(instruction: Instruction, operands: Mapping[str, int], owner: Compu
 
 
 def _products(instruction: Instruction, owner: Computation) -> list[tuple[float, str]]:
-  """The products in one operation: (FLOP, 'narrow', 'wide' (float32 is read), 'attention' or 'triton')."""
+  """Returns products as (FLOP, kind): 'narrow', 'wide' (reads float32), 'attention' or 'triton'."""
   if instruction.custom_call_target.startswith("__cudnn$fmha"):
     return [(_attention_flops(instruction, owner), "attention")]
   if instruction.custom_call_target == "triton_kernel_call":
     return _of_triton(instruction, owner)
   stated = re.search(r'"cost_estimate":\{[^}]*"flops":"?(\d+)', instruction.attributes)
-  if instruction.kind == "custom-call" and stated:  # a Pallas kernel that says what it does
+  if instruction.kind == "custom-call" and stated:  # a Pallas kernel with its own estimate
     return [(float(stated[1]), "attention")]
   contracted = re.search(
     r'lhs_contracting_dim(?:s=\{|ension(?:s)?_numbers":\[|ensions":\[)([\d,"]*)', instruction.attributes
@@ -149,7 +148,7 @@ def _products(instruction: Instruction, owner: Computation) -> list[tuple[float,
 
 
 def _of_triton(instruction: Instruction, owner: Computation) -> list[tuple[float, str]]:
-  """The products of the attention kernels that compute scores, known by their arrays; others move bytes."""
+  """Returns the products of Triton attention kernels, recognised by their number of arrays."""
   products = {9: 2, 12: 4}.get(len(instruction.operands))  # forward; of keys and values
   if products is None:
     return []
@@ -161,19 +160,19 @@ def _of_triton(instruction: Instruction, owner: Computation) -> list[tuple[float
 
 
 def _attention_flops(instruction: Instruction, owner: Computation) -> float:
-  """cuDNN's fused attention: two products of [length, length, head_dim] forward, five backward."""
+  """Returns cuDNN attention's FLOP: two products [length, length, head_dim] forward, five backward."""
   operands = [shape for name in instruction.operands if name in owner for shape in owner[name].results]
   arrays = [shape.sizes for shape in (*instruction.results, *operands) if len(shape.sizes) == 4]
   query = next((sizes for sizes in arrays if 8 <= sizes[-1] <= 256), None)
   if query is None:
     return 0.0
-  batch, first, second, width = query  # heads and length in either order: heads are fewer
+  batch, first, second, width = query  # heads and length in either order; there are fewer heads
   products = 5 if "Backward" in instruction.custom_call_target else 2
   return products * 2.0 * batch * min(first, second) * max(first, second) ** 2 * width
 
 
 def total_flops(program: Program) -> float:
-  """FLOP of all products of a run on one device, loops times their turns (TPU programs hold none by name)."""
+  """Returns FLOP of all products in a run on one device, with loops; TPU programs do not name products."""
   total = 0.0
   for run in program.executions:
     owner = program.computations[run.computation]

@@ -1,9 +1,9 @@
-"""How long a TPU kernel is by its compiled schedule, for kernels whose cycles libtpu does not estimate.
+"""Reads a TPU kernel's time from its compiled schedule, for kernels whose cycles libtpu does not estimate.
 
-libtpu writes down the bundles of what it compiles, each what a core starts in one cycle, if it is asked to
-before it is loaded. So each kernel is compiled once more, alone, by a child process, in two or three seconds.
-A kernel of Pallas is a loop over its grid: bundles outside it count once, those inside once for every turn,
-but for those that run at the first or last place of an axis alone. Waiting for memory is in none.
+If asked before it is loaded, libtpu writes the bundles of what it compiles; a core starts one bundle each
+cycle. So a child process compiles each kernel once more, alone, in two or three seconds. A Pallas kernel is a
+loop over its grid: bundles outside the loop count once, those inside once for each iteration, except those
+that run only at the first or last position of an axis. Waiting for memory is not included.
 """
 
 import json
@@ -21,22 +21,24 @@ import jax.numpy as jnp
 from pretrain.plan import targets
 from pretrain.plan.program import Program, Shape
 
-PALLAS = "tpu_custom_call"  # the target of calls of Pallas kernels
-_LABEL = "packed-bundles-post-ra"  # the last pass to show waiting for a unit, as empty bundles
-# A bundle's number, a mark for each loop that it is in, and its instructions.
+PALLAS = "tpu_custom_call"  # custom-call target of Pallas kernels
+_LABEL = "packed-bundles-post-ra"  # the last pass; waiting for a unit shows as empty bundles
+# A bundle's number, one mark for each enclosing loop, and its instructions.
 _BUNDLE = re.compile(r"^\s*(0x[0-9a-f]+|0)\s*(?:[A-Z]{2})?\s*:\s*(>*)\s*\{(.*)")
 _TURNS = re.compile(r"scmp\.ge\.s32\.totalorder %\w+, (\d+) /\* loop exit test \*/")
 _LIMIT = re.compile(r"scmp\.ge\.s32\.totalorder %\w+, (\d+)")
-_ELSEWHERE = re.compile(r"(%\w+) = scmp\.ne\.s32\.totalorder %\w+, \d+\b")  # not at one place of an axis
+_ELSEWHERE = re.compile(
+  r"(%\w+) = scmp\.ne\.s32\.totalorder %\w+, \d+\b"
+)  # true except at one position of an axis
 _JUMP = re.compile(r"sbr\.rel \((%\w+)\) target bundleno = (\d+)")
 _DTYPES = {"f32": "float32", "bf16": "bfloat16", "s32": "int32", "u32": "uint32", "pred": "bool"}
 
 
 def of_kernels(program: Program, target: str) -> dict[str, int]:
-  """{`config_of` a kernel: cycles of one run} of a program's Pallas kernels, as far as they are known.
+  """Returns {`config_of` a kernel: cycles of one run} for the Pallas kernels of a program, if known.
 
   Args:
-    target: the name of the machine that the program is for, as `targets.describe` knows it.
+    target: name of the machine that the program is compiled for, as in `targets.describe`.
   """
   calls = {}
   for run in program.executions:
@@ -64,7 +66,7 @@ def of_kernels(program: Program, target: str) -> dict[str, int]:
 
 
 def config_of(attributes: str) -> str:
-  """What a call tells libtpu of its kernel, its code above all; '' if it says nothing."""
+  """Returns a call's configuration for libtpu, mainly the kernel's code; '' if it has none."""
   _, _, text = attributes.partition("backend_config=")
   config = json.JSONDecoder().raw_decode(text)[0] if text.startswith("{") else {}
   return json.dumps(config, sort_keys=True) if config else ""
@@ -75,13 +77,13 @@ def _plain(shapes: Sequence[Shape]) -> list:
 
 
 def main(target: str, folder: str) -> None:
-  """The child: reads [config, [operands, results]] of kernels, prints the cycles of each, or null."""
+  """Runs in the child: reads [config, [operands, results]] of kernels, prints the cycles of each, or null."""
   device = targets.describe(target).devices[0]
   print(json.dumps([_compiled(device, Path(folder), *call) for call in json.load(sys.stdin)]))
 
 
 def _compiled(device: jax.Device, folder: Path, config: str, arrays: Sequence) -> int | None:
-  """Cycles of a kernel by what libtpu writes into the folder when it compiles it; None: it does not."""
+  """Compiles a kernel and returns its cycles, from the files that libtpu writes; None if it writes none."""
   for path in folder.iterdir():
     path.unlink()
   place = jax.sharding.SingleDeviceSharding(device)
@@ -90,7 +92,7 @@ def _compiled(device: jax.Device, folder: Path, config: str, arrays: Sequence) -
   call = jax.ffi.ffi_call(PALLAS, results, custom_call_api_version=1, legacy_backend_config=config)
   try:
     jax.jit(call).lower(*operands).compile()
-  except Exception:  # libtpu's own classes: what does not compile alone has no schedule
+  except Exception:  # libtpu's own classes; a kernel that does not compile alone has no schedule
     return None
   paths = list(folder.glob(f"*-ffi_call*-{_LABEL}.txt"))
   written = [path for path in paths if "analysis" not in path.name]
@@ -98,10 +100,10 @@ def _compiled(device: jax.Device, folder: Path, config: str, arrays: Sequence) -
 
 
 def total(bundles: str) -> int | None:
-  """Bundles that run, from libtpu's text: those in the loop as often as it turns; None: it holds loops.
+  """Counts the bundles that run, with the iterations of the loop; None if loops are nested.
 
-  The loop ends where its counter, which starts at 0 and grows by 1, has reached the number in its test. An
-  empty bundle, a cycle in which the core waits for one of its units, is where the bundle before it is.
+  The loop ends when its counter, which starts at 0 and grows by 1, reaches the number in its test. An empty
+  bundle is a cycle in which the core waits for a unit; it belongs where the bundle before it is.
   """
   lines = [bundle.groups() for line in bundles.splitlines() if (bundle := _BUNDLE.match(line))]
   if not lines or any(len(marks) > 1 for _, marks, _ in lines):
@@ -114,21 +116,21 @@ def total(bundles: str) -> int | None:
   if bool(inside) != bool(ending):
     return None
   turns = int(ending[1]) if ending else 0
-  often = turns - turns // _shortest_axis(inside.values(), turns - 2)  # turns in which the rare do not run
+  often = turns - turns // _shortest_axis(inside.values(), turns - 2)  # iterations that skip rare bundles
   return len(lines) - len(inside) + turns * len(inside) - often * _at_one_place(inside)
 
 
 def _shortest_axis(inside: Iterable[str], places: int) -> int:
-  """Places of the shorter axis of a grid with two, from the tests that end them; 1: they do not tell."""
+  """Returns the length of a two-axis grid's shorter axis, from the loop tests; 1 if they do not show it."""
   limits = {int(number) for text in inside for number in _LIMIT.findall(text)}
   return min((limit for limit in limits if limit > 1 and places / limit in limits - {1}), default=1)
 
 
 def _at_one_place(inside: Mapping[int, str]) -> int:
-  """How many of the loop's bundles, by number, are jumped over but at one place of an axis.
+  """Counts the bundles of the loop that run only at one position of an axis.
 
-  A jump over half of them or more is over the kernel itself, before the first place and after the last, by a
-  condition that had to be put aside as a number.
+  Jumps over half of the loop or more are ignored: they skip the kernel itself, before the first position and
+  after the last, by a condition that was stored as a number.
   """
   elsewhere = {name for text in inside.values() for name in _ELSEWHERE.findall(text)}
   jumps = [(number, *jump) for number, text in inside.items() for jump in _JUMP.findall(text)]

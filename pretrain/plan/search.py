@@ -1,4 +1,4 @@
-"""Which meshes and microbatches a plan compiles: few, because a base-size step takes minutes each."""
+"""Chooses the meshes and microbatches that a plan compiles: few, because a base-size step takes minutes."""
 
 import copy
 import dataclasses
@@ -12,48 +12,46 @@ from pretrain.plan.forecast import Forecast
 from pretrain.plan.targets import Target
 from pretrain.settings.mesh import MeshSettings
 
-Sizes = Mapping[str, int]  # of a mesh: {axis: devices}
+Sizes = Mapping[str, int]  # a mesh: {axis: devices}
 
-MOST_OF_A_MESH = 3  # programs
-HOPELESS = (
-  1.5  # the formula knows a step's memory well enough to say that so many times a device's does not fit
-)
+MOST_OF_A_MESH = 3  # programs compiled for one mesh, at most
+HOPELESS = 1.5  # not compiled if the formula's memory is so many times the device's; its error is smaller
 
 
 @dataclasses.dataclass(frozen=True)
 class Try:
-  """One mesh and microbatch."""
+  """One mesh and microbatch, with its forecast."""
 
   forecast: Forecast
   config: ConfigDict
-  is_compiled: bool  # False: too much by the formula alone
+  is_compiled: bool  # False: the formula alone exceeds the memory
 
   @property
   def needed(self) -> float:
-    """Bytes of a device."""
+    """Bytes that one device needs."""
     found = self.forecast
     return found.bytes["total"] if self.is_compiled else sum(found.formula.values())
 
 
 @dataclasses.dataclass(frozen=True)
 class Compilers:
-  """What a search asks of others: (config) to the forecast by formula, in a moment, and by the compiler."""
+  """Functions from a config to a forecast: by formula, in a moment, and by the compiler."""
 
   describe: Callable[[ConfigDict], Forecast]
   forecast: Callable[[ConfigDict], Forecast]
 
 
 def resolved(config: ConfigDict, devices: int) -> dict[str, int]:
-  """The config's own mesh with -1 as what it stands for; the config is one that the devices allow."""
+  """Returns the config's mesh with -1 replaced by a number; the mesh must be valid for the devices."""
   sizes = MeshSettings(**config.mesh.to_dict()).filled(devices)
   assert sizes is not None, (config.mesh, devices)
   return sizes._asdict()
 
 
 def meshes(config: ConfigDict, target: Target) -> list[dict[str, int]]:
-  """The config's own mesh first, then what differs from it: copies of the weights, or weights cut.
+  """Returns the config's own mesh, then one other: sharded weights, or a copy of them on each device.
 
-  Weights are cut over all chips of a TPU slice, and over the GPUs of one node, where links are fast.
+  Weights are sharded over all chips of a TPU slice, or over the GPUs of one node, where links are fast.
   """
   devices = len(target.devices)
   own = resolved(config, devices)
@@ -68,7 +66,7 @@ def meshes(config: ConfigDict, target: Target) -> list[dict[str, int]]:
 
 
 def changed(config: ConfigDict, mesh: Sizes, microbatches: int) -> ConfigDict:
-  """The config with another mesh and number of microbatches."""
+  """Returns a copy of the config with another mesh and number of microbatches."""
   config = copy.deepcopy(config)
   config.mesh.update(mesh)
   config.train.microbatches = microbatches
@@ -76,7 +74,7 @@ def changed(config: ConfigDict, mesh: Sizes, microbatches: int) -> ConfigDict:
 
 
 def choices(config: ConfigDict, mesh: Sizes, target: Target) -> dict[int, int]:
-  """{rows of a microbatch on a device: microbatches} that the batch and the recipe allow, largest first."""
+  """Returns {rows of a microbatch on a device: microbatches} that are valid, largest first."""
   batch, shards = config.train.batch_size, mesh["data"] * mesh["fsdp"]
   devices = len(target.devices)
   return {
@@ -90,12 +88,12 @@ def choices(config: ConfigDict, mesh: Sizes, target: Target) -> dict[int, int]:
 def search(
   config: ConfigDict, target: Target, compilers: Compilers, say: Callable[[Try], None]
 ) -> Iterator[Try]:
-  """Tries the config as it is, then the largest microbatch that fits it, then those of other meshes.
+  """Yields tries: the config as it is, then the largest microbatch that fits, then other meshes.
 
-  `say` hears of each try before it is compiled.
+  `say` is called with each try before it is compiled.
   """
   own = resolved(config, len(target.devices))
-  wrong = 1.0  # how many times more than the formula says the last compiled step took
+  wrong = 1.0  # memory of the last compiled step, divided by the formula's
   for mesh in meshes(config, target):
     allowed = choices(config, mesh, target)
     tried: dict[int, Try] = {}
@@ -119,7 +117,7 @@ def search(
 def _first(
   config: ConfigDict, mesh: Sizes, allowed: Mapping[int, int], compilers: Compilers, limit: float
 ) -> int | None:
-  """The largest microbatch whose formula is below the limit, or the smallest; None: there is none."""
+  """Returns the largest microbatch whose formula is below the limit, or the smallest; None without any."""
   for rows, count in allowed.items():
     formula = compilers.describe(changed(config, mesh, count)).formula
     if sum(formula.values()) <= limit:
@@ -128,7 +126,7 @@ def _first(
 
 
 def following(tried: Mapping[int, Try], allowed: Mapping[int, int], limit: float) -> int | None:
-  """Rows to try next on a mesh: the most that may fit; None where it is known which the most are."""
+  """Returns the rows to try next: the most that may fit; None if the largest fitting number is known."""
   most = max((rows for rows, item in tried.items() if item.forecast.fits), default=0)
   least = min((rows for rows, item in tried.items() if not item.forecast.fits), default=math.inf)
   between = [rows for rows in allowed if most < rows < least]
@@ -139,9 +137,9 @@ def following(tried: Mapping[int, Try], allowed: Mapping[int, int], limit: float
 
 
 def expected_bytes(rows: int, tried: Mapping[int, Try]) -> float:
-  """Bytes of a device with so many rows: on the line through the two tries that are nearest.
+  """Estimates the bytes of a device for a number of rows, on the line through the two nearest tries.
 
-  With one try the line begins at what does not depend on rows, state and gradients.
+  With a single try, the line begins at the bytes that do not depend on rows: state and gradients.
   """
   nearest = sorted((abs(rows - other), other) for other, item in tried.items() if item.is_compiled)[:2]
   if not nearest:
@@ -156,7 +154,7 @@ def expected_bytes(rows: int, tried: Mapping[int, Try]) -> float:
 
 
 def best(tries: list[Try]) -> Try | None:
-  """The fastest step of those that fit; of equal ones that with fewer microbatches."""
+  """Returns the fastest try that fits; of equally fast ones, that with fewer microbatches."""
   fitting = [item for item in tries if item.is_compiled and item.forecast.fits]
   return min(fitting, key=_preferred, default=None)
 

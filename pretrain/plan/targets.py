@@ -1,7 +1,7 @@
-"""The devices of machines that are not there: they can be compiled for and hold nothing.
+"""Devices of other machines: programs can be compiled for them, but not run.
 
-libtpu's compiler runs on any Linux machine. NVIDIA GPUs are compiled for by XLA's own backend, which needs
-their description and ptxas but no driver. `requirements-plan.txt` says how to install both.
+libtpu's compiler works on any Linux machine. XLA's own backend compiles for NVIDIA GPUs and needs their
+description and ptxas, but no driver. Both are in `requirements-plan.txt`.
 """
 
 import dataclasses
@@ -16,10 +16,12 @@ from data.errors import ConfigError, reason
 from pretrain.mesh.chips import GPUS_OF_A_NODE, Chip, Spec, is_installed, parse
 from pretrain.plan.this_machine import cpu_chip
 
-_PACKAGES = {"tpu": "libtpu", "cuda": "jax-cuda12-plugin", "cpu": "jaxlib"}  # what compiles for a platform
-HOW_TO_INSTALL = (
-  "run `.venv/bin/python -m pip install -r requirements-plan.txt` (pyproject.toml says what that brings)"
-)
+_PACKAGES = {
+  "tpu": "libtpu",
+  "cuda": "jax-cuda12-plugin",
+  "cpu": "jaxlib",
+}  # platform -> package that compiles for it
+HOW_TO_INSTALL = "run\n  .venv/bin/python -m pip install -r requirements-plan.txt"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,24 +30,24 @@ class Target:
 
   name: str
   chip: Chip
-  devices: Sequence[jax.Device]  # they can be compiled for and hold nothing
+  devices: Sequence[jax.Device]  # without memory or data
 
   @property
   def hosts(self) -> int:
-    """Hosts of a TPU slice, nodes of GPUs."""
+    """Number of hosts of a TPU slice, or of nodes with GPUs."""
     return len({device.process_index for device in self.devices})
 
 
 def describe(name: str) -> Target:
-  """The target of a name.
+  """Returns the target of a name such as 'v5e:2x4'.
 
   Raises:
-    ConfigError: the name says no chip or shape that there is, or what compiles for it is not installed.
+    ConfigError: the chip or shape is unknown, or its compiler is not installed.
   """
   spec = parse(name)
   if not is_installed(spec.platform):
     raise ConfigError(
-      f"target {name}: {_PACKAGES[spec.platform]}, which compiles for it, is not installed; {HOW_TO_INSTALL}"
+      f"target {name}: its compiler {_PACKAGES[spec.platform]} is not installed; {HOW_TO_INSTALL}"
     )
   if spec.chip is None:
     return Target(name, cpu_chip(spec.devices), _cpu_devices(spec))
@@ -53,26 +55,26 @@ def describe(name: str) -> Target:
 
 
 def compiler(platform: str) -> str:
-  """Name and version of the package that compiles for a platform."""
+  """Returns name and version of the package that compiles for a platform."""
   package = _PACKAGES[platform]
   return f"{package} {importlib.metadata.version(package)}"
 
 
 def _tpu_devices(name: str) -> Sequence[jax.Device]:
-  # libtpu would ask a metadata server that is not there, and refuse a second process though no chip is held.
+  # Without these libtpu would query a metadata server, and reject a second process although no chip is used.
   os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
   os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "true")
   try:
     return topologies.get_topology_desc(platform="tpu", topology_name=name).devices
-  except Exception as error:  # libtpu's own classes, whatever they are
+  except Exception as error:  # libtpu raises its own classes
     raise ConfigError(
-      f"target {name}: libtpu does not take it ({reason(error)}); give a slice that can be rented"
+      f"target {name}: libtpu does not support it ({reason(error)}); expected a slice that exists"
     ) from error
 
 
 def _gpu_devices(spec: Spec) -> Sequence[jax.Device]:
   assert spec.chip is not None
-  jax.devices()  # finds and registers the plugins that are installed
+  jax.devices()  # registers the installed plugins
   nodes = max(1, spec.devices // GPUS_OF_A_NODE)
   return topologies.get_topology_desc(
     "", platform="cuda", topology=f"{nodes}x1x{spec.devices // nodes}", target_config=spec.chip.description
@@ -83,7 +85,7 @@ def _cpu_devices(spec: Spec) -> Sequence[jax.Device]:
   devices = jax.devices("cpu")
   if len(devices) < spec.devices:
     raise ConfigError(
-      f"target {spec.name}: JAX was started with {len(devices)} CPU devices; set "
-      f"XLA_FLAGS=--xla_force_host_platform_device_count={spec.devices}"
+      f"target {spec.name}: JAX was started with {len(devices)} CPU devices; first run\n"
+      f"  export XLA_FLAGS=--xla_force_host_platform_device_count={spec.devices}"
     )
   return devices[: spec.devices]

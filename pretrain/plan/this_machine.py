@@ -1,4 +1,4 @@
-"""This machine as a chip: memory, and speeds that are measured in a second because no data sheet has them."""
+"""Describes this machine as a chip: memory, and speeds that are measured within a second."""
 
 import time
 
@@ -11,7 +11,7 @@ from pretrain.plan.dry_run import matmul_flops
 
 
 def cpu_chip(devices: int) -> Chip:
-  """The share of each of so many devices in this machine's memory and speed."""
+  """Returns one device's share of this machine's memory and speed."""
   copied = copy_bandwidth() / devices
   return Chip(
     "cpu",
@@ -28,7 +28,7 @@ def cpu_chip(devices: int) -> Chip:
 
 
 def copy_bandwidth(size: int = 1 << 26, repeats: int = 4) -> float:
-  """Bytes/s read and written by a sum over `size` bytes on the default device."""
+  """Measures bytes/s read and written by an elementwise sum over `size` bytes on the default device."""
   x = jnp.ones(size // 4, jnp.float32)
   add = jax.jit(lambda x: x + 1, donate_argnums=0)
   x = add(x).block_until_ready()

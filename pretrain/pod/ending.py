@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+import threading
 
 from data import errors
 from data.command import STOPPED
@@ -23,6 +24,14 @@ def end_process(code: int, line: str) -> None:
   with contextlib.suppress(OSError, ValueError):
     print(line if code == STOPPED else f"error: {line}", file=sys.stderr, flush=True)
   end_now(code)
+
+
+def end_later(seconds: float, code: int, line: str) -> threading.Timer:
+  """Returns a timer that ends this process in `seconds`, unless it is cancelled."""
+  timer = threading.Timer(seconds, lambda: end_process(code, line))
+  timer.daemon = True
+  timer.start()
+  return timer
 
 
 def end_now(code: int) -> None:

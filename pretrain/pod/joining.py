@@ -3,28 +3,26 @@
 import contextlib
 import ctypes
 import hashlib
-import json
+import logging
 import os
 import pathlib
 import platform
-import shutil
 import signal
 import socket
-import threading
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import jax
 import numpy as np
 
-from data import command, errors, files
-from data.buckets import mirror
-from data.errors import ConfigError
+from data import command, errors
+from data.errors import ConfigError, PeerError
 from pretrain.command import fields, flags
 from pretrain.pod import meeting
-from pretrain.pod.ending import end_process
+from pretrain.pod.ending import end_later
 from pretrain.pod.meeting import Rank
 from pretrain.pod.peers import AGAIN, BEAT, COMPARING, PATIENCE, Peers, among
+
+logger = logging.getLogger(__name__)
 
 _ROOT = pathlib.Path(__file__).parents[2]
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "grain")
@@ -39,26 +37,23 @@ def joined(arguments: flags.Arguments) -> Iterator[Peers]:
   """
   with _outliving_jax():
     rendezvous = meeting.place({name: arguments.place[name] for name in meeting.VARIABLES}, os.environ)
-    join_seconds, patience = (
-      _seconds(arguments, "join_timeout", 120),
-      _seconds(arguments, "peer_timeout", PATIENCE),
-    )
+    join_seconds = _seconds(arguments, "join_timeout", 120)
+    patience = _seconds(arguments, "peer_timeout", PATIENCE)
     if rendezvous is None:
       _initialize(join_seconds)
       peers = _meet_after_jax(join_seconds, patience)
     else:
       peers = meeting.meet(rendezvous, seconds=join_seconds, patience=patience)
     with peers.ending_together():
-      compare(peers, _facts(fields.flatten(arguments.config), arguments.workdir))
+      advice = "bring all hosts to the same commit and packages"
+      peers.compare("the program", _program(), advice, seconds=COMPARING)
+      config = fields.flatten(arguments.config) | {"--workdir": arguments.workdir}
+      peers.compare("the config", config, "start all with the same command", seconds=COMPARING)
       if rendezvous is not None:
         _initialize(join_seconds, rendezvous)
       with _bounded(join_seconds, "JAX's devices did not start"):
-        own = [jax.devices()[0].device_kind, jax.local_device_count(), _free_bytes(arguments.workdir)]
-      reports = peers.gather("devices", own, seconds=join_seconds)
-      _compare_devices(peers, reports)
-      if arguments.debug or peers.index == 0:
-        for index, (kind, number, free) in enumerate(reports):
-          print(f"{peers.name(index)}: {number} x {kind}, {free / 1e9:,.0f} GB free for {arguments.workdir}")
+        devices = {"kind": jax.devices()[0].device_kind, "number": jax.local_device_count()}
+      peers.compare("the devices", devices, "start on hosts of one kind, with all free", seconds=join_seconds)
       with among(peers):
         yield peers
     jax.distributed.shutdown()
@@ -90,11 +85,11 @@ def _outliving_jax() -> Iterator[None]:
 def _initialize(seconds: float, place: Rank | None = None) -> None:
   """Starts jax.distributed, at a place or where JAX's own detection puts it."""
   jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM from this command
-  known = {} if place is None else dict(zip(("coordinator_address", "num_processes", "process_id"), place))
+  coordinator, number, index = place or (None, None, None)
   try:
     with _bounded(seconds, "not all processes of this cluster have come"):
       jax.distributed.initialize(
-        **known, initialization_timeout=int(2 * seconds) + 1, shutdown_timeout_seconds=30
+        coordinator, number, index, initialization_timeout=int(2 * seconds) + 1, shutdown_timeout_seconds=30
       )
   except (ValueError, RuntimeError) as error:
     raise ConfigError(
@@ -104,19 +99,15 @@ def _initialize(seconds: float, place: Rank | None = None) -> None:
     ) from error
 
 
-class _bounded:
+@contextlib.contextmanager
+def _bounded(seconds: float, what: str) -> Iterator[None]:
   """Ends the process where the block, which cannot be interrupted, takes more than `seconds`."""
-
-  def __init__(self, seconds: float, what: str) -> None:
-    line = f"{what} within {seconds:.0f} s; look at the output of the other processes, then {AGAIN}"
-    self._timer = threading.Timer(seconds, end_process, (6, line))
-    self._timer.daemon = True
-
-  def __enter__(self) -> None:
-    self._timer.start()
-
-  def __exit__(self, *_) -> None:
-    self._timer.cancel()
+  line = f"{what} within {seconds:.0f} s; look at the output of the other processes, then {AGAIN}"
+  timer = end_later(seconds, PeerError.exit_code, line)
+  try:
+    yield
+  finally:
+    timer.cancel()
 
 
 def _meet_after_jax(seconds: float, patience: float) -> Peers:
@@ -128,10 +119,9 @@ def _meet_after_jax(seconds: float, patience: float) -> Peers:
     if jax.process_index() == 0:
       listener = meeting.listen()
       text = f"{_own_address()}:{listener.getsockname()[1]}".encode()
-    sent = np.zeros(256, np.uint8)
-    sent[: len(text)] = np.frombuffer(text, np.uint8)
-    heard = np.asarray(multihost_utils.process_allgather(sent)).reshape(-1, 256)[0]
-  address = heard.tobytes().rstrip(b"\0").decode()
+    sent = np.frombuffer(text.ljust(256, b"\0"), np.uint8)
+    heard = multihost_utils.broadcast_one_to_all(sent)
+  address = bytes(heard).rstrip(b"\0").decode()
   place = Rank(address, jax.process_count(), jax.process_index())
   return meeting.meet(place, seconds=seconds, patience=patience, listener=listener)
 
@@ -146,59 +136,11 @@ def _own_address() -> str:
       return socket.gethostname()
 
 
-def _facts(config: Mapping[str, Any], workdir: str) -> dict[str, Any]:
+def _program() -> dict[str, str]:
+  """Returns what this process runs: Python, packages, and a digest of the code that trains."""
   code = hashlib.sha256()
   for part in ("data", "pretrain"):
     for path in sorted((_ROOT / part).rglob("*.py")):
       code.update(path.relative_to(_ROOT).as_posix().encode() + path.read_bytes())
-  return {
-    "program": {
-      "python": platform.python_version(),
-      **command.versions(PACKAGES),
-      "code": code.hexdigest()[:12],
-    },
-    "config": {name: json.loads(json.dumps(value)) for name, value in config.items()},
-    "workdir": workdir,
-  }
-
-
-def compare(peers: Peers, facts: dict[str, Any]) -> None:
-  """Raises a ConfigError, on all processes the same, where a process differs from process 0."""
-  reports = peers.gather("what each runs", facts, seconds=COMPARING)
-  advice = {
-    "program": "bring all hosts to the same commit and packages",
-    "config": "start all with the same command",
-    "workdir": "start all with the same --workdir, on a file system that they share",
-  }
-  for index, report in enumerate(reports):
-    for what, advised in advice.items():
-      lines = _differences(report[what], reports[0][what])
-      if lines:
-        raise ConfigError(
-          f"{peers.name(index)} has another {what} than {peers.name(0)}: {'; '.join(lines[:5])}; {advised}"
-        )
-
-
-def _differences(found: Any, expected: Any) -> list[str]:
-  if not isinstance(found, dict):
-    return [] if found == expected else [f"{found} instead of {expected}"]
-  return [
-    f"{name} {found.get(name)} instead of {expected.get(name)}"
-    for name in sorted({*found, *expected})
-    if found.get(name) != expected.get(name)
-  ]
-
-
-def _compare_devices(peers: Peers, reports: list[list]) -> None:
-  for index, (kind, number, _) in enumerate(reports):
-    if [kind, number] != reports[0][:2]:
-      raise ConfigError(
-        f"{peers.name(index)} has {number} x {kind}, {peers.name(0)} {reports[0][1]} x {reports[0][0]}; "
-        "start on hosts of one kind, with all their devices free"
-      )
-
-
-def _free_bytes(workdir: str) -> int:
-  is_copied = files.is_address(workdir)
-  path = mirror.local_name(workdir, mirror.WORKDIRS) if is_copied else pathlib.Path(workdir).absolute()
-  return shutil.disk_usage(next(parent for parent in (path, *path.parents) if parent.exists())).free
+  known = {"python": platform.python_version(), "code": code.hexdigest()[:12]}
+  return known | command.versions(PACKAGES)

@@ -3,15 +3,15 @@
 Imports no JAX: it can be called before JAX is started, and a process that is missing is named.
 """
 
-import json
 import re
 import socket
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from data import errors
 from data.errors import ConfigError, PeerError
+from pretrain.pod.link import Link
 from pretrain.pod.peers import AGAIN, Peers
 
 # Flags, what JAX calls the same in the environment, and what they are.
@@ -20,7 +20,7 @@ VARIABLES = {
   "num_processes": "JAX_NUM_PROCESSES",
   "process_id": "JAX_PROCESS_ID",
 }
-_Met = tuple[list[str], dict[int, socket.socket]]  # hosts of all, connections
+_Met = tuple[list[str], dict[int, Link]]  # hosts of all, connections
 GRACE = 5.0  # seconds beyond its own time-out in which process 0 says who is missing
 _HELLO = "text encoder pretraining"  # begins the first word of a process
 
@@ -123,8 +123,7 @@ def meet(where: Rank, *, seconds: float, patience: float, listener: socket.socke
   """
   last = time.monotonic() + seconds
   if where.index == 0:
-    listener = listener or listen(int(where.coordinator.rpartition(":")[2]))
-    with listener:
+    with listener or listen(int(where.coordinator.rpartition(":")[2])) as listener:
       hosts, links = _receive(where, listener, last, seconds)
   else:
     hosts, links = _call(where, last, seconds)
@@ -132,14 +131,13 @@ def meet(where: Rank, *, seconds: float, patience: float, listener: socket.socke
 
 
 def _receive(where: Rank, listener: socket.socket, last: float, seconds: float) -> _Met:
-  hosts, links = {0: socket.gethostname()}, {}
+  hosts, links, refused = {0: socket.gethostname()}, {}, []
   problem: errors.UserError | None = None
   while len(hosts) < where.number and problem is None:
     listener.settimeout(max(0.05, last - time.monotonic()))
     try:
-      link, _ = listener.accept()
-      link.settimeout(2)  # a process says its word at once
-      word = _receive_word(link)
+      link = Link(listener.accept()[0])
+      word = link.receive(2)  # a process sends its word at once
     except TimeoutError:
       if time.monotonic() > last:
         missing = ", ".join(str(index) for index in range(where.number) if index not in hosts)
@@ -149,31 +147,31 @@ def _receive(where: Rank, listener: socket.socket, last: float, seconds: float) 
           f"own output and whether its host reaches {where.coordinator}, then {AGAIN}"
         )
       continue
-    if word.get("hello") != _HELLO:
+    if not isinstance(word, dict) or word.get("hello") != _HELLO:
       link.close()  # somebody else's
       continue
-    index = word["index"]
+    index, host = word["index"], word["host"]
     if word["number"] != where.number:
       problem = ConfigError(
-        f"process {index} ({word['host']}) was started as one of {word['number']}, process 0 as one of "
+        f"process {index} ({host}) was started as one of {word['number']}, process 0 as one of "
         f"{where.number}; give all the same --num_processes"
       )
     elif index in hosts:
       problem = ConfigError(
-        f"two processes are number {index} ({hosts[index]} and {word['host']}); give each its --process_id"
+        f"two processes are number {index} ({hosts[index]} and {host}); give each its --process_id"
       )
-    links[index if problem is None else -1 - len(links)], hosts[index] = link, word["host"]
-  answer: dict[str, Any] = {"hosts": [hosts.get(index) for index in range(where.number)]}
-  if problem is not None:
-    answer = {"problem": [problem.exit_code, str(problem)]}
+    if problem is None:
+      hosts[index], links[index] = host, link
+    else:
+      refused = [link]
   listener.close()  # JAX will listen there
-  for link in links.values():
-    link.sendall(json.dumps(answer).encode() + b"\n")
+  names = [hosts.get(index, "") for index in range(where.number)]
+  answer = {"problem": [problem.exit_code, str(problem)]} if problem else {"hosts": names}
+  for link in [*links.values(), *refused]:
+    link.send(answer)
   if problem is not None:
     raise problem
-  for link in links.values():
-    link.settimeout(None)
-  return answer["hosts"], links
+  return names, links
 
 
 def _call(where: Rank, last: float, seconds: float) -> _Met:
@@ -182,22 +180,20 @@ def _call(where: Rank, last: float, seconds: float) -> _Met:
   why = "nothing listens there"
   while time.monotonic() < last:
     try:
-      link = socket.create_connection((host.strip("[]"), int(port)), timeout=5)
-      link.sendall(json.dumps(word).encode() + b"\n")
+      link = Link(socket.create_connection((host.strip("[]"), int(port)), timeout=5))
     except OSError as error:
       why = errors.reason(error)
       time.sleep(0.2)
       continue
-    link.settimeout(max(0.0, last - time.monotonic()) + GRACE)
+    link.send(word)
     try:
-      answer = _receive_word(link)
+      answer = link.receive(max(0.0, last - time.monotonic()) + GRACE)
     except TimeoutError:
       why = "it does not answer"
       break
-    if "problem" in answer:
+    if isinstance(answer, dict) and "problem" in answer:
       raise errors.of_code(*answer["problem"])
-    if "hosts" in answer:
-      link.settimeout(None)
+    if isinstance(answer, dict) and "hosts" in answer:
       return answer["hosts"], {0: link}
     # Another program, or process 0 of a start that is ending: it may be gone soon.
     why = "what listens there is not process 0 of this run"
@@ -207,23 +203,3 @@ def _call(where: Rank, last: float, seconds: float) -> _Met:
     f"process 0 was not reached at {where.coordinator} within {seconds:.0f} s ({why}); look at its output "
     f"and at --coordinator, then {AGAIN}"
   )
-
-
-def _receive_word(link: socket.socket) -> dict:
-  """The first line of a connection as JSON; {} if it is no such line. TimeoutError: none comes."""
-  text = b""
-  while not text.endswith(b"\n") and len(text) < 1 << 20:
-    try:
-      part = link.recv(1)  # what follows the line is for `Peers`
-    except TimeoutError:
-      raise
-    except OSError:
-      return {}
-    if not part:
-      return {}
-    text += part
-  try:
-    word = json.loads(text)
-  except ValueError:
-    return {}
-  return word if isinstance(word, dict) else {}

@@ -1,1 +1,1 @@
-"""Prepared records, or a Task that feeds the run, to batches."""
+"""Turns prepared records, or a Task that feeds the run, into batches."""

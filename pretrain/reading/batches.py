@@ -1,4 +1,4 @@
-"""The batches of a run: its records, read ahead, as global arrays."""
+"""The batches of a run as global arrays, read ahead."""
 
 import concurrent.futures
 from collections.abc import Callable, Sequence
@@ -11,13 +11,15 @@ from pretrain.mesh import sharding
 from pretrain.reading.skips import Skip, position
 from pretrain.run import Run
 
-PATIENCE = 0.2  # seconds between two questions whether to stop waiting
-STEPS_AHEAD = 2  # read while the device works
-ROWS_AT_ONCE = 256  # small batches are read together: eight of 32 rows take a third of eight reads' time
+PATIENCE = 0.2  # seconds between checks for a stop while waiting
+STEPS_AHEAD = 2  # batches read while the device computes
+ROWS_AT_ONCE = (
+  256  # small batches are read together: eight of 32 rows take a third of the time of eight reads
+)
 
 
 class Batches:
-  """This process's rows of each global batch, read ahead by one thread; a function of the step."""
+  """This process's rows of each global batch, a function of the step; one thread reads ahead."""
 
   def __init__(
     self,
@@ -36,20 +38,20 @@ class Batches:
     self._read_ahead(0)
 
   def _read_ahead(self, done: int) -> None:
-    """Asks the thread for what the steps behind `done` ones take, unless it was asked."""
+    """Requests the batches after `done` steps from the thread, unless they are requested already."""
     for part in range(done // self._together, (done + STEPS_AHEAD) // self._together + 1):
       if part not in self._ahead:
         self._ahead[part] = self._pool.submit(self._read, self._first + part * self._together)
 
   def _read(self, first: int) -> list[np.ndarray]:
-    """This process's rows of each step that is read together."""
+    """Returns this process's rows for each step that is read together."""
     size = self._run.config.train.batch_size
     places = [position(step, self._skips) for step in range(first, first + self._together)]
     examples = [number for at in places for number in self._records.examples(at, size, rows=self._rows)]
     return np.split(self._records.numbered(examples), self._together)
 
   def arrives(self, step: int, is_stopping: Callable[[], bool]) -> bool:
-    """Waits for the batch of a step; False: `is_stopping` said so first."""
+    """Waits for the batch of a step; returns False if `is_stopping` returns True first."""
     self._read_ahead(step - self._first)
     reading = self._ahead[(step - self._first) // self._together]
     while not concurrent.futures.wait([reading], timeout=PATIENCE).done:
@@ -58,7 +60,7 @@ class Batches:
     return True
 
   def at(self, step: int) -> jax.Array:
-    """[batch, length] int32 global array of one step; steps are asked for in order."""
+    """Returns the batch of a step, [batch, length] int32 global array; steps must be requested in order."""
     self._read_ahead(step - self._first)
     part, place = divmod(step - self._first, self._together)
     local = self._ahead[part].result()[place]
@@ -67,7 +69,7 @@ class Batches:
     return sharding.to_global(self._run.mesh, local)
 
   def again(self, step: int) -> tuple[jax.Array, list[int]]:
-    """The batch of a step that was taken before, as `at`, and which records its rows are."""
+    """Returns the batch of an earlier step, as `at`, and the numbers of its records."""
     at, size = position(step, self._skips), self._run.config.train.batch_size
     local = self._records.batch(at, size, rows=self._rows)
     return sharding.to_global(self._run.mesh, local), self._records.examples(at, size)

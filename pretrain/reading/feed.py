@@ -1,99 +1,91 @@
-"""A run fed straight from a seqio Task or Mixture: opened, begun at a step, and what resuming it costs.
+"""Feeds a run directly from a seqio Task or Mixture: opens it, begins at a step, and estimates resuming.
 
-A child process reads the Task (`data.feed`). Its order is a function of the seed, but it has to be read from
-the beginning: to resume, the child reads again all that was trained on. Only Tasks over prepared records can
-begin at any step.
+A child process reads the Task (`data.feed`). Its order is a function of the seed, but it must be read from
+the beginning: to resume, the child reads everything again that was trained on. Only Tasks over prepared
+records can begin at any step.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
-
-from ml_collections import ConfigDict
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from data import manifest, progress, vocabulary
 from data.errors import ConfigError, DataError
 from data.feed.client import FedRecords, Feed, HeldoutBlocks
 from pretrain.listener import Listener
+from pretrain.reading.opened import Prepared
 from pretrain.reading.skips import Skip, position
+from pretrain.settings.run import ReadingSettings
 
-# Fields of `config.data` that the child reads by flags of the same names.
+logger = logging.getLogger(__name__)
+
+# Fields of `config.data` that the child has as flags of the same names.
 _FLAGS = ("module", "text_field", "tfds_directory", "vocabulary", "packing", "length")
 
 
-class Fed(NamedTuple):
-  """A feed that has found its Task, and what is known of it before it is read."""
-
-  train: FedRecords
-  heldout: HeldoutBlocks | None  # None if the config evaluates nothing
-  vocabulary: str  # its directory
-  digests: dict[str, Any]  # a checkpoint remembers them: the vocabulary's, and `Stream.facts` under 'feed'
-  description: dict[str, Any]  # for the model card
-
-
-def open(config: ConfigDict, *, download: bool = False) -> Fed:
+def open(settings: ReadingSettings, *, download: bool = False) -> Prepared:
   """Starts the child that reads the Task of a config; it takes about ten seconds to import TensorFlow.
 
   Raises:
-    ConfigError: no vocabulary is named where one is needed, or the packing is not that of the Task.
-    DataError: the Task cannot be read, has other ids, or has no split to evaluate on.
+    ConfigError: a vocabulary is needed but not named, or the packing is not the Task's.
+    DataError: the Task cannot be read, has other ids, or has no split for evaluation.
   """
-  number = config.train.batch_size * config.train.eval_batches
-  flags = [f"--{name}={config.data[name]}" for name in _FLAGS if config.data[name] != ""]
-  flags += [f"--seed={config.seed}", f"--batch_size={config.train.batch_size}", f"--heldout={number}"]
-  feed = Feed(config.data.source, flags + ["--download"] * download)
+  number = settings.batch_size * settings.eval_batches
+  flags = [f"--{name}={value}" for name in _FLAGS if (value := getattr(settings.data, name)) != ""]
+  flags += [f"--seed={settings.seed}", f"--batch_size={settings.batch_size}", f"--heldout={number}"]
+  feed = Feed(settings.data.source, flags + ["--download"] * download)
   try:
-    return _opened(config, feed, is_evaluated=number > 0)
+    return _opened(settings, feed, is_evaluated=number > 0)
   except BaseException:
     feed.close()
     raise
 
 
-def _opened(config: ConfigDict, feed: Feed, *, is_evaluated: bool) -> Fed:
+def _opened(settings: ReadingSettings, feed: Feed, *, is_evaluated: bool) -> Prepared:
   said = feed.described
   if is_evaluated and not len(feed.heldout):
-    there = f"none of its splits can be evaluated on ({', '.join(said['splits'])}); name one 'validation' in"
+    there = f"no split for evaluation among {', '.join(said['splits'])}; add a split 'validation' to"
     if said["heldout"]:
-      there = f"its split {said['heldout']!r}, which is evaluated on, gives no block; put text into it in"
+      there = f"its split {said['heldout']!r} for evaluation gives no block; add text to it in"
     raise DataError(
-      f"{feed.source}: {there} the Task, or train without evaluation (--config.train.eval_batches=0)"
+      f"{feed.source}: {there} the Task, or train without evaluation\n  --config.train.eval_batches=0"
     )
   loaded = vocabulary.load(said["vocabulary"])
   words = manifest.VocabularyInfo(
     loaded.kind, loaded.cased, loaded.size, loaded.digest, dataclasses.asdict(loaded.special_ids)
   )
-  return Fed(
-    train=FedRecords(feed, batch_size=config.train.batch_size, words=words),
-    heldout=HeldoutBlocks(feed.heldout, words) if is_evaluated else None,
+  return Prepared(
+    directory="",
     vocabulary=said["vocabulary"],
+    train=FedRecords(feed, batch_size=settings.batch_size, words=words),
+    heldout=HeldoutBlocks(feed.heldout, words) if is_evaluated else None,
     digests={"vocabulary_digest": words.digest, "feed": feed.facts},
-    description={"source": feed.source, "packing": said["packing"], "length": config.data.length},
+    description={"source": feed.source, "packing": said["packing"], "length": settings.data.length},
   )
 
 
-def begin(
-  config: ConfigDict, records: FedRecords, saved: Mapping[str, Any], log: Callable[[str], None]
-) -> None:
+def begin(settings: ReadingSettings, records: FedRecords, saved: Mapping[str, Any]) -> None:
   """Begins to read where a checkpoint's meta says, `{}` of a new run: at its first batch.
 
-  One line says how fast the child reads, and what resuming costs now and at the end. ConfigError: it would
-  take longer than `data.skip_hours`.
+  Logs the child's speed, and the time that resuming takes now and at the end. ConfigError: it would take
+  longer than `data.skip_hours`.
   """
   batch, digest = saved.get("feed_read", (0, ""))
   speed = records.begin(batch, digest)
-  rate = speed["blocks_per_second"] * config.data.length
-  line = f"Feed: {config.data.source}, {rate:,.0f} tokens/s by one child process; "
+  rate = speed["blocks_per_second"] * settings.data.length
+  line = f"Feed: {settings.data.source}, {rate:,.0f} tokens/s by one child process; "
   if records.feed.facts["records"]:
-    log(line + "it resumes at any step at once")
+    logger.info(line + "it resumes at any step at once")
   else:
-    log(line + _cost(config, batch, **speed))
+    logger.info(line + _cost(settings, batch, **speed))
 
 
 class FeedMark(Listener):
-  """Tells each checkpoint what was read before it, so that a resumed feed can be held against that."""
+  """Records in each checkpoint what was read, so that a resumed feed can be compared."""
 
   def __init__(self, records: FedRecords, skips: Sequence[Skip]) -> None:
-    """`skips` are the batches that the run leaves out."""
+    """`skips` are the batches that the run skips."""
     self._records, self._skips = records, skips
 
   def saving(self, step: int) -> dict[str, Any]:
@@ -101,28 +93,28 @@ class FeedMark(Listener):
     return {"feed_read": self._records.mark(position(step, self._skips))}
 
 
-def _cost(config: ConfigDict, batch: int, *, blocks_per_second: float, read: int) -> str:
+def _cost(settings: ReadingSettings, batch: int, *, blocks_per_second: float, read: int) -> str:
   """Returns the time that beginning at a batch takes, and at the last step; ConfigError: see `begin`.
 
-  `blocks_per_second` and `read`, the batches read so far, are those of `data.feed.__main__.batches`.
+  `blocks_per_second`, and `read`, the batches read so far, come from `data.feed.__main__.batches`.
   """
-  seconds = config.train.batch_size / blocks_per_second  # of reading a batch
-  limit = config.data.skip_hours * 3600
-  now, at_end = max(0, batch - read) * seconds, config.train.total_steps * seconds
+  seconds = settings.batch_size / blocks_per_second  # of reading a batch
+  limit = settings.data.skip_hours * 3600
+  now, at_end = max(0, batch - read) * seconds, settings.total_steps * seconds
   if now > limit:
     raise ConfigError(
-      f"data.skip_hours={config.data.skip_hours:g}: to resume at step {batch:,}, {config.data.source} would "
-      f"be read again for {progress.duration(now)} first; allow that with "
-      f"--config.data.skip_hours={_hours(now)}, or prepare records, which resume at once, for a new run "
-      "(python -m data.prepare)"
+      f"data.skip_hours={settings.data.skip_hours:g}: to resume at step {batch:,}, {settings.data.source} "
+      f"would be read again for {progress.duration(now)} first; allow it, or start a new run on "
+      f"prepared records, which resume at once (python -m data.prepare)\n"
+      f"  --config.data.skip_hours={_hours(now)}"
     )
   line = f"reading the {batch:,} batches before again takes {progress.duration(now)} more; " if batch else ""
-  line += f"resuming at step {config.train.total_steps:,} would read for {progress.duration(at_end)} first"
+  line += f"resuming at step {settings.total_steps:,} would read for {progress.duration(at_end)} first"
   if at_end > limit:
     line += f", which needs --config.data.skip_hours={_hours(at_end)}"
   return line
 
 
 def _hours(seconds: float) -> str:
-  """Returns a number of hours to type that is a quarter more than was measured."""
+  """Returns the measured hours plus a quarter, as a number to type."""
   return f"{max(0.01, seconds * 1.25 / 3600):.2g}"

@@ -1,4 +1,4 @@
-"""The mixture of a config: its sources found, compared with each other, and opened at their rates."""
+"""Finds the sources of a config's mixture, compares them, and opens them at their rates."""
 
 import dataclasses
 import decimal
@@ -11,8 +11,6 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from data import files, manifest, vocabulary
 from data.buckets import copies
 from data.errors import ConfigError, DataError
@@ -20,42 +18,43 @@ from data.files import short_names
 from data.mixture import MixedRecords, Mixture, source_seed
 from data.records import PackedRecords
 from pretrain.settings import mixture
+from pretrain.settings.run import ReadingSettings
 
-_DIGITS = 20  # of a rate with a temperature
+_DIGITS = 20  # precision of a rate with a temperature
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
   """One directory of prepared records in a mixture."""
 
-  name: str  # of no other source; letters, digits and '_'
-  written: str  # the directory as the config has it
-  directory: str  # where its files are; of an address the copy
+  name: str  # unique; letters, digits and '_'
+  written: str  # the directory as written in the config
+  directory: str  # where its files are; for an address the local copy
   content: manifest.Manifest
-  rates: list[Fraction]  # in each stage; those of a stage add up to 1
+  rates: list[Fraction]  # in each stage; the rates of a stage add up to 1
   share: Fraction  # of the rows of the whole run
 
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-  """The sources of a mixture, all of one vocabulary, length and packing."""
+  """The sources of a mixture, all with the same vocabulary, length and packing."""
 
   steps: list[int]  # where each stage begins
   sources: list[Source]  # in the order in which they first appear
 
   @property
   def directory(self) -> str:
-    """Where the first source's files are; its vocabulary is that of all."""
+    """The first source's directory; all sources have its vocabulary."""
     return self.sources[0].directory
 
   @property
   def manifest(self) -> manifest.Manifest:
-    """The manifest of the first source; its vocabulary, length and packing are those of all."""
+    """The first source's manifest; all sources have its vocabulary, length and packing."""
     return self.sources[0].content
 
   @property
   def digests(self) -> dict[str, Any]:
-    """JSON values that a checkpoint remembers, as `prepared.digests_of`.
+    """JSON values that are stored in checkpoints, as `prepared.digests_of`.
 
     'mixture' has a [step, [[name, sha256 of the records, rate as 'a/b'], ...]] for each stage.
     """
@@ -66,7 +65,7 @@ class Found:
     return {"vocabulary_digest": self.manifest.vocabulary.digest, "mixture": stages}
 
   def describe(self) -> dict[str, Any]:
-    """Returns what the text is, as `prepared.describe`: sums, and 'sources' with what each adds."""
+    """Describes the text like `prepared.describe`: sums, and 'sources' with the part of each."""
     sources = [
       {
         "name": source.name,
@@ -83,24 +82,26 @@ class Found:
     same = {"packing": self.manifest.packing, "length": self.manifest.length}
     return {"source": "", **same, **sums, "sources": sources}
 
-  def train(self, config: ConfigDict) -> MixedRecords:
+  def train(self, settings: ReadingSettings) -> MixedRecords:
     """Opens the training records: every source in its own order, every stage from its step on."""
-    firsts = [step * config.train.batch_size for step in self.steps]
+    firsts = [step * settings.batch_size for step in self.steps]
     rates = [[source.rates[at] for source in self.sources] for at in range(len(firsts))]
-    return self._open(config, "train", Mixture(list(zip(firsts, rates))), fraction=config.data.fraction)
+    return self._open(settings, "train", Mixture(list(zip(firsts, rates))), fraction=settings.data.fraction)
 
-  def heldout(self, config: ConfigDict) -> MixedRecords:
+  def heldout(self, settings: ReadingSettings) -> MixedRecords:
     """Opens the held-out records, which come at the shares of the whole run."""
-    return self._open(config, "heldout", Mixture([(0, [source.share for source in self.sources])]))
+    return self._open(settings, "heldout", Mixture([(0, [source.share for source in self.sources])]))
 
-  def _open(self, config: ConfigDict, split: str, order: Mixture, *, fraction: float = 1.0) -> MixedRecords:
+  def _open(
+    self, settings: ReadingSettings, split: str, order: Mixture, *, fraction: float = 1.0
+  ) -> MixedRecords:
     opened = {
       source.name: PackedRecords(
         source.directory,
         split=split,
-        length=config.data.length,
+        length=settings.data.length,
         # By content: a directory may be moved, and two sources never share an order.
-        seed=source_seed(config.seed, _digest(source)),
+        seed=source_seed(settings.seed, _digest(source)),
         fraction=fraction,
         content=source.content,
       )
@@ -109,39 +110,38 @@ class Found:
     return MixedRecords(opened, order, shares=[source.share for source in self.sources])
 
 
-def find(config: ConfigDict, *, only: Collection[str] = ()) -> Found:
+def find(settings: ReadingSettings, *, only: Collection[str] = ()) -> Found:
   """Finds the sources of a config's mixture, after it has fetched those of addresses.
 
-  Of an address `only` some files are fetched, where names are given.
+  With `only`, just these files of an address are downloaded.
 
   Raises:
-    ConfigError: the text of the mixture is wrong.
-    DataError: a source is not there, has no records to train on, has other ids or other blocks than the
-      first, or the same records as another.
+    ConfigError: the text of the mixture is malformed.
+    DataError: a source is missing or empty, has other ids or blocks than the first, or equals another.
   """
   try:
-    stages = mixture.stages(config.data)
+    stages = mixture.stages(vars(settings.data))
   except ValueError as error:
     raise ConfigError(
-      f"data.stages={config.data.stages}, data.mixture={config.data.mixture}: {error}"
+      f"data.stages={settings.data.stages}, data.mixture={settings.data.mixture}: {error}"
     ) from error
   written = list(dict.fromkeys(source.directory for stage in stages for source in stage.sources))
   places = [_fetched(directory, only) for directory in written]
   contents = dict(zip(written, map(manifest.read, places)))
-  _refuse_unlike(contents, config.data.vocabulary)
+  _refuse_unlike(contents, settings.data.vocabulary)
   rates = {directory: [Fraction(0)] * len(stages) for directory in written}
   for at, stage in enumerate(stages):
     sizes = [
       _tempered(
         Fraction(contents[source.directory].splits["train"].records) if source.rate is None else source.rate,
-        config.data.temperature,
+        settings.data.temperature,
       )
       for source in stage.sources
     ]
     for source, size in zip(stage.sources, sizes):
       rates[source.directory][at] = size / sum(sizes)
   steps = [stage.step for stage in stages]
-  total = max(config.train.total_steps, steps[-1] + 1)
+  total = max(settings.total_steps, steps[-1] + 1)
   lengths = [end - step for step, end in zip(steps, [*steps[1:], total])]
   sources = [
     Source(
@@ -168,7 +168,7 @@ def _fetched(directory: str, only: Collection[str]) -> str:
 
 
 def _names(contents: dict[str, manifest.Manifest]) -> list[str]:
-  """Returns a name for each directory, as names of metrics may be: a seqio Task's, else a short end of it."""
+  """Returns a name for each directory that is valid in metrics: a Task's, or a short part of its path."""
   ends = short_names([*map(pathlib.Path, contents)])
   sources = [str(made.settings.get("source", "")) for made in contents.values()]
   called = [
@@ -185,7 +185,7 @@ def _names(contents: dict[str, manifest.Manifest]) -> list[str]:
 
 
 def _tempered(rate: Fraction, temperature: float) -> Fraction:
-  """Returns rate**(1 / temperature), the same on every machine, which floats do not promise."""
+  """Returns rate**(1 / temperature) by decimals, because floats may differ between machines."""
   if not temperature or temperature == 1:
     return rate
   with decimal.localcontext(prec=_DIGITS):
@@ -193,17 +193,20 @@ def _tempered(rate: Fraction, temperature: float) -> Fraction:
 
 
 def _refuse_unlike(contents: dict[str, manifest.Manifest], named: str) -> None:
-  """Raises DataError for sources that cannot be rows of one batch, have no rows, or are the same."""
+  """Raises DataError for sources that cannot share batches, are empty, or are equal."""
   (first, expected), *_ = contents.items()
   owners: dict[str, str] = {}
   asked = files.read_json(os.path.join(named, vocabulary.NAME)).get("digest") if named else None
   if asked and asked != expected.vocabulary.digest:
     raise DataError(
-      f"{first} was prepared with another vocabulary than data.vocabulary={named}; leave that empty"
+      f"{first} was prepared with another vocabulary than data.vocabulary={named}; leave that field empty\n"
+      "  --config.data.vocabulary="
     )
   for directory, made in contents.items():
     if not made.splits["train"].records:
-      raise DataError(f"{directory} has no train records; prepare it again from more text, or leave it out")
+      raise DataError(
+        f"{directory} has no training records; prepare it again from more text, or leave it out"
+      )
     facts = (
       ("vocabulary", made.vocabulary.digest, expected.vocabulary.digest),
       ("length", made.length, expected.length),
@@ -215,8 +218,8 @@ def _refuse_unlike(contents: dict[str, manifest.Manifest], named: str) -> None:
         values = f"{str(found)[:12]}, {str(of_first)[:12]}"
         raise DataError(
           f"{directory} was prepared with another {flag} than {first} ({values}); "
-          f"prepare it again with --{flag}={value}"
+          f"prepare it again with\n  --{flag}={value}"
         )
     same = owners.setdefault(manifest.records_digest(made), directory)
     if same != directory:
-      raise DataError(f"{directory} and {same} hold the same records; name one of them")
+      raise DataError(f"{directory} and {same} have the same records; use one of them")

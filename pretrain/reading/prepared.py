@@ -1,120 +1,126 @@
-"""Prepared records for a config: found, or made by `data.prepare` in a child process.
+"""Finds the prepared records of a config, or makes them by `data.prepare` in a child process.
 
-The trainer itself never imports TensorFlow or seqio; what needs them runs in that child and ends.
+The trainer never imports TensorFlow or seqio; the child imports them if needed, and ends.
 """
 
 import dataclasses
+import logging
 import os
 import re
 import shlex
 from collections.abc import Collection
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from data import child, errors, files, manifest, seqio_tasks, sources, vocabulary
 from data.buckets import copies
 from data.command import run_child
 from data.errors import DataError, UserError
-from data.feed.client import FedRecords
 from data.prepare import from_config
-from data.records import HeldoutRecords, PackedRecords, TrainingRecords
+from data.records import HeldoutRecords, PackedRecords
 from pretrain.corruption.masking import TokenIds
 from pretrain.reading import feed, mixed
+from pretrain.reading.opened import Prepared, tokens_of
 from pretrain.settings import mixture
 from pretrain.settings.feed import is_fed
+from pretrain.settings.run import DataFields, ReadingSettings
+
+logger = logging.getLogger(__name__)
+
+_DOWNLOAD = "  --download  # downloads and prepares it here\n"
 
 
-def records_directory(config: ConfigDict, *, only: Collection[str] = ()) -> str:
+def records_directory(settings: ReadingSettings, *, only: Collection[str] = ()) -> str:
   """Where the prepared records of a config are, or would be; those of an address are fetched first.
 
-  Of these `only` some files, where names are given. DataError: there are none at the address.
+  With `only`, just these files are downloaded. DataError: there are no records at the address.
   """
-  directory = from_config.directory(config.data.to_dict(), vocab_size=config.model.vocab_size)
+  directory = from_config.directory(vars(settings.data), vocab_size=settings.vocab_size)
   if not files.is_address(directory):
     return directory
   return str(copies.records(directory, flag="data.directory", only=only))
 
 
-def ensure_records(config: ConfigDict, *, download: bool) -> str:
+def ensure_records(settings: ReadingSettings, *, download: bool) -> str:
   """Makes the records a config names unless they are there; returns their directory, a mixture's first.
 
-  Raises DataError where the source is not there (the line names the two commands that mend it) or its text
-  cannot be used. The errors of data.prepare are raised again, the flags they name as fields of the config.
+  DataError: the source is not on this machine (the message lists the commands that help), or its text cannot
+  be used. Errors of data.prepare are raised again, with config fields in place of flags.
   """
-  if is_fed(config.data):
+  if is_fed(vars(settings.data)):
     if download:
-      feed.open(config, download=True).train.close()
+      feed.open(settings, download=True).close()
     return ""
-  if mixture.is_asked(config.data):
-    return mixed.find(config).directory
-  directory = records_directory(config)
+  if mixture.is_asked(vars(settings.data)):
+    return mixed.find(settings).directory
+  directory = records_directory(settings)
   if os.path.exists(os.path.join(directory, manifest.NAME)):
-    refuse_other_text(config, directory)
+    refuse_other_text(settings.data, directory)
     return directory
-  command = from_config.command(config.data.to_dict(), vocab_size=config.model.vocab_size, output=directory)
-  print(f"No records in {directory} yet; preparing them from {config.data.source}", flush=True)
+  command = from_config.command(vars(settings.data), vocab_size=settings.vocab_size, output=directory)
+  logger.info(f"No records in {directory} yet; preparing them from {settings.data.source}")
   code, reason = run_child(command + ["--download"] * download, relay=True)
   if code == 0:
     return directory
   reason = from_config.with_fields(reason)
   where = (
-    f"no records in {directory}, and data.source={config.data.source!r} cannot be prepared here ({reason})"
+    f"no records in {directory}, and data.source={settings.data.source!r} cannot be prepared here ({reason})"
   )
-  is_name = re.match("(tfds|seqio):", config.data.source)  # files that are not here cannot be downloaded
-  if code == DataError.exit_code and is_name and not _is_there(config):
+  is_name = re.match("(tfds|seqio):", settings.data.source)  # files that are not here cannot be downloaded
+  if code == DataError.exit_code and is_name and not _is_there(settings.data):
     shown = shlex.join(["python", *command[1:]])
-    raise DataError(
-      f"{where}; run `{shown} --download` where that text can be had, or train on the documentation of "
-      f"the installed packages with --config.data.source=installed_docs"
+    raise DataError(  # the child's own ways out, after ';', are among these
+      f"{where}: {reason.partition(';')[0]}\n{_DOWNLOAD * (not download)}"
+      "  --config.data.source=installed_docs  # trains on documentation of installed packages instead\n"
+      f"  {shown} --download  # on another machine; then copy the --output folder here"
     )
-  raise errors.of_code(code, where, otherwise=DataError)
+  raise errors.of_code(code, f"{where} ({reason})", otherwise=DataError)
 
 
-def ensure_tasks(config: ConfigDict, *, download: bool) -> str:
+def ensure_tasks(settings: ReadingSettings, *, download: bool) -> str:
   """Makes the records of every Task of a seqio Mixture unless they are there.
 
   Returns the mixture of their directories, 'DIR:RATE,DIR:RATE', for `data.mixture`. Errors are those of
   `seqio_tasks.rates` and `ensure_records`.
   """
-  data = config.data
+  data = settings.data
   try:
-    name, given = mixture.seqio_name(data), {"module": data.module, "tfds_directory": data.tfds_directory}
-    pairs = child.call(seqio_tasks.rates, relay=download, name=name, download=download, **given)
+    fields = {"name": mixture.seqio_name(vars(data)), "module": data.module, "download": download}
+    pairs = child.call(seqio_tasks.rates, relay=download, tfds_directory=data.tfds_directory, **fields)
   except UserError as error:
     reason = from_config.with_fields(str(error))
     raise type(error)(reason.replace("--mixture=", "--config.data.mixture=")) from error
   parts = []
   for task, rate in pairs:
-    alone = ConfigDict(config.to_dict())
-    alone.data.update({"mixture": "", "source": f"{mixture.SEQIO}{task}"})
+    source = dataclasses.replace(data, mixture="", source=f"{mixture.SEQIO}{task}")
+    alone = dataclasses.replace(settings, data=source)
     parts.append(f"{ensure_records(alone, download=download)}:{rate!r}")
   return ",".join(parts)
 
 
-def refuse_other_text(config: ConfigDict, directory: str) -> None:
+def refuse_other_text(data: DataFields, directory: str) -> None:
   """Raises DataError where the finished records in a directory are not of the text or vocabulary named.
 
-  A source without files, such as the default, names no text. Files that are gone are not compared.
+  A source without files, such as the default, is not compared; nor are files that are gone.
   """
-  data, made = config.data, manifest.read(directory)
+  made = manifest.read(directory)
   shown = data.directory or directory  # rather than the copy of an address
   since = os.path.getmtime(os.path.join(directory, manifest.NAME))
   differs = {"source": _other_source(data.source, made, since=since)}
-  # Of a vocabulary that is named the digest alone is read: the trainer has no use for its model.
+  # Only the digest of the named vocabulary is read, because the trainer does not use its model.
   digest = files.read_json(os.path.join(data.vocabulary, vocabulary.NAME)).get("digest")
-  of_text = [(name, data.source and data[name]) for name in ("text_field", "clean")]
+  of_text = [(name, data.source and getattr(data, name)) for name in ("text_field", "clean")]
   for name, asked in (*of_text, ("vocabulary", digest)):
-    stored = made.settings.get(name, "")  # older records know no `clean`
+    stored = made.settings.get(name, "")  # older records have no `clean`
     if asked and asked != stored:
       differs[name] = f"made with {name}={stored}, not {asked}"
   differs = {name: line for name, line in differs.items() if line}
   if differs:
     empty = " ".join(f"--config.data.{name}=" for name in differs)
     raise DataError(
-      f"records in {shown}: {'; '.join(differs.values())}; train on them as they are ({empty} "
-      f"--config.data.directory={shlex.quote(shown)}), or prepare the text anew, in another folder "
-      f"(--config.data.directory={shlex.quote(shown + '_2')}) or there (rm -r {shlex.quote(shown)})"
+      f"records in {shown}: {'; '.join(differs.values())}\n"
+      f"  {empty} --config.data.directory={shlex.quote(shown)}  # trains on them as they are\n"
+      f"  --config.data.directory={shlex.quote(shown + '_2')}  # prepares the text in another folder\n"
+      f"  rm -r {shlex.quote(shown)}  # then the same command prepares the text there"
     )
 
 
@@ -126,13 +132,13 @@ def _other_source(source: str, made: manifest.Manifest, *, since: float) -> str:
   if source != there and sources.have_changed(source, made.input_digest, since=0.0) is not False:
     return f"prepared from {there}, not from data.source={source}"
   if sources.have_changed(source, made.input_digest, since=since):
-    return f"the files of data.source={source} changed since (names, sizes or content)"
+    return f"the files of data.source={source} have changed (names, sizes or content)"
   return ""
 
 
-def _is_there(config: ConfigDict) -> bool:
+def _is_there(data: DataFields) -> bool:
   """Whether the source can be read without a download, as far as names tell."""
-  request = sources.Request(config.data.source, tfds_directory=config.data.tfds_directory)
+  request = sources.Request(data.source, tfds_directory=data.tfds_directory)
   try:
     sources.check(request)
   except UserError:
@@ -140,94 +146,57 @@ def _is_there(config: ConfigDict) -> bool:
   return True
 
 
-@dataclasses.dataclass(frozen=True)
-class Prepared:
-  """The prepared records of a run, open to be read."""
-
-  directory: str  # a mixture's first; '' of a feed
-  vocabulary: str  # directory of the vocabulary
-  train: TrainingRecords
-  heldout: HeldoutRecords | None  # None if the config evaluates nothing
-  tokens: TokenIds
-  digests: dict[str, Any]  # what `digests_of` or a mixture gives; a checkpoint remembers them
-  description: dict[str, Any]  # what `describe` gives, for the model card
-
-  def close(self) -> None:
-    """Ends the child process of a feed."""
-    if isinstance(self.train, FedRecords):
-      self.train.close()
-
-
-def open(config: ConfigDict) -> Prepared:
+def open(settings: ReadingSettings) -> Prepared:
   """Opens the records that a config names; DataError where they are not there, damaged or do not fit it."""
-  if is_fed(config.data):
-    return _fed(config)
-  if mixture.is_asked(config.data):
-    mix = mixed.find(config)
+  if is_fed(vars(settings.data)):
+    return feed.open(settings)
+  if mixture.is_asked(vars(settings.data)):
+    mix = mixed.find(settings)
     return Prepared(
       directory=mix.directory,
       vocabulary=_vocabulary(mix.directory),
-      train=mix.train(config),
-      heldout=mix.heldout(config) if config.train.eval_batches else None,
-      tokens=_tokens(mix.manifest.vocabulary),
+      train=mix.train(settings),
+      heldout=mix.heldout(settings) if settings.eval_batches else None,
       digests=mix.digests,
       description=mix.describe(),
     )
-  directory = records_directory(config)
+  directory = records_directory(settings)
   content = manifest.read(directory)
 
   def split(name: str, **options) -> PackedRecords:
     return PackedRecords(
-      directory, split=name, length=config.data.length, seed=config.seed, content=content, **options
+      directory, split=name, length=settings.data.length, seed=settings.seed, content=content, **options
     )
 
   return Prepared(
     directory=directory,
     vocabulary=_vocabulary(directory),
-    train=split("train", fraction=config.data.fraction),
-    heldout=split("heldout") if config.train.eval_batches else None,
-    tokens=_tokens(content.vocabulary),
+    train=split("train", fraction=settings.data.fraction),
+    heldout=split("heldout") if settings.eval_batches else None,
     digests=digests_of(content),
     description=describe(content),
   )
 
 
-def _fed(config: ConfigDict) -> Prepared:
-  opened = feed.open(config)
-  return Prepared(
-    directory="",
-    vocabulary=opened.vocabulary,
-    train=opened.train,
-    heldout=opened.heldout,
-    tokens=_tokens(opened.train.vocabulary),
-    digests=opened.digests,
-    description=opened.description,
-  )
-
-
-def open_heldout(config: ConfigDict) -> tuple[HeldoutRecords, str]:
+def open_heldout(settings: ReadingSettings) -> tuple[HeldoutRecords, str]:
   """Opens the held-out records of a config alone, and returns them with their directory, or a feed's Task."""
-  if is_fed(config.data):
-    opened = feed.open(config)
-    opened.train.close()
+  if is_fed(vars(settings.data)):
+    opened = feed.open(settings)
+    opened.close()
     if opened.heldout is None:
-      raise DataError(f"{config.data.source} was trained on without held-out blocks (train.eval_batches=0)")
-    return opened.heldout, config.data.source
-  if mixture.is_asked(config.data):
-    mix = mixed.find(config)
-    return mix.heldout(config), mix.directory
-  directory = records_directory(config)
+      raise DataError(f"{settings.data.source} was trained on without held-out blocks (train.eval_batches=0)")
+    return opened.heldout, settings.data.source
+  if mixture.is_asked(vars(settings.data)):
+    mix = mixed.find(settings)
+    return mix.heldout(settings), mix.directory
+  directory = records_directory(settings)
   # Held-out records are read in the order of the files, which no seed changes.
-  return PackedRecords(directory, split="heldout", length=config.data.length, seed=0), directory
+  return PackedRecords(directory, split="heldout", length=settings.data.length, seed=0), directory
 
 
 def token_ids(directory: str) -> TokenIds:
   """Special ids and size of the vocabulary of prepared records, where nothing else of them is needed."""
-  return _tokens(manifest.read(directory).vocabulary)
-
-
-def _tokens(words: manifest.VocabularyInfo) -> TokenIds:
-  return TokenIds(**words.special_ids, vocab_size=words.size)
+  return tokens_of(manifest.read(directory).vocabulary)
 
 
 def _vocabulary(directory: str) -> str:
@@ -235,8 +204,8 @@ def _vocabulary(directory: str) -> str:
 
 
 def digests_of(content: manifest.Manifest) -> dict[str, str]:
-  """sha256 of the vocabulary, of all shards, held-out ones too, and of what the manifest says of both."""
-  # Without where the text came from: the same records may be made of a source that has moved.
+  """Returns the sha256 of the vocabulary, of all shards, and of the manifest's facts about both."""
+  # Without the source's path, because a source may be moved.
   said = dataclasses.asdict(content)
   said = {name: said[name] for name in ("vocabulary", "length", "packing", "dtype", "max_id", "splits")}
   return {
@@ -247,9 +216,9 @@ def digests_of(content: manifest.Manifest) -> dict[str, str]:
 
 
 def describe(content: manifest.Manifest) -> dict[str, Any]:
-  """What the text is as it was prepared, which a config only asks for: JSON values.
+  """Describes the prepared text as JSON values.
 
-  'length' is in tokens, 'documents' counts held-out text too; 'tokens' and 'records' are those to train on.
+  'length' is in tokens, 'documents' counts held-out text too; 'tokens' and 'records' are for training.
   """
   train = content.splits["train"]
   return {

@@ -1,24 +1,24 @@
-"""Batches that a run leaves out, and where it reads on."""
+"""Batches that a run skips, and the resulting position in the data."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 
 class Skip(NamedTuple):
-  """Batches that were left out: from update number `at` on, data is taken from so many batches further on."""
+  """Skipped batches: from update `at` on, data is read `batches` batches further on."""
 
   at: int  # updates done
   batches: int
-  spike: int  # the step whose loss it was
+  spike: int  # the step of the loss spike
   loss: float
   zscore: float
 
 
 def position(step: int, skips: Sequence[Skip]) -> int:
-  """Which batch of the data the update after `step` updates takes; without skips `step`."""
+  """Returns the number of the data batch for the update after `step` updates; without skips `step`."""
   return step + sum(skip.batches for skip in skips if skip.at <= step)
 
 
 def known_skips(saved: Mapping[str, Any]) -> tuple[Skip, ...]:
-  """The skips that a checkpoint's meta knows of."""
+  """Returns the skips in a checkpoint's meta."""
   return tuple(Skip(*skip) for skip in saved.get("spikes", {}).get("skips", []))

@@ -1,1 +1,1 @@
-"""One page about a run, or about several beside each other, that needs nothing but itself to be read."""
+"""One self-contained HTML page about a run, or about several side by side."""

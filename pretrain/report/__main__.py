@@ -1,9 +1,10 @@
-"""One page about runs: `python -m pretrain.report WORKDIR [WORKDIR...]`.
+"""Writes one HTML page about runs: `python -m pretrain.report WORKDIR [WORKDIR...]`.
 
 `--help` lists the flags. Exit codes are those of data/errors.py.
 """
 
 import argparse
+import logging
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -13,36 +14,40 @@ from data.command import Parser
 from data.errors import ConfigError, UserError
 from pretrain.command import kept_memory
 
+logger = logging.getLogger(__name__)
+
 _MOST_RUNS = 20
 _EPILOG = """\
-The page needs no network and no JavaScript. It has the config, curves, held-out text as the newest checkpoint
-sees it, reports found in the workdirs (those of pretrain.probe and of fine-tuning), events and environment.
+The page needs no network and no JavaScript. It shows the config, curves, predictions of a checkpoint on
+held-out text, reports in the workdirs (of pretrain.probe and of fine-tuning), events and environment.
 
   python -m pretrain.report runs/coco_lm_tiny
   python -m pretrain.report runs/a runs/b --tables=ab_probe --output=a_and_b.html
 
-Exit codes: 0 finished; 2 flags; 3 a workdir that holds no run; 5 storage.
+Exit codes: 0 finished; 2 flags; 3 a workdir without a run; 5 storage.
 """
 
 
 def parser() -> Parser:
-  """Flags of the command."""
+  """Returns the parser of the command's flags."""
   made = Parser(
     prog="python -m pretrain.report",
-    description="Writes one HTML page about a run, or about several beside each other.",
+    description="Writes one HTML page about a run, or about several side by side.",
     epilog=_EPILOG,
   )
-  made.add_argument("workdirs", nargs="+", metavar="WORKDIR", help="of a run, finished or not")
+  made.add_argument("workdirs", nargs="+", metavar="WORKDIR", help="workdir of a run, finished or not")
   made.add_argument(
-    "--output", default="", help="the HTML file; default: WORKDIR/report.html, of several comparison.html"
+    "--output",
+    default="",
+    help="HTML file to write; default: WORKDIR/report.html, for several runs comparison.html",
   )
   made.add_argument(
-    "--examples", type=int, default=3, help="held-out blocks to show; 0: none, nothing is run"
+    "--examples", type=int, default=3, help="held-out blocks to show; 0: none, and no model is run"
   )
   made.add_argument(
-    "--over", choices=("step", "token", "hour"), default="step", help="the horizontal axis of the curves"
+    "--over", choices=("step", "token", "hour"), default="step", help="horizontal axis of the curves"
   )
-  made.add_argument("--tables", default="", help="more folders of reports, by commas")
+  made.add_argument("--tables", default="", help="more folders with reports, separated by commas")
   return made
 
 
@@ -50,11 +55,13 @@ def _run(asked: argparse.Namespace) -> None:
   name = "report.html" if len(asked.workdirs) == 1 else "comparison.html"
   output = pathlib.Path(asked.output or pathlib.Path(asked.workdirs[0], name))
   if output.is_dir():
-    raise ConfigError(f"--output={output} is a directory; name a file, such as {output / 'report.html'}")
+    raise ConfigError(f"--output={output} is a directory; use a file\n  --output={output / 'report.html'}")
   if not 0 <= asked.examples <= 50:
     raise ConfigError(f"--examples={asked.examples}: expected a number from 0 to 50")
   if len(asked.workdirs) > _MOST_RUNS:
-    raise ConfigError(f"{len(asked.workdirs)} runs are too many to be told apart; give at most {_MOST_RUNS}")
+    raise ConfigError(
+      f"{len(asked.workdirs)} runs; expected at most {_MOST_RUNS}, so that their colours differ"
+    )
 
   from pretrain.report import examples, page, runs, written_tables
 
@@ -69,14 +76,14 @@ def _run(asked: argparse.Namespace) -> None:
     for run in loaded:
       try:
         shown[run.name] = examples.look(run, number=asked.examples)
-      except UserError as error:  # the rest of the page needs no checkpoint
+      except UserError as error:  # only this section needs a checkpoint
         shown[run.name] = errors.reason(error)
-        print(f"{run.path}: no examples: {shown[run.name]}", file=sys.stderr)
+        logger.warning(f"{run.path}: no examples: {shown[run.name]}")
   content = page.make(loaded, shown, more, asked.over).encode("utf-8", "replace")
   with errors.writing(output):
     output.absolute().parent.mkdir(parents=True, exist_ok=True)
     files.write_atomically(output, content)
-  print(f"{output}: {len(content) / 1e3:,.0f} kB, {len(loaded)} run{'s' if len(loaded) > 1 else ''}")
+  logger.info(f"{output}: {len(content) / 1e3:,.0f} kB, {len(loaded)} run{'s' if len(loaded) > 1 else ''}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

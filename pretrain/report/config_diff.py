@@ -1,4 +1,4 @@
-"""Which fields of configs differ: between runs, and from the defaults of a recipe."""
+"""Finds config fields that differ between runs, or from the defaults of a recipe."""
 
 import importlib
 import pathlib
@@ -11,13 +11,13 @@ from configs import base
 from pretrain.checkpoints import resume
 from pretrain.report.runs import ShownRun
 
-_PLACES = ("recipe", "data.directory")  # they say where and what, not how
+_PLACES = ("recipe", "data.directory")  # names and places, which do not change the training
 
 
 def between(runs: Sequence[ShownRun]) -> dict[str, list[Any]]:
-  """{field: its value in each run} of fields that are not the same in all.
+  """Returns {field: its value in each run} for fields that differ between runs.
 
-  A field that came after a run has its default there; None where there is none.
+  A field that is newer than a run has its default value there, or None without a default.
   """
   names = sorted({name for run in runs for name in run.fields})
   defaults = resume.flatten(base.get_config().to_dict())
@@ -26,10 +26,10 @@ def between(runs: Sequence[ShownRun]) -> dict[str, list[Any]]:
 
 
 def from_default(run: ShownRun) -> tuple[str, dict[str, tuple[Any, Any]]] | None:
-  """What the defaults are called, and {field: (default, value)} of those that differ; None without a config.
+  """Returns the defaults' name and {field: (default, value)} of fields that differ; None without a config.
 
-  The defaults are those of the recipe where this program has it, else those of `configs/base.py`. A field
-  that came after the run is not compared.
+  The defaults are the recipe's if this program has it, else those of `configs/base.py`. Fields that are newer
+  than the run are not compared.
   """
   if not run.fields:
     return None
@@ -43,10 +43,9 @@ def from_default(run: ShownRun) -> tuple[str, dict[str, tuple[Any, Any]]] | None
 
 
 def _defaults(recipe: str) -> tuple[str, Mapping[str, Any]]:
-  """A name for people, and flat fields."""
   folder = pathlib.Path(str(configs.__file__)).parent
   module: Any = base
-  # A workdir may come from anywhere: only a recipe that lies here is imported.
+  # A workdir may come from elsewhere, so only this program's own recipes are imported.
   if re.fullmatch(r"[a-z]\w*", recipe) and (folder / f"{recipe}.py").is_file():
     module = importlib.import_module(f"configs.{recipe}")
   name = f"configs/{module.__name__.split('.')[-1]}.py"

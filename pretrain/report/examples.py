@@ -1,4 +1,4 @@
-"""Held-out text as an encoder saw it: what was put in place of tokens, and what it believed."""
+"""Predictions of an encoder on held-out text, token by token."""
 
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
@@ -10,27 +10,27 @@ from pretrain.checkpoints.opened import OpenedRun, open_run
 from pretrain.logs.heldout import Arrays, collect, describe_guesses, describe_replaced
 from pretrain.report.runs import ShownRun
 
-MOST_TOKENS = 80  # of a block that are shown
+MOST_TOKENS = 80  # shown of a block
 SHADES = ("0%–10%", "10%–20%", "20%–40%", "40%–70%", "70%–100%")  # about one token in eight is replaced
 _BOUNDS = (0.1, 0.2, 0.4, 0.7)
 
 
 class Token(NamedTuple):
-  """A piece of text, and what the encoder makes of it."""
+  """A piece of text, and the encoder's prediction for it."""
 
-  text: str  # what it read; in masked text what it would put there
-  original: str | None  # what the text had there, where another token or a mask was put
-  belief: float | None  # probability that it is replaced; of the original token, in masked text
+  text: str  # the encoder's input; in masked text its likeliest token
+  original: str | None  # the token of the text, if it was replaced or masked
+  belief: float | None  # probability of "replaced"; in masked text, of the original token
   begins_word: bool
 
   @property
   def shade(self) -> int:
-    """The place in `SHADES` of the belief."""
+    """Index in `SHADES` of the probability."""
     return sum((self.belief or 0.0) >= bound for bound in _BOUNDS)
 
 
 class Examples(NamedTuple):
-  """A few blocks, and what was asked about them."""
+  """A few blocks with predictions, from one checkpoint."""
 
   kind: Literal["replaced", "masked"]
   step: int
@@ -38,10 +38,9 @@ class Examples(NamedTuple):
 
 
 def look(run: ShownRun, *, number: int) -> Examples:
-  """The first `number` held-out blocks as the newest checkpoint of a run sees them.
+  """Runs the newest checkpoint of a run on the first `number` held-out blocks.
 
-  DataError: there is no checkpoint, its records are not on this machine, or it has no head that says anything
-  of tokens.
+  DataError: there is no checkpoint, its records are not on this machine, or it has no head on tokens.
   """
   opened = open_run(run.path, rows=number)
   names = opened.params.get("heads", {})
@@ -53,29 +52,31 @@ def look(run: ShownRun, *, number: int) -> Examples:
   if "mlm" in names:
     arrays = collect(opened.run, opened.params, opened.heldout, describe_guesses, rows=rows)
     return Examples("masked", opened.step, [list(_guessed(arrays, row, opened)) for row in range(rows)])
-  raise DataError(f"checkpoint {run.path}: it has no head that says which tokens are replaced or masked")
+  raise DataError(
+    f"checkpoint {run.path}: no examples, because it has neither an RTD head nor a masked LM head"
+  )
 
 
 def _shown(ids: np.ndarray, opened: OpenedRun) -> Iterator[int]:
   """The positions of a row that are shown: no [CLS], no padding."""
-  hidden = (opened.vocabulary.special_ids.cls, opened.vocabulary.special_ids.pad)
+  hidden = (opened.encoder.vocabulary.special_ids.cls, opened.encoder.vocabulary.special_ids.pad)
   return (at for at in range(min(len(ids), MOST_TOKENS)) if ids[at] not in hidden)
 
 
 def _replaced(arrays: Arrays, row: int, opened: OpenedRun) -> Iterator[Token]:
   ids, inputs = arrays["ids"][row], arrays["input_ids"][row]
   for at in _shown(ids, opened):
-    text, begins = opened.vocabulary.letters(inputs[at])
-    original = opened.vocabulary.letters(ids[at])[0] if ids[at] != inputs[at] else None
+    text, begins = opened.encoder.vocabulary.letters(inputs[at])
+    original = opened.encoder.vocabulary.letters(ids[at])[0] if ids[at] != inputs[at] else None
     yield Token(text, original, float(arrays["probability_replaced"][row, at]), begins)
 
 
 def _guessed(arrays: Arrays, row: int, opened: OpenedRun) -> Iterator[Token]:
   ids = arrays["ids"][row]
   for at in _shown(ids, opened):
-    original, begins = opened.vocabulary.letters(ids[at])
+    original, begins = opened.encoder.vocabulary.letters(ids[at])
     if not arrays["selected"][row, at]:
       yield Token(original, None, None, begins)
       continue
-    guess, _ = opened.vocabulary.letters(arrays["guesses"][row, at])
+    guess, _ = opened.encoder.vocabulary.letters(arrays["guesses"][row, at])
     yield Token(guess, original, float(arrays["probability"][row, at]), begins)

@@ -1,4 +1,4 @@
-"""The page of runs: everything that its template `report.html` shows, in the order in which it is read."""
+"""Builds the page of runs: all contents of its template `report.html`, in reading order."""
 
 import json
 import pathlib
@@ -13,7 +13,7 @@ from pretrain.report.examples import SHADES, Examples
 from pretrain.report.runs import ShownRun
 from pretrain.report.written_tables import WrittenTable
 
-MOST_BYTES = 5_000_000  # of a page
+MOST_BYTES = 5_000_000  # limit of a page
 _MOST_PICTURES = 12
 
 
@@ -23,13 +23,13 @@ def make(
   more_tables: Sequence[WrittenTable],
   over: series.Axis = "step",
 ) -> str:
-  """The whole page of runs.
+  """Returns the whole page of runs as HTML.
 
-  `examples` has, by the name of a run, its examples or the reason why there are none. `more_tables` belong to
-  none of the runs.
+  `examples` has for each run's name its examples, or the reason why there are none. `more_tables` do not
+  belong to a run.
 
   Raises:
-    ConfigError: a run lacks what the axis needs.
+    ConfigError: a run lacks the data for the axis.
   """
   charts, constant = series.charts(found, over)
   configs = _configs(found)
@@ -78,7 +78,6 @@ def _duration(hours: float) -> str:
 
 
 def _count(number: float) -> str:
-  """'4.1 million'."""
   for size, name in ((1e9, "billion"), (1e6, "million")):
     if number >= size:
       return f"{number / size:,.1f} {name}"
@@ -90,13 +89,11 @@ def _heldout_losses(run: ShownRun) -> list[tuple[int, float]]:
 
 
 def _speed(run: ShownRun) -> float | None:
-  """The median of the speeds that were logged, tokens per second."""
   speeds = sorted(line["perf/tokens_per_second"] for line in run.lines if line.get("perf/tokens_per_second"))
   return speeds[len(speeds) // 2] if speeds else None
 
 
 def _facts(run: ShownRun) -> list[str]:
-  """The cells of the table of runs."""
   _, hours = metrics.hours(run.lines)
   losses, speed = _heldout_losses(run), _speed(run)
   total = run.fields.get("train.total_steps")
@@ -115,7 +112,6 @@ def _value(value: Any) -> str:
 
 
 def _configs(found: Sequence[ShownRun]) -> list[tuple[str, list[str], list[list[str]]]]:
-  """(title, header, rows) of every table of fields that differ."""
   tables = []
   if len(found) > 1:
     rows = [[name, *map(_value, values)] for name, values in config_diff.between(found).items()]

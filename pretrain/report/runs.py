@@ -1,4 +1,4 @@
-"""What a workdir says of its run: config, metrics, what happened, reports made of it. Nothing is computed."""
+"""Reads the files of a workdir: config, metrics, events, reports. Nothing is computed."""
 
 import dataclasses
 import pathlib
@@ -14,7 +14,7 @@ from pretrain.report.written_tables import WrittenTable
 from pretrain.settings import mixture
 from pretrain.watching import diagnosis
 
-_NO_REPORTS = (checkpoint.DIRECTORY, "tensorboard", "vocabulary")  # folders of a workdir
+_NO_REPORTS = (checkpoint.DIRECTORY, "tensorboard", "vocabulary")  # folders of a workdir without reports
 
 
 class Event(NamedTuple):
@@ -26,45 +26,45 @@ class Event(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ShownRun:
-  """A run as a page shows it; a run that has only begun lacks most of it."""
+  """A run as the page shows it; a run that has just begun has empty fields."""
 
-  name: str  # of no other run of the page
+  name: str  # unique on the page
   path: pathlib.Path
   fields: Mapping[str, Any]  # {'train.batch_size': 32, ...}
-  lines: Sequence[Mapping[str, Any]]  # of its metrics file
-  meta: Mapping[str, Any]  # of its newest checkpoint, {} without one
-  steps: Sequence[int]  # of its checkpoints
+  lines: Sequence[Mapping[str, Any]]  # lines of its metrics file
+  meta: Mapping[str, Any]  # meta of its newest checkpoint, {} without one
+  steps: Sequence[int]  # steps of its checkpoints
   events: Sequence[Event]
   tables: Sequence[WrittenTable]
 
   @property
   def recipe(self) -> str:
-    """Name of the recipe; '' where the config is lost."""
+    """Name of the recipe; '' if the config is missing."""
     return str(self.fields.get("recipe", ""))
 
   @property
   def step(self) -> int:
-    """Updates that are known to be done."""
+    """The last step that is known to be done."""
     return max([line["step"] for line in self.lines] + [*self.steps], default=0)
 
   @property
   def tokens_per_step(self) -> int:
-    """Positions of a global batch, padding counted; 0 where the config is lost."""
+    """Tokens of a global batch, padding counted; 0 if the config is missing."""
     rows, length = self.fields.get("train.batch_size"), self.fields.get("data.length")
     return rows * length if isinstance(rows, int) and isinstance(length, int) else 0
 
   @property
   def trackers(self) -> dict[str, str]:
-    """{tracker: address of the run's page there, or what the run is called there}."""
+    """{tracker: address of the run's page there, or the run's id}."""
     found = trackers.read(self.path)
     return {name: str(entry.get("address") or entry.get("id", "")) for name, entry in found.items()}
 
 
 def read(directories: Sequence[str]) -> list[ShownRun]:
-  """The runs of workdirs, in their order.
+  """Reads the runs of workdirs, in the same order.
 
   Raises:
-    DataError: a directory is none, or no run has written in it.
+    DataError: a path is not a directory, or has no run.
   """
   paths = [pathlib.Path(directory) for directory in directories]
   return [_read(path, name) for path, name in zip(paths, files.short_names(paths))]
@@ -72,21 +72,21 @@ def read(directories: Sequence[str]) -> list[ShownRun]:
 
 def _read(path: pathlib.Path, name: str) -> ShownRun:
   if not path.is_dir():
-    raise DataError(f"{path} is not a directory; name the workdir of a run")
+    raise DataError(f"{path} is not a directory; expected the workdir of a run")
   lines = metrics.read(path)
   steps = checkpoint.saved_steps(path.absolute() / checkpoint.DIRECTORY)
   config = files.read_json(path / workdir.CONFIG)
   if not (lines or steps or config):
     raise DataError(
-      f"{path} holds no run: neither {workdir.CONFIG}, {metrics.FILE_NAME} nor a checkpoint; "
-      "name the --workdir of one"
+      f"{path} has no run: no {workdir.CONFIG}, no {metrics.FILE_NAME} and no checkpoint; "
+      "expected the --workdir of a run"
     )
   meta: Mapping[str, Any] = {}
   events = []
   if steps:
     try:
       meta = checkpoint.read_meta(checkpoint.step_path(path, steps[-1]))
-    except UserError as error:  # the page shows what there is
+    except UserError as error:  # the rest of the page needs no meta
       events.append(Event(steps[-1], str(error)))
   fields = resume.flatten(config or meta.get("config", {}))
   events += sorted(_events(path, lines, meta), key=lambda event: event.step or 0)
@@ -98,29 +98,29 @@ def _events(
 ) -> Iterator[Event]:
   for line in lines:
     if line.get("train/loss_spikes"):
-      yield Event(line["step"], "the loss leapt in the steps before (train.spike_zscore)")
+      yield Event(line["step"], "the loss jumped in the steps before (train.spike_zscore)")
   for skip in meta.get("spikes", {}).get("skips", []):
     at, batches, spike, loss, zscore = skip
     yield Event(
       at,
-      f"went back here from a spike at step {spike:,} (loss {loss:.4g}, {zscore:.1f} standard deviations); "
-      f"{batches:,} batches were left out",
+      f"training went back to this step from a loss spike at step {spike:,} (loss {loss:.4g}, {zscore:.1f} "
+      f"standard deviations) and skipped {batches:,} batches",
     )
   skipped = 0.0
   for line in lines:
     now = line.get("train/skipped_updates") or skipped
     if now > skipped:
-      yield Event(line["step"], f"{now - skipped:,.0f} updates were not finite and not applied")
+      yield Event(line["step"], f"{now - skipped:,.0f} updates were skipped, because they were not finite")
     skipped = now
   diverged = files.read_json(path / diagnosis.FILE_NAME)
   if isinstance(diverged.get("step"), int):
     yield Event(
-      diverged["step"], f"the run stopped as diverged; {diagnosis.FILE_NAME} has the terms and norms"
+      diverged["step"], f"the run diverged and stopped; loss terms and norms are in {diagnosis.FILE_NAME}"
     )
 
 
 def environment(run: ShownRun) -> dict[str, str]:
-  """{what: value} of where and with what a run was made, as far as its checkpoints say."""
+  """Returns {name: value} about a run's machine, data and packages, from its newest checkpoint."""
   meta = run.meta
   records = meta.get("records", {})
   sources = records.get("sources", [])

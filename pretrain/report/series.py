@@ -1,4 +1,4 @@
-"""From the lines of metrics files to charts: which curves stand together, their names, units and x axes."""
+"""Groups the metrics of runs into charts, with names, units and axes."""
 
 import math
 import re
@@ -12,15 +12,15 @@ from data.page.plot import Curve, Plot, shown
 from pretrain.logs import metrics
 from pretrain.report.runs import ShownRun
 
-MOST_POINTS, FEWEST_POINTS = 300, 40  # of a curve; more would be no wider than a pixel
-ALL_POINTS = 60_000  # of a page, about: thirty bytes each
-_MOST_DOTS = 60  # points of a curve that are marked
+MOST_POINTS, FEWEST_POINTS = 300, 40  # of a curve; more would be less than a pixel apart
+ALL_POINTS = 60_000  # of a page, about; thirty bytes each
+_MOST_DOTS = 60  # curves with more points have no markers
 Axis = Literal["step", "token", "hour"]
-Place = Callable[[np.ndarray], np.ndarray]  # from steps to places on the axis
+Place = Callable[[np.ndarray], np.ndarray]  # from steps to positions on the axis
 TRAIN, HELD_OUT = "train/", "eval/"
-_TWIN = "perf/steps_per_second"  # has the shape of the tokens per second
+_TWIN = "perf/steps_per_second"  # not shown: the same curve as tokens per second
 
-# (pattern of a metric's name, unit); the first that fits.
+# (pattern of a metric's name, unit); the first match counts.
 _UNITS = (
   (r"tokens_per_second$", "tokens per second"),
   (r"mfu$", "fraction of the devices' peak"),
@@ -36,24 +36,24 @@ _UNITS = (
 # Sections in their order: (title, pattern of a metric's name).
 SECTIONS = (
   ("Loss and its terms", r"loss$|^source_loss/"),
-  ("What frozen states know", r"^probe/"),
+  ("Probes of frozen states", r"^probe/"),
   ("Learning rate and speed", r"^perf/|learning_rate$|grad_norm$"),
-  ("Right answers", r"accuracy"),
+  ("Accuracy", r"accuracy"),
   ("Other metrics", r""),
 )
-# The end of a name that says which part of a metric it is: 'rtd_accuracy_replaced', 'generator_loss_layer_4'.
+# Endings that name a part of a metric: 'rtd_accuracy_replaced', 'generator_loss_layer_4'.
 _PART = re.compile(
   r"_((?:layer|generator)_\d+|original|replaced|untouched|masked_correct|positive|negative)$|(?<=.)/(\w+)$"
 )
 
 
 def charts(runs: Sequence[ShownRun], over: Axis = "step") -> tuple[dict[str, list[Plot]], dict[str, float]]:
-  """{section: its charts}, and {metric: value} of metrics that never changed, of which there is no chart.
+  """Returns {section: its charts}, and {metric: value} of constant metrics, which have no chart.
 
-  One run has a colour for each part of a metric, several have one for each run.
+  A page about one run has a colour for each part of a metric, a page about several one for each run.
 
   Raises:
-    ConfigError: a run lacks what the axis needs.
+    ConfigError: a run lacks the data for the axis.
   """
   axis, places = _axis(runs, over)
   values = [_values(run.lines) for run in runs]
@@ -78,16 +78,16 @@ def charts(runs: Sequence[ShownRun], over: Axis = "step") -> tuple[dict[str, lis
     plot = Plot("", words, axis, "" if unit == words else unit, curves, y_limits=_limits(curves))
     made[title].append(plot)
   for of_section in made.values():
-    of_section.sort(key=lambda chart: chart.title != "loss")  # the sum before its terms
+    of_section.sort(key=lambda chart: chart.title != "loss")  # the total loss before its terms
   return {title: of_section for title, of_section in made.items() if of_section}, constant
 
 
 def _axis(runs: Sequence[ShownRun], over: Axis) -> tuple[str, list[Place]]:
-  """The label of the horizontal axis, with its unit, and each run's function from steps to it."""
+  """Returns the horizontal axis' label, and for each run a function from steps to the axis."""
   if over == "token":
     if not all(run.tokens_per_step for run in runs):
       raise ConfigError(
-        "--over=token needs every run's config.json, which says how large a batch is; give --over=step"
+        "--over=token needs the batch size in every run's config.json, which is missing; use\n  --over=step"
       )
     most = max(run.step * run.tokens_per_step for run in runs)
     units = (("tokens (billions)", 1e9), ("tokens (millions)", 1e6), ("tokens (thousands)", 1e3))
@@ -97,7 +97,7 @@ def _axis(runs: Sequence[ShownRun], over: Axis) -> tuple[str, list[Place]]:
   if over == "hour":
     clocks = [metrics.hours(run.lines) for run in runs]
     if not all(len(steps) > 1 for steps, _ in clocks):
-      raise ConfigError("--over=hour needs every run's speed (perf/steps_per_second); give --over=step")
+      raise ConfigError("--over=hour needs every run's speed (perf/steps_per_second); use\n  --over=step")
     is_short = max(taken[-1] for _, taken in clocks) < 1
     label, factor = ("minutes of training", 60.0) if is_short else ("hours of training", 1.0)
     return label, [lambda steps, clock=clock: factor * np.interp(steps, *clock) for clock in clocks]
@@ -105,7 +105,7 @@ def _axis(runs: Sequence[ShownRun], over: Axis) -> tuple[str, list[Place]]:
 
 
 def _limits(curves: Sequence[Curve]) -> tuple[float, float] | None:
-  """The range of the vertical axis without a few values far above or below all others; None: all values."""
+  """Returns the range of the vertical axis without a few outliers; None for all values."""
   values = np.concatenate([curve.y for curve in curves])
   near, far = np.quantile(values, [0.02, 0.98])
   margin = 1.5 * (far - near)
@@ -116,12 +116,11 @@ def _limits(curves: Sequence[Curve]) -> tuple[float, float] | None:
 
 
 def plain(name: str) -> str:
-  """A metric's name without the side that it was measured on."""
+  """Returns a metric's name without its prefix for training or held-out text."""
   return name.removeprefix(TRAIN).removeprefix(HELD_OUT)
 
 
 def _values(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
-  """{metric: {step: value}}, finite numbers only."""
   by_metric: dict[str, dict[int, float]] = {}
   for line in lines:
     for name, value in line.items():
@@ -140,15 +139,15 @@ def _curves(
   *,
   most: int,
 ) -> Iterator[Curve]:
-  """Draws both sides of every run and member; of more than two members that with more points."""
+  """Yields the curves of every run and member; above two members only the side with more points."""
   for at, (run, of_run) in enumerate(zip(runs, values)):
     for number, member in enumerate(members):
       sides = [side for side in (TRAIN, HELD_OUT, "") if side + member in of_run]
-      if len(members) > 2:  # twice as many lines would hide each other
+      if len(members) > 2:  # more lines would hide each other
         sides = [max(sides, key=lambda side: len(of_run[side + member]))] if sides else []
       part = _words(member.removeprefix(family)).strip() or ("all" if len(members) > 1 else "")
       if member.startswith(metrics.SOURCE_LOSS):
-        part = member.removeprefix(metrics.SOURCE_LOSS)  # a directory's name, as it is
+        part = member.removeprefix(metrics.SOURCE_LOSS)  # a directory's name, unchanged
       for side in sides:
         points = of_run[side + member]
         where = {TRAIN: "training", HELD_OUT: "held out", "": ""}[side]
@@ -172,7 +171,7 @@ def _words(name: str) -> str:
 
 
 def _thinned(steps: np.ndarray, values: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-  """At most `most` of [n] points in order, among them the lowest and the highest of every stretch."""
+  """Returns at most `most` of the points, in order, with the minimum and maximum of every stretch."""
   order = np.argsort(steps, kind="stable")
   steps, values = steps[order], values[order]
   if len(steps) <= most:

@@ -1,6 +1,6 @@
-"""Reports that other commands have written beside a run, as tables of text.
+"""Reads reports that other commands have written in a workdir, as tables of text.
 
-They are read from their Markdown, in which a cell is what people read: percent, with its error.
+It reads their Markdown, whose cells are formatted for people: percent, with the error.
 """
 
 import pathlib
@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 from data.tables import Cells
 
-MOST_BYTES = 200_000  # of a file; no report of ours comes near it
-_OF_ANALYSES = "analyses"  # the list that `pretrain.analysis` writes
+MOST_BYTES = 200_000  # of a file; no report of this program is nearly as large
+_OF_ANALYSES = "analyses"  # name of the list written by `pretrain.analysis`
 MOST_ROWS = 200  # of a table on a page
-DEPTH = 3  # folders below the workdir
+DEPTH = 3  # levels of folders below the workdir
 
 
 class WrittenTable(NamedTuple):
-  """A report in a file."""
+  """A report that was read from a file."""
 
   path: pathlib.Path
   title: str
@@ -25,7 +25,7 @@ class WrittenTable(NamedTuple):
 
 
 def find(directory: pathlib.Path, without: Collection[str] = ()) -> list[WrittenTable]:
-  """The reports in a folder and up to `DEPTH` below, by path; folders named in `without` are not entered.
+  """Returns the reports in a folder and `DEPTH` levels below, by path, except in folders named in `without`.
 
   A report is a Markdown file with a title and a table, and a JSON file of the same name beside it.
   """
@@ -36,7 +36,7 @@ def find(directory: pathlib.Path, without: Collection[str] = ()) -> list[Written
 
 
 def pictures(reports: Sequence[WrittenTable]) -> list[pathlib.Path]:
-  """The plots in the folders in which analyses were reported, by path."""
+  """Returns the plots in folders with reports of analyses, by path."""
   folders = sorted({report.path.parent for report in reports if report.path.stem == _OF_ANALYSES})
   found = [path for folder in folders for path in sorted(folder.glob("*.svg"))]
   return [path for path in found if path.stat().st_size <= MOST_BYTES]
@@ -51,7 +51,7 @@ def _folders(directory: pathlib.Path, without: Collection[str], depth: int) -> l
 
 
 def read(path: pathlib.Path) -> WrittenTable | None:
-  """The report of `data.tables` in a Markdown file; None if it is another file."""
+  """Reads a Markdown file of `data.tables`; None if it is another file."""
   try:
     if path.stat().st_size > MOST_BYTES:
       return None

@@ -1,15 +1,15 @@
 """What every field of `configs/base.py` may be: its type, choices and limits. Imports no jax.
 
-`configs/base.py` has their defaults, units and sources; tests/pretrain/settings holds both equal.
+`configs/base.py` has their defaults, units and sources; a test compares the names of both.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
-from pretrain.settings.corruption import GeneratorFields, MaskingSettings
+from pretrain.settings.corruption import GeneratorSettings, MaskingSettings
 from pretrain.settings.field_types import Limit
 from pretrain.settings.mesh import MeshSettings
-from pretrain.settings.model import ModelSettings
+from pretrain.settings.model import TABLE_FIELDS, EncoderSettings
 from pretrain.settings.objectives import OBJECTIVES
 from pretrain.settings.run import DataFields, OptimizerFields, TrainFields
 
@@ -17,9 +17,9 @@ from pretrain.settings.run import DataFields, OptimizerFields, TrainFields
 FIELDS: Mapping[str, Any] = {
   "recipe": str,
   "seed": Annotated[int, Limit(0, 2**32 - 1)],
-  "model": ModelSettings,
+  "model": {**get_type_hints(EncoderSettings, include_extras=True), **TABLE_FIELDS},
   "corruption": MaskingSettings,
-  "generator": GeneratorFields,
+  "generator": GeneratorSettings,
   "objectives": OBJECTIVES,
   "optimizer": OptimizerFields,
   "data": DataFields,

@@ -19,37 +19,9 @@ class MaskingSettings:
   random_token_from: Literal["non_special", "all"]
 
 
-MixtureKind = Literal["none", "adversarial", "uniform", "random_layer", "schedule", "fixed"]
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MixtureFields:
-  """How the heads of a generator propose one token; 'fixed' reads the weights, 'adversarial' the numbers."""
-
-  mixture: MixtureKind
-  mixture_weights: tuple[float, ...]
-  gumbel_temperature: Positive
-  reversal_multiplier: float
-  adv_mlm_multiplier: float
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GeneratorSwitches:
-  """Fields of the generator that its functions read as they stand in the config."""
-
-  share_embeddings: Literal["tokens", "all", "none"]
-  projection: Literal["table", "embeddings"]
-  sampling_dropout: Literal["eval", "train", "zero"]
-  temperature: Positive
-  disallow_correct: bool
-  detach_blocks: bool
-  loss_weight: NotNegative
-  frozen: bool
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GeneratorFields(GeneratorSwitches, MixtureFields):
-  """All fields under `generator`; `build` makes settings of them, where sizes of 0 are the encoder's."""
+class GeneratorSettings:
+  """The generator, and how its heads propose one token; sizes of 0 are the encoder's."""
 
   num_layers: Count
   hidden_size: CountOrZero
@@ -57,4 +29,17 @@ class GeneratorFields(GeneratorSwitches, MixtureFields):
   num_heads: CountOrZero
   mlm_layers: tuple[int, ...]
   separate_layers: tuple[int, ...]
+  share_embeddings: Literal["tokens", "all", "none"]
+  projection: Literal["table", "embeddings"]
+  sampling_dropout: Literal["eval", "train", "zero"]
+  temperature: Positive
+  disallow_correct: bool
+  detach_blocks: bool
+  mixture: Literal["none", "adversarial", "uniform", "random_layer", "schedule", "fixed"]
+  mixture_weights: tuple[float, ...]
+  gumbel_temperature: Positive
+  reversal_multiplier: float
+  adv_mlm_multiplier: float
+  loss_weight: NotNegative
   init_from: str
+  frozen: bool

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pretrain.settings.field_types import show
+from pretrain.settings.field_types import Fields, show
 
 SEQIO = "seqio:"  # begins the name of a Task or Mixture
 # Fields about prepared records, with the value that says nothing.
@@ -21,7 +21,7 @@ def is_fed(data: Mapping[str, Any]) -> bool:
   return data["feed"] == "seqio"
 
 
-def problems(config: Mapping[str, Any]) -> Iterator[str]:
+def problems(config: Fields) -> Iterator[str]:
   """Yields what is wrong with the fields of a feed: {dotted name: value} of a whole config."""
   if not is_fed({"feed": config["data.feed"]}):
     return

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from pretrain.settings.feed import SEQIO
-from pretrain.settings.field_types import show
+from pretrain.settings.field_types import Fields, show
 
 _OF_TEXT = ("data.text_field", "data.clean", "data.module", "data.tfds_directory")
 _RATE = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,3})?", re.IGNORECASE)
@@ -115,7 +115,7 @@ def shown(found: Sequence[Sequence[Any]]) -> str:
   )
 
 
-def problems(config: Mapping[str, Any]) -> Iterator[str]:
+def problems(config: Fields) -> Iterator[str]:
   """Yields what is wrong with the fields of a mixture: {dotted name: value} of a whole config."""
   data = {name: config[f"data.{name}"] for name in ("mixture", "stages")}
   if not is_asked(data):

@@ -1,12 +1,13 @@
 """Types, choices and limits of the fields under `model`. Imports no jax."""
 
 import dataclasses
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pretrain.settings.field_types import Count, CountOrZero, FractionBelowOne, Limit, Positive
 
 # What `remat` was before it had names; config files and checkpoints of then are still read.
-OLD_REMAT = {False: "none", True: "full"}
+OLD_REMAT: dict[object, str] = {False: "none", True: "full"}
 Dtype = Literal["float32", "bfloat16", "auto"]
 Remat = Literal["none", "cheap", "full"]
 
@@ -54,10 +55,9 @@ class EncoderSettings:
     object.__setattr__(self, "remat", OLD_REMAT.get(self.remat, self.remat))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelSettings(EncoderSettings):
-  """The encoder, and what a run does with its token table."""
-
-  vocab_chunk_rows: Count
-  freeze_embeddings: Literal["none", "random", "checkpoint"]
-  freeze_embeddings_from: str
+# What a run does with its token table: fields beside those of the encoder.
+TABLE_FIELDS: Mapping[str, Any] = {
+  "vocab_chunk_rows": Count,
+  "freeze_embeddings": Literal["none", "random", "checkpoint"],
+  "freeze_embeddings_from": str,
+}

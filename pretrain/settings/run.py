@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Annotated, Literal
 
+from ml_collections import ConfigDict
+
 from pretrain.settings.field_types import (
   Count,
   CountOrZero,
@@ -20,7 +22,6 @@ class OptimizerFields:
   learning_rate: Positive
   schedule: Literal["linear", "electra_google", "constant"] = "linear"
   warmup_steps: CountOrZero = 0
-  power: Positive = 1.0
   end_learning_rate: NotNegative = 0.0
   adam_b1: FractionBelowOne = 0.9
   adam_b2: FractionBelowOne = 0.98
@@ -82,3 +83,22 @@ class TrainFields:
   platform: Literal["auto", "cpu", "gpu", "tpu"]
   multihost: bool
   peak_flops: NotNegative
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReadingSettings:
+  """What decides which blocks a run reads, and in which order."""
+
+  data: DataFields
+  seed: int
+  vocab_size: int  # pieces of a vocabulary that has to be trained
+  batch_size: int
+  total_steps: int
+  eval_batches: int  # of held-out blocks; 0: none are read
+
+
+def reading_settings(config: ConfigDict) -> ReadingSettings:
+  """Returns the fields of a config that decide what is read."""
+  of_train = {name: config.train[name] for name in ("batch_size", "total_steps", "eval_batches")}
+  sizes = {"seed": config.seed, "vocab_size": config.model.vocab_size, **of_train}
+  return ReadingSettings(data=DataFields(**config.data), **sizes)

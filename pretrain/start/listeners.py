@@ -13,6 +13,7 @@ import jax
 
 from data import progress
 from data.feed.client import FedRecords
+from pretrain.checkpoints import resume
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.checkpoints.saves import Saves
 from pretrain.evaluate import Evaluation
@@ -28,10 +29,10 @@ from pretrain.pod import peers
 from pretrain.pod.stop import StopRequest
 from pretrain.reading.batches import Batches
 from pretrain.reading.feed import FeedMark
-from pretrain.reading.prepared import Prepared
+from pretrain.reading.opened import Prepared
 from pretrain.reading.skips import Skip
 from pretrain.run import Run
-from pretrain.start.beginning import Log, Start
+from pretrain.start.beginning import Start
 from pretrain.start.preflight import PROBING
 from pretrain.watching.finite import Finite
 from pretrain.watching.replicas import Replicas
@@ -51,16 +52,14 @@ class Parts:
   saved: Mapping[str, Any]  # the meta of the checkpoint that the pass goes on from; {}: a new run
   skips: tuple[Skip, ...]  # batches that it leaves out
   stop: StopRequest
-  log: Log
 
   def __post_init__(self) -> None:
     config, first = self.run.config, self.start.step
     total = config.train.total_steps
     is_watched = progress.is_watched() and peers.here().index == 0
     self.bar = progress.bar("step", is_shown=is_watched, total=total, initial=first)
-    if is_watched:
-      self.log = self.bar.write
-    self.written = Written(config, self.workdir, first, self.start.facts.get("run_id", ""), self.log)
+    fields, run_id = resume.flatten(config.to_dict()), self.start.facts.get("run_id", "")
+    self.written = Written(fields, self.workdir, first, run_id)
     peak = config.train.peak_flops or chips.peak_flops(jax.devices()[0].device_kind)
     self.speed = Throughput(
       tokens_per_step=config.train.batch_size * config.data.length,
@@ -76,7 +75,7 @@ class Parts:
 def _spikes(parts: Parts) -> Listener:
   settings, of_run = parts.run.config.train, parts.saved.get("spikes", {})
   spikes = Spikes(settings.spike_zscore, settings.spike_window, of_run.get("losses", []), parts.skips)
-  return SpikeWatch(spikes, parts.checkpoints, is_rolling_back=settings.spike_roll_back, log=parts.log)
+  return SpikeWatch(spikes, parts.checkpoints, is_rolling_back=settings.spike_roll_back)
 
 
 def _evaluation(parts: Parts) -> Listener | None:
@@ -89,18 +88,16 @@ def _evaluation(parts: Parts) -> Listener | None:
     parts.written,
     parts.speed,
     parts.is_stopping,
-    parts.log,
   )
 
 
 def _probes(parts: Parts) -> Listener | None:
-  if not parts.run.config.train.probe_every:
-    return None
   config = parts.run.config
+  every = config.train.probe_every
+  if not every:
+    return None
   probing = importlib.import_module(PROBING).Probing(config, parts.records.vocabulary)
-  return Probes(
-    probing, parts.start.step, config.train, parts.written, parts.speed, parts.is_stopping, parts.log
-  )
+  return Probes(probing, parts.start.step, every, parts.written, parts.speed, parts.is_stopping)
 
 
 def _feed(parts: Parts) -> Listener | None:
@@ -115,7 +112,7 @@ LISTENERS: tuple[Row, ...] = (
   lambda parts: Progress(parts.bar, parts.run.config.train.batch_size * parts.run.config.data.length),
   lambda parts: Finite(parts.run, parts.batches, parts.checkpoints, parts.workdir),
   _spikes,
-  lambda parts: Intervals(parts.run, parts.saved, parts.written, parts.speed, parts.log, parts.bar.disable),
+  lambda parts: Intervals(parts.run, parts.saved, parts.written, parts.speed, parts.bar.disable),
   lambda parts: Replicas(parts.run),
   _evaluation,
   _probes,

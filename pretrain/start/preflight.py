@@ -5,34 +5,28 @@ import importlib
 from pathlib import Path
 
 import jax
-from ml_collections import ConfigDict
 
-from data.errors import DataError
 from data.files import make_writable
 from data.prepare.output_directory import missing_directories
-from pretrain.checkpoints import bucket_steps, warm_start
+from pretrain.checkpoints.warm_start import Origins
 from pretrain.logs import trackers
+from pretrain.settings.run import TrainFields
 
 PROBING = "lab.analysis.probing"  # found by name: the lab rests on the product, not the product on the lab
 
 
-def check(config: ConfigDict, workdir: str, *, is_new: bool) -> None:
+def check(origins: Origins, train: TrainFields, workdir: str, *, is_new: bool) -> None:
   """Looks for the checkpoints a new run starts from, and whether its workdir can be written.
 
-  Nothing is left in the workdir. ConfigError: a tracker is not installed. DataError: a checkpoint that the
-  config names is not there, where the run is new, or there is nothing to probe with. StorageError: the
-  workdir cannot be made or written.
+  Nothing is left in the workdir. ConfigError: a tracker is not installed. DataError: a checkpoint is not
+  there, where the run is new, or there is nothing to probe with. StorageError: the workdir cannot be made or
+  written.
   """
   if is_new:
-    for field, path in warm_start.starts(config.to_dict()).items():
-      try:
-        bucket_steps.step_path(path)
-      except DataError as error:
-        raise DataError(f"{field}={path}: {error}") from error
-  settings = config.to_dict()["train"]
-  trackers.check(settings["trackers"])
-  if settings["probe_every"]:
-    importlib.import_module(PROBING).find(settings["probe_data"])
+    _ = origins.paths
+  trackers.check(train.trackers)
+  if train.probe_every:
+    importlib.import_module(PROBING).find(train.probe_data)
   if jax.process_index() == 0:  # what one process makes and takes away again, another could miss
     _check_writable(Path(workdir).absolute())
 

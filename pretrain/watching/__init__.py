@@ -1,1 +1,1 @@
-"""Spikes, copies that differ, and values that are not finite."""
+"""Watches a run for loss spikes, replicas that differ, and non-finite values."""

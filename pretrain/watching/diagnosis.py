@@ -1,7 +1,7 @@
-"""What is written when a run stops because its updates are not finite: where to look first.
+"""Writes a diagnosis when a run stops because of non-finite updates.
 
-`<workdir>/diverged.json` has, of the last step that was not applied, the terms of the loss, the norm of the
-gradient and of the parameters in each module, and which examples its batch held.
+For the last skipped update `<workdir>/diverged.json` has the loss terms, the norms of gradient and parameters
+in each module, and the numbers of the batch's examples.
 """
 
 import functools
@@ -27,10 +27,11 @@ FILE_NAME = "diverged.json"
 def write(
   run: Run, state: TrainState, ids: jax.Array, *, step: int, examples: Sequence[int], workdir: str
 ) -> str:
-  """Takes the gradient of update number `step` once more and writes the file; returns what stands out.
+  """Recomputes the gradient of update number `step`, writes the file, and returns a summary.
 
-  All processes call it, with the global batch `ids` [batch, length] int32; the first writes. The parameters
-  are those after the update that was already under way, which differ where that one was applied.
+  All processes call it, with the global batch `ids` [batch, length] int32; the first one writes. The
+  parameters are those after the next update, which was already running; they differ if that update was
+  applied.
   """
   (loss, metrics), gradients, parameters = jax.device_get(
     _program(run)(state.params, ids, np.int32(step - 1))
@@ -52,11 +53,11 @@ def write(
   wrong = [name for name, value in content["terms"].items() if isinstance(value, str)]
   wrong += [name for name, norm in modules["gradients"].items() if not math.isfinite(norm)]
   shown = ", ".join(wrong[:4]) + (f" and {len(wrong) - 4} more" if len(wrong) > 4 else "")
-  return f"not finite there: {shown or 'nothing, when it was computed again'}; {path} has more"
+  return f"not finite: {shown or 'nothing, when recomputed'}; details are in {path}"
 
 
 def _program(run: Run) -> Callable:
-  """(params, global ids, [] step) to that step's loss and metrics, and norms of gradients and parameters."""
+  """Compiles (params, global ids, [] step) -> loss and metrics, and norms of gradients and parameters."""
   microbatches = run.config.train.microbatches
   gradients = make_gradients(
     functools.partial(run.recipe.loss_fn, train=True),
@@ -80,7 +81,7 @@ def _program(run: Run) -> Callable:
 
 
 def _by_module(norms: Any) -> dict[str, float]:
-  """{'encoder/trunk/layers/up': norm}: of the parameters of each module together."""
+  """Returns {'encoder/trunk/layers/up': norm of all parameters in the module}."""
   squares: dict[str, float] = {}
   for path, norm in trees.by_path(norms).items():
     module = path.rpartition("/")[0]
@@ -89,5 +90,5 @@ def _by_module(norms: Any) -> dict[str, float]:
 
 
 def _number(value: Any) -> float | str:
-  """A number as JSON has it: 'nan' and 'inf' as text."""
+  """Returns a number for JSON, with 'nan' and 'inf' as text."""
   return float(value) if math.isfinite(value) else str(float(value))

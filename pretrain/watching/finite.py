@@ -1,4 +1,4 @@
-"""Updates that were not applied because something in them was not finite."""
+"""Stops a run whose updates are not finite."""
 
 from typing import Any
 
@@ -11,14 +11,14 @@ from pretrain.watching import diagnosis
 
 
 class Finite(Listener):
-  """Ends a run of which `train.max_nonfinite_steps` updates in a row were not finite, and says why."""
+  """Raises DivergedError, with a diagnosis, after `train.max_nonfinite_steps` non-finite updates in a row."""
 
   def __init__(self, run: Run, batches: Batches, checkpoints: Checkpoints, workdir: str) -> None:
-    """`batches` give the last one again for the diagnosis, which is written into `workdir`."""
+    """`batches` return the last batch again for the diagnosis, which is written to `workdir`."""
     self._run, self._batches, self._checkpoints, self._workdir = run, batches, checkpoints, workdir
 
   def seen(self, step: int, figures: Figures, state: Any) -> None:
-    """DivergedError: too many in a row; see `Listener.seen`."""
+    """Raises DivergedError after too many in a row; see `Listener.seen`."""
     in_a_row = int(figures["skipped_in_a_row"][0])
     if in_a_row < self._run.config.train.max_nonfinite_steps:
       return

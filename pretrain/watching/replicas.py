@@ -1,4 +1,4 @@
-"""Replicas: devices that should hold the same parameters, compared bit by bit."""
+"""Compares, bit by bit, the parameters of devices that should have the same ones."""
 
 import functools
 from collections.abc import Sequence
@@ -18,26 +18,26 @@ ArrayTree = Any
 
 
 class Replicas(Listener):
-  """Ends a run, every `train.replica_check_every` steps, where devices hold other bits of a parameter."""
+  """Every `train.replica_check_every` steps, raises DivergedError if replicas of a parameter differ."""
 
   def __init__(self, run: Run) -> None:
-    """Reads how often from the config of the run."""
+    """Reads the interval from the config of the run."""
     self.every, self._mesh = run.config.train.replica_check_every, run.mesh
 
   def after(self, step: int, state: Any) -> None:
-    """DivergedError: they differ; see `Listener.after`."""
+    """Raises DivergedError if replicas differ; see `Listener.after`."""
     lines = replicas_that_differ(state.params, self._mesh)
     if lines:
       raise DivergedError(
-        f"at step {step:,} {trees.first_lines(lines)}: a device computes or stores wrongly; take it out and "
-        "start again, which continues from the last checkpoint"
+        f"at step {step:,} {trees.first_lines(lines)}: a device has a fault; remove it and run the same "
+        "command again, which resumes from the last checkpoint"
       )
 
 
 def replicas_that_differ(params: ArrayTree, mesh: Mesh) -> list[str]:
-  """A line for each parameter of which two devices that should hold the same hold other bits; [] if none."""
+  """Returns a line for each parameter whose replicas differ between two devices; [] if none does."""
   if mesh.size == 1:
-    return []  # one device has nothing to be compared with: nothing is read and nothing waited for
+    return []  # a single device has no replicas, so nothing is read or waited for
   leaves = trees.by_path(params)
   specs = tuple(leaf.sharding.spec for leaf in leaves.values())
   checksums = jax.device_get(_checksum_program(mesh, specs)(list(leaves.values())))
@@ -54,9 +54,9 @@ def replicas_that_differ(params: ArrayTree, mesh: Mesh) -> list[str]:
 
 @functools.cache
 def _checksum_program(mesh: Mesh, specs: tuple[PartitionSpec, ...]) -> Any:
-  """Compiles, for arrays cut by `specs`, sums modulo 2^32 and xors of a device's words: [devices, arrays, 2].
+  """Compiles checksums of arrays sharded by `specs`, sums modulo 2^32 and xors: [devices, arrays, 2].
 
-  Both in one pass, which XLA makes a plain loop on a CPU too: the sum alone takes it three times as long.
+  Both are computed in one reduction, a plain loop on a CPU; XLA's own sum alone takes three times as long.
   """
   nothing = (np.uint32(0), np.uint32(0))
 
@@ -67,7 +67,7 @@ def _checksum_program(mesh: Mesh, specs: tuple[PartitionSpec, ...]) -> Any:
     words = [jax.lax.bitcast_convert_type(leaf, jnp.uint32) for leaf in held]
     pairs = [jax.lax.reduce((leaf, leaf), nothing, both, range(leaf.ndim)) for leaf in words]
     sums = jnp.stack([jnp.stack(pair) for pair in pairs])
-    return jax.lax.all_gather(sums, mesh.axis_names)  # every process compares all
+    return jax.lax.all_gather(sums, mesh.axis_names)  # so that every process compares all
 
   everywhere = PartitionSpec()
   return jax.jit(

@@ -1,13 +1,14 @@
-"""A loss that leaps: noticed, and left behind.
+"""Detects loss spikes, and lets a run go back before them.
 
-A spike is a loss far above those of the steps before. A run may go back to the checkpoint before it and leave
-out the data that led there, which its checkpoints then say (`Skip`), so that a later start does the same.
+A spike is a loss far above those of the steps before. A run may go back to the checkpoint before it and skip
+the data in between. Its checkpoints record this (`Skip`), so that a later start skips the same data.
 """
 
 import collections
+import logging
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from data.errors import DivergedError
@@ -15,12 +16,14 @@ from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.listener import Figures, Listener
 from pretrain.reading.skips import Skip
 
+logger = logging.getLogger(__name__)
+
 WINDOW = 100  # steps, where the config says 0
 MOST_ROLL_BACKS = 3  # to one checkpoint; after as many the data is not what is wrong
 
 
 class RollBack(Exception):
-  """Not an error: the run goes on from the checkpoint of step `skip.at`, without the batches of `skip`."""
+  """Ends a pass of the loop: the run continues from step `skip.at`, without the batches of `skip`."""
 
   def __init__(self, skip: Skip) -> None:
     super().__init__(skip)
@@ -28,28 +31,28 @@ class RollBack(Exception):
 
 
 class Spikes:
-  """Compares each loss with those of the steps before it."""
+  """Compares each loss with the losses of the steps before."""
 
   def __init__(
     self, zscore: float, window: int, losses: Sequence[float] = (), skips: Sequence[Skip] = ()
   ) -> None:
-    """Notices a loss `zscore` standard deviations above the mean of the last `window` ones; 0: none.
+    """Detects a loss `zscore` standard deviations above the mean of the last `window` ones; 0: off.
 
-    `losses` are those before the checkpoint that the run goes on from, `skips` the batches it leaves out.
+    `losses` are those before the checkpoint that the run resumes from, `skips` the batches that it skips.
     """
     self.zscore, self.skips = zscore, tuple(skips)
     self.losses = collections.deque(losses, maxlen=window or WINDOW)
 
   def see(self, loss: float) -> float | None:
-    """Takes the loss of the next step; its distance in standard deviations if that is a spike.
+    """Adds the loss of the next step; returns its distance in standard deviations if it is a spike.
 
-    Nothing is one until the window is full. What is not finite is not looked at: no such update is applied.
+    There are no spikes until the window is full. Non-finite losses are ignored: such updates are not applied.
     """
     if not self.zscore or not math.isfinite(loss):
       return None
     spike = None
     if len(self.losses) == self.losses.maxlen:
-      mean = statistics.fmean(self.losses)  # pstdev sums fractions, which takes seven times as long
+      mean = statistics.fmean(self.losses)  # pstdev sums fractions and takes seven times as long
       spread = math.sqrt(statistics.fmean((before - mean) ** 2 for before in self.losses))
       distance = (loss - mean) / max(spread, 1e-12)
       spike = distance if distance > self.zscore else None
@@ -57,33 +60,31 @@ class Spikes:
     return spike
 
   def roll_back(self, step: int, loss: float, zscore: float, *, to: int) -> RollBack:
-    """Returns the exception that goes back from a spike at update `step` to the checkpoint of step `to`.
+    """Returns the exception for going back from a spike at update `step` to the checkpoint of step `to`.
 
-    DivergedError: it was tried `MOST_ROLL_BACKS` times from there.
+    DivergedError: the run has already gone back there `MOST_ROLL_BACKS` times.
     """
     tried = sum(skip.at == to for skip in self.skips)
     if tried == MOST_ROLL_BACKS:
       left_out = sum(skip.batches for skip in self.skips if skip.at == to)
       raise DivergedError(
-        f"the loss leapt again at step {step:,}, although {left_out:,} batches after step {to:,} were left "
-        f"out in {tried} attempts; lower optimizer.learning_rate, or look at the text there: "
-        "python -m pretrain.checkpoints examples"
+        f"the loss jumped again at step {step:,}, although {left_out:,} batches after step {to:,} were "
+        f"skipped in {tried} attempts; lower optimizer.learning_rate, or inspect the text there\n"
+        f"  python -m pretrain.checkpoints examples WORKDIR --steps={to + 1}:{step}"
       )
     return RollBack(Skip(to, step - to, step, loss, zscore))
 
 
 class SpikeWatch(Listener):
-  """Counts spikes in a run and, where the config says so, goes back to before one."""
+  """Counts spikes in a run and, if the config says so, goes back before a spike."""
 
-  def __init__(
-    self, spikes: Spikes, checkpoints: Checkpoints, *, is_rolling_back: bool, log: Callable[[str], None]
-  ) -> None:
+  def __init__(self, spikes: Spikes, checkpoints: Checkpoints, *, is_rolling_back: bool) -> None:
     """`checkpoints` say where a run can go back to."""
-    self._spikes, self._checkpoints, self._log = spikes, checkpoints, log
+    self._spikes, self._checkpoints = spikes, checkpoints
     self._is_rolling_back = is_rolling_back
 
   def seen(self, step: int, figures: Figures, state: Any) -> None:
-    """Adds 'loss_spikes'; DivergedError: the loss leaps whatever is left out; see `Listener.seen`."""
+    """Adds 'loss_spikes'; DivergedError: the loss jumps again after skips; see `Listener.seen`."""
     if not self._spikes.zscore:
       return
     loss = figures["loss"][0]
@@ -91,7 +92,9 @@ class SpikeWatch(Listener):
     figures["loss_spikes"] = (float(zscore is not None), 1.0)
     if zscore is None:
       return
-    self._log(f"Loss spike at step {step:,}: {loss:.4f}, {zscore:.1f} standard deviations above those before")
+    logger.warning(
+      f"Loss spike at step {step:,}: {loss:.4f}, {zscore:.1f} standard deviations above those before"
+    )
     if self._is_rolling_back:
       self._roll_back(step, loss, zscore)
 
@@ -99,14 +102,16 @@ class SpikeWatch(Listener):
     self._checkpoints.wait()
     latest = self._checkpoints.latest_step()
     if latest is None:
-      self._log("There is no checkpoint yet to go back to; going on")
+      logger.warning("There is no checkpoint yet to go back to; going on")
       return
     roll_back = self._spikes.roll_back(step, loss, zscore, to=latest)
-    self._log(f"Going back to step {latest:,}; the {roll_back.skip.batches:,} batches since are left out")
+    logger.warning(
+      f"Going back to step {latest:,}; the {roll_back.skip.batches:,} batches since are left out"
+    )
     raise roll_back
 
   def saving(self, step: int) -> dict[str, Any]:
-    """The last losses, and the batches left out; see `Listener.saving`."""
+    """Returns the last losses and the skipped batches; see `Listener.saving`."""
     spikes = self._spikes
     if not (spikes.zscore or spikes.skips):
       return {}

@@ -26,7 +26,6 @@ _BACKBONE = {
   "optimizer.learning_rate": 5e-4,
   "optimizer.schedule": "linear",
   "optimizer.warmup_steps": 10_000,
-  "optimizer.power": 1.0,
   "optimizer.end_learning_rate": 0.0,
   "optimizer.adam_b1": 0.9,
   "optimizer.adam_b2": 0.98,

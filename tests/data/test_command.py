@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from data import command
+from data import command, log_lines
 from data.errors import DataError
 
 
@@ -47,9 +47,9 @@ def test_the_help_says_what_is_left_out_means():
   assert text.count("default:") == 3 and text.endswith("--all everything")
 
 
-def test_a_command_that_writes_files_says_every_error_in_one_line(capsys):
-  assert command.run(lambda: fail(DataError("first\n  second"))) == 3
-  assert capsys.readouterr().err == "error: first second\n"
+def test_a_command_that_writes_files_keeps_of_a_message_only_the_lines_with_ways_out(capsys):
+  assert command.run(lambda: fail(DataError("first\nsecond\n  --third\n  --fourth"))) == 3
+  assert capsys.readouterr().err == "error: first second\n  --third\n  --fourth\n"
   assert command.run(lambda: fail(OSError(errno.ENOSPC, "No space left", "a.txt"))) == 5
   assert capsys.readouterr().err == (
     "error: a.txt: No space left; free some space and run the same command again\n"
@@ -68,14 +68,27 @@ def test_an_installed_project_has_no_commit_though_a_repository_is_around_it(tmp
 
 
 def test_a_child_gives_its_code_and_its_error_and_shows_the_rest(capfd):
-  script = "import sys; print('working', file=sys.stderr); sys.exit('error: too large')"
-  for relay, shown in ((True, "working\n"), (False, "")):
-    assert command.run_child([sys.executable, "-c", script], relay=relay) == (1, "too large")
+  script = "import sys; print('  working', file=sys.stderr); sys.exit('error: too large:\\n  --size=1')"
+  for relay, shown in ((True, "  working\n"), (False, "")):
+    with log_lines.shown():
+      assert command.run_child([sys.executable, "-c", script], relay=relay) == (1, "too large: --size=1")
     assert capfd.readouterr().err == shown
   assert command.run_child([sys.executable, "-c", "import sys; sys.exit(4)"], relay=True) == (
     4,
     "exit code 4",
   )
+
+
+def test_a_childs_log_holds_all_that_it_writes_and_a_kill_is_told(tmp_path):
+  script = "import os, sys; print('out', flush=True); print('step 1', file=sys.stderr, flush=True); "
+  for ending, ended in (
+    ("sys.exit('error: no')", (1, "no")),
+    ("os.kill(os.getpid(), 9)", (-9, "killed by signal 9")),
+  ):
+    with open(tmp_path / "log", "w+") as log:
+      assert command.run_child([sys.executable, "-c", script + ending], relay=False, log=log) == ended
+      log.seek(0)
+      assert {"out", "step 1"} <= {*log.read().splitlines()}
 
 
 def test_sigterm_unwinds_and_asks_to_be_started_again(capsys):
@@ -184,6 +197,6 @@ def test_a_path_that_is_not_ascii_in_another_locale_than_utf_8_is_one_line(tmp_p
   if locale:
     assert ended.returncode == 2
     assert f"{flag}=" in said and "\\xfc' : not ASCII".replace(" ", "") in said.replace(" ", "")
-    assert "put LC_ALL=C.UTF-8 (or PYTHONUTF8=1) before the command" in said
+    assert said.endswith(" run this first:\n  export LC_ALL=C.UTF-8\n")
   else:
     assert "locale" not in said  # what is wrong is the source, or the config

@@ -170,7 +170,7 @@ def test_the_tasks_of_a_mixture_and_their_rates(results):
   code, line = results["a rate of zero"]
   assert code == 2 and "'zero': the rate of its Task 'one' is 0.0; expected a finite number above 0" in line
   code, line = results["a Task for a Mixture"]
-  assert code == 3 and line.startswith("seqio:one is a Task, not a Mixture; train on it alone with")
+  assert code == 3 and line.startswith("seqio:one is a Task, not a Mixture; to train on it alone:")
   code, line = results["an unknown Mixture"]
   assert code == 3 and line.startswith(
     "--mixture=seqio:bth: unknown Task or Mixture 'bth'; did you mean 'both'?"
@@ -180,7 +180,7 @@ def test_the_tasks_of_a_mixture_and_their_rates(results):
 def test_examples_of_a_task_are_rows_with_texts_for_what_it_tokenises(results):
   assert results["task"] == [0, {"inputs": "a film", "targets": "x"}, {"inputs": "a mat", "targets": "y"}]
   assert results["task#train"] == [3]
-  assert "'labelled' has no split 'train'; its splits are validation, named as seqio:" in results["stderr"]
+  assert "'labelled' has no split 'train'; its splits are validation; name one as seqio:" in results["stderr"]
 
 
 def test_labels_in_lists_of_a_tfds_data_set_are_names(results):
@@ -228,7 +228,7 @@ def test_a_task_without_a_training_split_is_refused(results):
 def test_a_task_whose_tfds_data_is_not_there_is_refused_with_what_to_do(results):
   code, message = results["seqio:absent"]
   assert code == 3
-  assert "'wikipedia/20230601.en:1.0.0' is not in" in message and "add --download" in message
+  assert "'wikipedia/20230601.en:1.0.0' is not in" in message and "\n  --download" in message
 
 
 def test_a_rate_of_zero_is_refused(results):
@@ -264,7 +264,7 @@ def test_a_tfds_data_set_without_the_feature_is_refused(results):
 @pytest.mark.parametrize("name", sorted(CORPORA))
 def test_missing_corpora_are_refused_at_once_with_what_to_do(tmp_path, name, monkeypatch):
   monkeypatch.setattr(tfds_reader, "import_tfds", lambda: pytest.fail("ten seconds of importing"))
-  with pytest.raises(errors.DataError, match="add --download") as caught:
+  with pytest.raises(errors.DataError, match="\n  --download\n") as caught:
     sources.check(sources.Request(f"seqio:{name}", tfds_directory=str(tmp_path)))
   assert "--source=installed_docs" in str(caught.value)
 

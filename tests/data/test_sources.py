@@ -130,10 +130,10 @@ def test_every_shard_of_a_seqio_task_is_read_and_no_two_by_one_unit(monkeypatch)
 @pytest.mark.parametrize("missing", tfds_reader._PACKAGES)
 def test_without_tensorflow_such_a_source_is_refused_in_one_line(source, missing, tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, missing, None)  # as on Python 3.14
-  line = f"--source={source} needs {missing}, not installed here .*Python 3.11 to 3.13"
+  line = f"--source={source} needs {missing}, not installed here; .*Python 3.11 to 3.13"
   with pytest.raises(errors.ConfigError, match=line) as error:
     sources.check(sources.Request(source, tfds_directory=str(tmp_path)))
-  assert "\n" not in str(error.value)
+  assert str(error.value).endswith(":\n  pip install -r requirements.txt")
   with pytest.raises(errors.ConfigError, match=f"a seqio Task needs {missing}"):
     tfds_reader.import_tfds()
   path = write_text(tmp_path / "a.txt", make_documents(3, seed=3))

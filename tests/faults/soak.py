@@ -179,7 +179,7 @@ def _trial(ground: Ground, number: int, rng: random.Random) -> tuple[str, str]:
   names = damage.files_of(place / str(steps[-1]))
   name = names[number // len(damage.KINDS) % len(names)] if kind in damage.OF_FILES else ""
   done = damage.hurt(rng, place, kind, name)
-  found = resume.newest_good_step(workdir, lambda line: None)
+  found = resume.newest_good_step(workdir)
   if found not in steps:
     return kind, f"{done}: step {found} was found"
   before, after = (attack.state_of(path / str(found)) for path in (pristine, place))

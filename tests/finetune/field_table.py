@@ -61,8 +61,6 @@ LEFT_ALONE = {
   "prompt.num_samples": ("2", "prompt", _PROMPT),
   "prompt.num_steps": ("500", "prompt", _PROMPT),
   "prompt.eval_every": ("50", "prompt", _PROMPT),
-  "prompt.batch_sizes": ("2", "prompt", _PROMPT),
-  "prompt.learning_rates": ("1e-5", "prompt", _PROMPT),
   "own.task": ("regression", "read for kind='own' alone, as are those below", _OWN),
   "own.pooling": ("mean", "own", _OWN),
   "own.class_weights": ("balanced", "own", _OWN),

@@ -40,7 +40,7 @@ def test_a_config_starts_the_search_of_its_kind_and_passes_on_whether_to_downloa
     stand_in = lambda kind, *, download, path=path: made.append((path, kind, download))  # noqa: E731
     monkeypatch.setattr(importlib.import_module(module), attribute, stand_in)
   arguments = [f"--config=configs/finetune_{name}.py", "--config.checkpoint=run", *["--download"] * download]
-  main._kind(flags.read_arguments(arguments, main.PROGRAM), "w", print)
+  main._kind(flags.read_arguments(arguments, main.PROGRAM), "w")
   assert made == [download, (_KINDS[name], name, download)]
 
 
@@ -171,14 +171,14 @@ def test_the_encoder_is_computed_as_the_config_says(small_encoder_run, tmp_path)
   fields = {"dropout": 0.3, "dtype": "bfloat16", "remat": "full", "scan_unroll": 0}
   changed = {f"model__{name}": value for name, value in fields.items()}
   found = _session(small_encoder_run, tmp_path, **changed)
-  assert found.encoder == dataclasses.replace(found.start.config, **fields, attention_dropout=0.3)
+  assert found.encoder == dataclasses.replace(found.start.encoder.config, **fields, attention_dropout=0.3)
 
 
 def test_the_step_and_the_vocabulary_are_those_that_are_named(small_encoder_run, tmp_path):
   shutil.copytree(small_encoder_run, tmp_path / "run")
   words = shutil.move(tmp_path / "run" / "vocabulary", tmp_path / "words")
   start = _session(tmp_path / "run", tmp_path, vocabulary=str(words), checkpoint_step=7).start
-  assert start.vocabulary_directory == words and start.meta["step"] == 7
+  assert start.encoder.vocabulary_directory == words and start.meta["step"] == 7
   with pytest.raises(DataError, match="no checkpoint of step 3"):
     _session(tmp_path / "run", tmp_path, vocabulary=str(words), checkpoint_step=3)
   with pytest.raises(DataError, match=r"--config\.vocabulary"):

@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from configs import base
 from finetune.search import losses as task_losses
 from pretrain import losses
 from pretrain.corruption import generator, mixture
-from pretrain.corruption.generator import GeneratorOutput, GeneratorSettings
+from pretrain.corruption.generator import GeneratorConfig, GeneratorOutput
 from pretrain.corruption.masking import Masking, TokenIds
 from pretrain.export import tensor_rows
 from pretrain.export.foreign.files import ForeignCheckpoint
@@ -21,7 +22,7 @@ from pretrain.models.config import EncoderConfig
 from pretrain.ops.positions import scatter_positions, take_positions
 from pretrain.ops.vocab import mixture_sampling
 from pretrain.ops.vocab.vocab_cross_entropy import vocab_logits
-from pretrain.settings.corruption import MixtureFields
+from pretrain.settings.corruption import GeneratorSettings
 from tests.golden.compare import Checks
 from tests.golden.files import Golden
 from tests.golden.slots import from_slots, masking_at, plain_encoder, row_keys, to_slots
@@ -89,9 +90,7 @@ def _task_heads(golden: Golden, own: dict, hidden: jax.Array) -> dict[str, jax.A
 class _AmosCase:
   """An e_amos file: given features instead of a trunk, a formula instead of a discriminator."""
 
-  layers: tuple[int, ...]
-  choice: MixtureFields
-  config: EncoderConfig
+  settings: GeneratorConfig
   tokens: TokenIds
   targets: jax.Array
   masking: Masking
@@ -105,14 +104,14 @@ class _AmosCase:
   def output(self, given: dict) -> GeneratorOutput:
     """The shared head on the given features."""
     head = given["generator"]["mlm_head"]
-    transformed = heads.apply_transform(head, self.config, given["features"])
+    transformed = heads.apply_transform(head, self.settings.members[0], given["features"])
     return GeneratorOutput(given["features"], transformed, head["bias"][None])
 
   def generator_loss(self, given: dict):
     """Sum over heads of the masked-LM loss."""
-    masking, settings = self.masking, _settings(self.config, self.layers)
+    masking = self.masking
     at_masked = take_positions(self.targets, masking.positions)
-    arguments = (self.output(given), given["table"], at_masked, masking.weights, settings)
+    arguments = (self.output(given), given["table"], at_masked, masking.weights, self.settings)
     return generator.loss_and_metrics(*arguments, chunk=_CHUNK)[0], ()
 
   def detection_loss(self, given: dict):
@@ -120,15 +119,14 @@ class _AmosCase:
     output, masking, pad = self.output(given), self.masking, self.tokens.pad
     keys = row_keys(self.targets.shape[0])
     mixed = mixture.mixture_weights(
-      self.choice, given["generator"], output.features, row_keys=keys, progress=jnp.zeros(keys.shape[0])
+      self.settings, given["generator"], output.features, row_keys=keys, progress=jnp.zeros(keys.shape[0])
     )
     sampled, vectors = mixture.propose(
-      self.choice,
+      self.settings,
       mixed,
       output,
       given["table"],
       row_keys=keys,
-      temperature=1.0,
       chunk=_CHUNK,
       noise=self.noise,
     )
@@ -147,7 +145,7 @@ class _AmosCase:
     named = tensor_rows.write(tree, parts)
     named |= dict.fromkeys((_TABLE, "auxiliary.lm_head.weight"), gradients["table"])
     named |= {f"encoder.lin.{name}": value for name, value in gradients["stub"].items()}
-    per_layer = zip(self.layers, gradients["features"])
+    per_layer = zip(self.settings.mlm_layers, gradients["features"])
     return named | {f"f/{layer}": from_slots(value, self.masking.weights) for layer, value in per_layer}
 
 
@@ -158,16 +156,12 @@ def check_mixture(golden: Golden, checks: Checks) -> None:
   config = plain_encoder(*table.shape)
   tokens = TokenIds(0, int(golden.field("pad")), 2, 3, int(golden.field("mask_idx")), table.shape[0])
   masking = masking_at(golden["masked"], golden["targets"], tokens)
+  fields = {"mixture": "adversarial", "mlm_layers": tuple(golden.field("mlm_layers"))}
+  fields["gumbel_temperature"] = float(golden.field("tau"))
+  fields["reversal_multiplier"] = float(golden.field("disc_grad_mul"))
+  settings = GeneratorSettings(**{**base.get_config().generator, **fields})
   case = _AmosCase(
-    layers=tuple(golden.field("mlm_layers")),
-    choice=MixtureFields(
-      mixture="adversarial",
-      mixture_weights=(),
-      gumbel_temperature=float(golden.field("tau")),
-      reversal_multiplier=float(golden.field("disc_grad_mul")),
-      adv_mlm_multiplier=0.0,
-    ),
-    config=config,
+    settings=GeneratorConfig(**vars(settings), members=(config,), token_size=config.hidden_size),
     tokens=tokens,
     targets=jnp.asarray(golden["targets"]),
     masking=masking,
@@ -175,7 +169,7 @@ def check_mixture(golden: Golden, checks: Checks) -> None:
   )
   head_state = {name: array for name, array in state.items() if name.startswith("auxiliary.lm_head.")}
   own = tensor_rows.read(head_state, official_names.GENERATOR_HEAD_PARTS, num_heads=1).params
-  features = [to_slots(golden[f"f/{layer}"], masking.weights) for layer in case.layers]
+  features = [to_slots(golden[f"f/{layer}"], masking.weights) for layer in case.settings.mlm_layers]
   inputs = {
     "table": jnp.asarray(table),
     "generator": own["generator"],
@@ -191,22 +185,6 @@ def check_mixture(golden: Golden, checks: Checks) -> None:
   _compare_draws(golden, checks, case, seen, inputs)
 
 
-def _settings(config: EncoderConfig, layers: tuple[int, ...]) -> GeneratorSettings:
-  return GeneratorSettings(
-    members=(config,),
-    mlm_layers=layers,
-    token_size=config.hidden_size,
-    share_embeddings="tokens",
-    projection="table",
-    sampling_dropout="zero",
-    temperature=1.0,
-    disallow_correct=False,
-    detach_blocks=True,
-    loss_weight=1.0,
-    frozen=False,
-  )
-
-
 def _compare_draws(golden: Golden, checks: Checks, case: _AmosCase, seen: tuple, inputs: dict) -> None:
   """Logits, mixture weights, sampled tokens and what the discriminator saw."""
   output, mixed, sampled, logits, replaced = seen
@@ -214,12 +192,12 @@ def _compare_draws(golden: Golden, checks: Checks, case: _AmosCase, seen: tuple,
 
   @jax.jit
   def of_heads(output: GeneratorOutput, table: jax.Array, own: dict) -> dict[str, jax.Array]:
-    by_layer = [vocab_logits(output.transformed[i], table, output.biases[0]) for i in range(len(case.layers))]
+    by_layer = [vocab_logits(vectors, table, output.biases[0]) for vectors in output.transformed]
     mixed_logits, _ = mixture_sampling.mixed_logits(mixed, output.transformed, table, output.biases)
-    values = {f"logits/{layer}": logit for layer, logit in zip(case.layers, by_layer)}
+    values = {f"logits/{layer}": logit for layer, logit in zip(case.settings.mlm_layers, by_layer)}
     values |= {"mix_probs": mixed, "mixed_logits": mixed_logits}
     values["mix_logits"] = mixture.mixture_scores(own, output.features)
-    temperature = case.choice.gumbel_temperature
+    temperature = case.settings.gumbel_temperature
     parts, total = mixture_sampling.relaxed_sample(mixed_logits + case.noise, temperature=temperature)
     values["y_soft"] = parts / total
     return values

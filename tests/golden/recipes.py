@@ -156,7 +156,7 @@ def _settle_ties(golden: Golden, case: Case) -> Case:
   ours = from_slots(take_positions(corrupted.input_ids, corrupted.masking.positions), slots)
   differs = (ours != sampled) & (margin <= _MARGIN)
   noise = golden["gumbel_noise"].copy()
-  temperature = case.recipe.mixture.gumbel_temperature
+  temperature = case.recipe.generator.gumbel_temperature
   noise[differs, sampled[differs]] += 2.0 * margin[differs] * temperature + 1e-5
   given = case.batch.given | {"noise": to_slots(noise, slots)}
   return case._replace(batch=case.batch._replace(given=given))
@@ -188,7 +188,7 @@ def _compare_amos_outputs(golden: Golden, checks: Checks, case: Case) -> None:
     weights_of_heads, output.transformed, outputs.table, output.biases
   )
   of_masked = {f"logits/{layer}": logits for layer, logits in zip(layers, outputs.logits)}
-  temperature = case.recipe.mixture.gumbel_temperature
+  temperature = case.recipe.generator.gumbel_temperature
   parts, total = mixture_sampling.relaxed_sample(mixed + case.batch.given["noise"], temperature=temperature)
   of_masked |= {"mixed_logits": mixed, "mix_probs": weights_of_heads, "y_soft": parts / total}
   checks.compare_present("logits", {key: from_slots(value, weights) for key, value in of_masked.items()})

@@ -268,7 +268,7 @@ def test_skypilot_starts_a_process_a_node(tmp_path):
 
 
 def test_a_flag_that_there_is_none_would_be_seen():
-  with pytest.raises(ConfigError, match="there is no such flag"):
+  with pytest.raises(ConfigError, match="no such flag"):
     read([TINY, "--processes=2"])
 
 

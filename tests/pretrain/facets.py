@@ -40,7 +40,9 @@ from pretrain import train
 from pretrain.checkpoints import warm_start
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.reading import feed, prepared
+from pretrain.reading.opened import Prepared
 from pretrain.run import Run, make_run
+from pretrain.settings.run import ReadingSettings, reading_settings
 
 TRACED = ("start", "step", "eval")
 LOOP = ("batches", "heldout", "log", "saves")
@@ -74,10 +76,10 @@ class Facets:
       return self._loop[name]
     if name == "prepare":
       with mock.patch.object(prepared, "run_child", return_value=(0, "")) as child:
-        directory = prepared.ensure_records(self._config, download=False)
+        directory = prepared.ensure_records(reading_settings(self._config), download=False)
       return f"{directory} {child.call_args}"
     if name == "from":
-      return str(warm_start.starts(self._config.to_dict()))
+      return str(warm_start.origins(self._config.to_dict()).named)
     if name == "layout":
       return str(jax.tree.map(lambda leaf: str(leaf.sharding), self._run.abstract_state))
     return digest(_traced(name, self._run))
@@ -134,13 +136,14 @@ def _setting(value: Any, known: dict[int, str]) -> str:
   return re.sub(r"0x[0-9a-f]+|<function [^>]*>|jaxpr=.*", "", str(value))
 
 
-def _fed(records: pathlib.Path, config: ConfigDict) -> feed.Fed:
+def _fed(records: pathlib.Path, settings: ReadingSettings) -> Prepared:
   """Stands in for a feed, whose child would import TensorFlow: rows of [CLS] alone."""
-  words, size = manifest.read(records).vocabulary, config.train.batch_size
-  rows = np.zeros((size, config.data.length), np.int32)
+  words, size = manifest.read(records).vocabulary, settings.batch_size
+  rows = np.zeros((size, settings.data.length), np.int32)
   sent = (({"number": number, "before": "", "sha256": ""}, rows) for number in itertools.count())
   child = mock.Mock(facts={"records": "f" * 64}, receive=lambda: next(sent), begin=lambda batch: _SPEED)
-  return feed.Fed(
+  return Prepared(
+    directory="",
     train=FedRecords(child, batch_size=size, words=words),
     heldout=HeldoutBlocks(rows, words),
     vocabulary=str(records / "vocabulary"),
@@ -182,6 +185,8 @@ def _facets_of_the_loop(config: ConfigDict, records: pathlib.Path) -> dict[str, 
     tracker = mock.Mock(id="a", address="")
     stack.enter_context(mock.patch("lab.analysis.probing.find", return_value=[]))
     stack.enter_context(mock.patch("pretrain.logs.trackers.check"))
+    # One field alone is another, which may make no sense.
+    stack.enter_context(mock.patch.object(train.validate, "check", lambda config, **_: config))
     # Records of another source than the config's are refused; here they stand in for those it would make.
     stack.enter_context(mock.patch.object(prepared, "refuse_other_text"))
     stack.enter_context(mock.patch.dict("pretrain.logs.trackers._MAKERS", wandb=lambda tracked: tracker))
@@ -191,7 +196,7 @@ def _facets_of_the_loop(config: ConfigDict, records: pathlib.Path) -> dict[str, 
     stack.enter_context(mock.patch.object(Run, "compile_train_step", lambda run: train_step))
     stack.enter_context(mock.patch.object(Run, "compile_eval_step", lambda run: eval_step))
     try:
-      said.append(str(train.train(config, str(workdir), log=lambda line: None)))
+      said.append(str(train.train(config, str(workdir))))
     except DivergedError as error:
       said.append(str(error).partition(";")[0])
     lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())

@@ -108,7 +108,6 @@ _ROWS: dict[str, list[tuple]] = {
     ("optimizer.learning_rate", 2e-3, "step"),
     ("optimizer.schedule", "electra_google", "step"),
     ("optimizer.warmup_steps", 3, "step"),
-    ("optimizer.power", 2.0, "step"),
     ("optimizer.end_learning_rate", 1e-4, "step"),
     ("optimizer.adam_b1", 0.8, "step"),
     ("optimizer.adam_b2", 0.95, "step"),
@@ -212,7 +211,6 @@ _ROWS: dict[str, list[tuple]] = {
   ],
   "tokens": [
     ("objectives.mlm.positions", "masked", "step eval"),
-    ("objectives.mlm.all_reduction", "separate_means", "step eval"),
     ("objectives.all_token.weight", 2.0, "step eval"),
     ("objectives.taco.weight", 2.0, "step eval"),
     ("objectives.taco.anchors", "masked", "step eval"),

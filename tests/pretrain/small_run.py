@@ -25,6 +25,7 @@ from pretrain.mesh import sharding, trees
 from pretrain.reading.prepared import token_ids
 from pretrain.run import Run, make_run
 from pretrain.step import TrainState
+from tests import lines
 
 VOCAB_SIZE = 300
 LENGTH = 32
@@ -109,7 +110,8 @@ def devices(number: int):
   def of_some(settings, *, devices=None):
     return make_mesh(settings, devices=some if devices is None else devices)
 
-  with mock.patch.object(sharding, "make_mesh", of_some):
+  counted = mock.patch.object(jax, "device_count", lambda: number)
+  with mock.patch.object(sharding, "make_mesh", of_some), counted:
     yield
 
 
@@ -168,9 +170,9 @@ def run_steps(run: Run, ids: list[np.ndarray]) -> tuple:
 
 
 def run_training(config: ConfigDict, workdir, *, say=None, number: int = 1, **options) -> int:
-  """`train.train` on `number` devices, with `options`; its exit code."""
-  with devices(number), mock.patch.object(train, "make_run", shared_run):
-    return train.train(config, str(workdir), log=say or (lambda line: None), **options)
+  """`train.train` on `number` devices, with `options`; its exit code. `say` gets what is logged."""
+  with devices(number), mock.patch.object(train, "make_run", shared_run), lines.heard(say or str):
+    return train.train(config, str(workdir), **options)
 
 
 def metric_lines(workdir) -> list[dict]:

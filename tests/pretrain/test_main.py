@@ -90,7 +90,7 @@ def whole(records, tmp_path_factory):
   workdir = tmp_path_factory.mktemp("whole")
   done = _run(_command(*records, f"--workdir={workdir}", *LONG, code=_CHECKED))
   assert done.returncode == 0, done.stdout + done.stderr
-  return workdir, done.stdout
+  return workdir, done.stderr + done.stdout
 
 
 def test_a_first_start_prepares_the_text_it_names_and_imports_no_tensorflow(whole, records):
@@ -152,7 +152,7 @@ def test_an_unknown_field_is_told_before_anything_starts(tmp_path, monkeypatch, 
 
 
 def test_several_hosts_without_a_cluster_are_one_line(tmp_path, monkeypatch, capsys):
-  def initialize(**_):
+  def initialize(*_, **__):
     raise ValueError("coordinator_address should be defined.")
 
   monkeypatch.setattr(jax.distributed, "initialize", initialize)

@@ -1,4 +1,4 @@
-"""Run: pytest tests/pretrain/test_segments.py. Rows of several texts give what the texts give in rows of their own."""
+"""Run: pytest tests/pretrain/test_segments.py. Rows of several texts give what each text gives alone."""
 
 import jax
 import jax.numpy as jnp

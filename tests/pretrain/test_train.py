@@ -13,7 +13,9 @@ from data.command import STOPPED
 from data.errors import ConfigError, DataError, DivergedError
 from pretrain import evaluate
 from pretrain.checkpoints import checkpoint
+from pretrain.command import flags, rules
 from pretrain.pod.stop import StopRequest
+from pretrain.start import beginning
 from tests.pretrain.conftest import SECRET
 from tests.pretrain.small_run import (
   assert_same_params,
@@ -53,6 +55,33 @@ def _at(start: str, action):
 
 def _ask_to_stop():
   os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_config_from_a_notebook_is_checked_before_anything_is_made(small_records, tmp_path):
+  workdir = tmp_path / "run"
+  with pytest.raises(ConfigError, match=r"^train\.log_every=0: expected a number of at least 1$"):
+    run_training(_config(small_records, train__log_every=0), workdir)
+  with pytest.raises(ConfigError, match=r"train\.batch_size=9: not a multiple of 2, what 2 devices"):
+    run_training(_config(small_records, train__batch_size=9), workdir, number=2)
+  assert not workdir.exists()
+
+
+@pytest.mark.parametrize("is_of_a_command", [True, False])
+def test_a_config_is_checked_once_on_its_way_to_the_loop(
+  is_of_a_command, small_records, tmp_path, monkeypatch
+):
+  asked = []
+  monkeypatch.setattr(rules, "_model", lambda config: asked.append("fields") or iter(()))
+  monkeypatch.setattr(rules, "_mesh", lambda config, number: asked.append(number) or iter(()))
+  config = _config(small_records)
+  if is_of_a_command:
+    config = flags.read_arguments(
+      ["--config=tests/pretrain/small_run.py:mlm", f"--config.data.directory={small_records}"]
+    ).config
+  monkeypatch.setattr(beginning, "open_records", lambda *_: _crash())
+  with pytest.raises(_Crash):
+    run_training(config, tmp_path / "run")
+  assert asked == (["fields", None, 1] if is_of_a_command else ["fields", 1])
 
 
 class _Crash(BaseException):
@@ -141,7 +170,7 @@ def test_a_signal_behind_the_last_step_changes_nothing_and_is_told(
     end.code = run_training(_config(small_records), workdir, say=say, settle=end.settle)
     asking("given back")
   assert end.code == 0 and "inished" in said[-1]
-  assert capfd.readouterr().err.encode() == command.TOO_LATE
+  assert capfd.readouterr().err.encode().count(command.TOO_LATE) == 1
   _assert_same_run(workdir, finished)
 
 

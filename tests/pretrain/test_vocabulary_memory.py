@@ -17,7 +17,6 @@ RECIPES = {
   "union": UNION,
   "all_token": {"corruption.kind": "generator", "objectives.all_token.weight": 1.0},
   "mlm_all": MLM_ALL,
-  "mlm_all_separate_means": {**MLM_ALL, "objectives.mlm.all_reduction": "separate_means"},
   "adversarial_mlm": {**AMOS, "generator.adv_mlm_multiplier": 0.1},
 }
 
@@ -39,11 +38,10 @@ def _compiled_gradient(function, *arguments) -> str:
   return gradient.lower(*arguments).compile().as_text()
 
 
-_RARE = ("union", "mlm_all_separate_means")  # the union's terms are rows of their own
-
-
 @pytest.mark.parametrize(
-  "name", [pytest.param(name, marks=[pytest.mark.nightly] * (name in _RARE)) for name in RECIPES]
+  # The union's terms are rows of their own.
+  "name",
+  [pytest.param(name, marks=[pytest.mark.nightly] * (name == "union")) for name in RECIPES],
 )
 def test_no_array_over_the_vocabulary_has_more_rows_than_the_masked_positions_or_one_chunk(name):
   recipe = small_recipe({**RECIPES[name], "model.vocab_chunk_rows": CHUNK * ROWS}, rows_per_device=ROWS)

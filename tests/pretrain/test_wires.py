@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+from configs import base
 from data import manifest
 from data.errors import ConfigError
 from pretrain import main, train
@@ -19,8 +20,10 @@ from pretrain.ops.draws import row_random
 from pretrain.ops.draws.row_random import Use
 from pretrain.reading import prepared
 from pretrain.run import make_run
+from pretrain.settings.corruption import GeneratorSettings
+from pretrain.settings.run import reading_settings
 from tests.pretrain.field_table import ROWS, base_config
-from tests.pretrain.small_recipe import TOKENS, small_batch, small_recipe
+from tests.pretrain.small_recipe import TOKENS, small_batch
 
 _TOKENS = dataclasses.replace(TOKENS, vocab_size=300)
 # What may change between the starts of one run, typed once more: how it is carried out, not what it computes.
@@ -99,12 +102,11 @@ def test_the_sampling_temperature_sharpens_the_output_bias_too():
   bias = np.linspace(0.0, 9.6, 97).astype(np.float32)
   output = GeneratorOutput(np.zeros((1, 4, 3, 8)), np.zeros((1, 4, 3, 8), np.float32), bias[None])
   sampled, _ = mixture.propose(
-    small_recipe().mixture,
+    GeneratorSettings(**{**base.get_config().generator, "temperature": 0.002}),
     np.ones((4, 3, 1), np.float32),
     output,
     np.ones((97, 8), np.float32),
     row_keys=small_batch().row_keys,
-    temperature=0.002,
     chunk=8,
   )
   assert np.all(np.asarray(sampled) == 96)
@@ -119,7 +121,7 @@ def test_text_is_downloaded_by_the_child_process_if_the_flag_says_so(download, t
     return 0, ""
 
   def start(config, workdir, *, download, **_):
-    prepared.ensure_records(config, download=download)
+    prepared.ensure_records(reading_settings(config), download=download)
     return 0
 
   monkeypatch.setattr(prepared, "run_child", run_child)

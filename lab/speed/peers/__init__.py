@@ -1,1 +1,1 @@
-"""The same work in PyTorch, written to be fast: what a user would otherwise run. Our own programs."""
+"""Own fast PyTorch programs that do the same work, for comparison with what a user would otherwise run."""

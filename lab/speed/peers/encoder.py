@@ -8,7 +8,7 @@ from torch import nn
 
 
 def t5_buckets(length: int, buckets: int = 32, max_distance: int = 128) -> torch.Tensor:
-  """[length, length] int64 bucket of each (query, key) distance, both directions apart (T5)."""
+  """Returns T5's bucket of each (query, key) distance, by direction: [length, length] int64."""
   distance = torch.arange(length)[None, :] - torch.arange(length)[:, None]
   half, exact = buckets // 2, buckets // 4
   size = distance.abs()
@@ -38,7 +38,9 @@ class Layer(nn.Module):
 
 
 class Encoder(nn.Module):
-  """Layers over token vectors and positions; with `has_bias` one relative-position bias for all of them."""
+  """Layers over token vectors and positions; with `has_bias` all layers share a relative-position bias."""
+
+  buckets: torch.Tensor
 
   def __init__(
     self, width: int, heads: int, mlp: int, layers: int, *, length: int, dropout: float, has_bias: bool
@@ -53,7 +55,7 @@ class Encoder(nn.Module):
   def forward(
     self, vectors: torch.Tensor, *, taps: tuple[int, ...] = (), dropout: float | None = None
   ) -> list[torch.Tensor]:
-    """The last layer's output, or those of the layers in `taps` (from 1), detached one from the next."""
+    """Returns the last layer's output, or those of layers `taps` (from 1), with gradients cut in between."""
     dropout, length = self.dropout if dropout is None else dropout, vectors.shape[1]
     x = F.dropout(self.norm(vectors + self.position.weight[:length]), dropout)
     bias = None
@@ -69,7 +71,7 @@ class Encoder(nn.Module):
 
 
 class Transform(nn.Module):
-  """Dense, GELU, LayerNorm: what stands before a vocabulary's scores."""
+  """Dense, GELU, LayerNorm: the transform before vocabulary scores."""
 
   def __init__(self, width: int) -> None:
     super().__init__()
@@ -80,7 +82,7 @@ class Transform(nn.Module):
 
 
 class LookedUp(torch.autograd.Function):
-  """The table's rows of the largest scores, with the gradient of the product of scores and table."""
+  """Rows of the table with the largest scores; the gradient is that of scores times table."""
 
   @staticmethod
   def forward(ctx, scores: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
@@ -96,7 +98,7 @@ class LookedUp(torch.autograd.Function):
 
 
 class Reversed(torch.autograd.Function):
-  """The identity with its gradient's sign turned."""
+  """The identity with a reversed gradient."""
 
   @staticmethod
   def forward(ctx, x: torch.Tensor) -> torch.Tensor:
@@ -108,10 +110,10 @@ class Reversed(torch.autograd.Function):
 
 
 def take(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-  """[rows, places, width]: the vectors of x [rows, length, width] at `places` [rows, places]."""
+  """Returns the vectors of x [rows, length, width] at `places` [rows, places]: [rows, places, width]."""
   return x.gather(1, places[..., None].expand(-1, -1, x.shape[-1]))
 
 
 def gumbel(like: torch.Tensor) -> torch.Tensor:
-  """Standard Gumbel noise of a tensor's shape, float32."""
+  """Returns float32 standard Gumbel noise in the shape of a tensor."""
   return -torch.empty_like(like, dtype=torch.float32).exponential_().log()

@@ -1,4 +1,4 @@
-"""Hugging Face's own classes at the same work, as their users run them: scores of every position."""
+"""Hugging Face's classes at the same work, used in the common way, with scores for every position."""
 
 import torch
 from torch import nn
@@ -59,5 +59,5 @@ class Electra(nn.Module):
 
 
 def build(config) -> nn.Module:
-  """The peer of a masked-LM or an RTD recipe."""
+  """Returns the peer of a masked-LM or RTD recipe."""
   return Electra(config) if config.corruption.kind == "generator" else Bert(config)

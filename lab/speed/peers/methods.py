@@ -1,4 +1,4 @@
-"""The methods' steps in plain PyTorch: `build` returns a module from a batch to a loss."""
+"""The methods in plain PyTorch: `build` returns a module that maps a batch to a loss."""
 
 import dataclasses
 import math
@@ -24,7 +24,7 @@ class Sizes:
   has_bias: bool  # T5's, of relative positions
   generator: tuple[int, int, int, int]  # width, heads, MLP and layers; layers 0: none
   generator_dropout: float
-  samples_again: bool  # replacements are drawn in a second pass of the generator without dropout
+  samples_again: bool  # replacements are sampled in a second pass of the generator, without dropout
   taps: tuple[int, ...]  # generator layers with a head (AMOS)
   rtd_weight: float
   masked: int
@@ -33,7 +33,7 @@ class Sizes:
 
 
 def sizes_of(config) -> Sizes:
-  """What the peer of a recipe must have to do the same work."""
+  """Returns the sizes with which a peer does the same work as a recipe."""
   model, generator, length = config.model, config.generator, config.data.length
   has_generator = config.corruption.kind == "generator"
   shape = (generator.hidden_size or model.hidden_size, generator.num_heads or model.num_heads)
@@ -59,7 +59,7 @@ def sizes_of(config) -> Sizes:
 
 
 class Method(nn.Module):
-  """What the methods share: token table, encoder, a masked-LM head, a loss over gathered positions."""
+  """Shared by the methods: token table, encoder, masked-LM head, loss over gathered positions."""
 
   def __init__(self, sizes: Sizes) -> None:
     super().__init__()
@@ -78,16 +78,16 @@ class Method(nn.Module):
       self.rtd = nn.Linear(sizes.width, 1)
 
   def scores(self, hidden: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """Vocabulary scores of gathered positions."""
+    """Returns the vocabulary scores of gathered positions."""
     return F.linear(hidden, self.table.weight, bias)
 
   def generated(self, ids: torch.Tensor, **options) -> list[torch.Tensor]:
-    """The generator's hidden states of its `taps`, or of its last layer."""
+    """Returns the generator's hidden states after the layers `taps`, or after the last layer."""
     vectors = self.table(ids)
     return self.generator(vectors if self.projection is None else self.projection(vectors), **options)
 
   def generator_scores(self, hidden: torch.Tensor) -> torch.Tensor:
-    """Its vocabulary scores; a narrow one's by whichever product is smaller, of the table or the vectors."""
+    """Returns the generator's vocabulary scores; a narrow one projects the smaller of table and states."""
     hidden = self.transform(hidden)
     if self.projection is None:
       return self.scores(hidden, self.bias)
@@ -97,7 +97,7 @@ class Method(nn.Module):
     return F.linear(hidden, self.projection(self.table.weight), self.bias)
 
   def masked_loss(self, scores: torch.Tensor, batch: dict) -> torch.Tensor:
-    """Mean cross-entropy of the masked tokens."""
+    """Returns the mean cross-entropy of the masked tokens."""
     return F.cross_entropy(scores.flatten(0, 1).float(), batch["labels"].flatten())
 
 
@@ -111,7 +111,7 @@ class MaskedLM(Method):
 
 
 class TokenAlignment(Method):
-  """TACO: the masked-LM loss, and each token's context vector against its neighbour's and random ones'."""
+  """TACO: the masked-LM loss, and a contrast of each token's context vector with a neighbour's."""
 
   def forward(self, batch: dict) -> torch.Tensor:
     vectors = self.table(batch["masked"])
@@ -125,10 +125,10 @@ class TokenAlignment(Method):
 
 
 class Replaced(Method):
-  """ELECTRA: a generator's samples at the masked positions, told from the original at all of them."""
+  """ELECTRA: detects the generator's samples among the tokens of all positions."""
 
   def replaced(self, batch: dict) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids with the generator's samples, and the generator's loss."""
+    """Returns ids with the generator's samples, and the generator's loss."""
     ids, places = batch["ids"], batch["places"]
     masked = batch["masked"]
     scores = self.generator_scores(take(self.generated(masked)[-1], places))
@@ -140,7 +140,7 @@ class Replaced(Method):
     return ids.scatter(1, places, sampled), loss
 
   def detected(self, hidden: torch.Tensor, original: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weighted loss of replaced-token detection, and its logits, positive for 'original'."""
+    """Returns the weighted RTD loss and its logits, which are positive for 'original'."""
     logits = self.rtd(hidden).squeeze(-1).float()
     return self.sizes.rtd_weight * F.binary_cross_entropy_with_logits(logits, original.float()), logits
 
@@ -151,7 +151,7 @@ class Replaced(Method):
 
 
 class Corrected(Replaced):
-  """COCO-LM: ELECTRA's, corrective language modeling with copying, and the contrast with a crop."""
+  """COCO-LM: ELECTRA's losses, corrective language modeling with copying, and contrast with a crop."""
 
   def __init__(self, sizes: Sizes) -> None:
     super().__init__(sizes)
@@ -178,7 +178,7 @@ class Corrected(Replaced):
 
 
 class Mixed(Replaced):
-  """AMOS: heads at several depths, their mixture drawn by Gumbel softmax, its gradient reversed."""
+  """AMOS: heads at several depths, their mixture sampled by Gumbel softmax with a reversed gradient."""
 
   def __init__(self, sizes: Sizes) -> None:
     super().__init__(sizes)
@@ -191,6 +191,7 @@ class Mixed(Replaced):
     loss = sum(self.masked_loss(each, batch) for each in scores)
     weights = torch.cat([self.mixture(x) for x in found], -1).float().softmax(-1)
     mixed = sum(weights[..., n : n + 1] * each.detach() for n, each in enumerate(scores))
+    assert isinstance(mixed, torch.Tensor)  # not the 0 of no head
     soft = ((mixed.float().log_softmax(-1) + gumbel(mixed)) / 0.3).softmax(-1)
     soft = Reversed.apply(soft).to(self.table.weight.dtype)
     replaced = ids.scatter(1, places, soft.argmax(-1))
@@ -201,7 +202,7 @@ class Mixed(Replaced):
 
 
 def build(config) -> Method:
-  """The peer of a recipe, by what its config has switched on."""
+  """Returns the peer of a recipe, chosen by the objectives of its config."""
   sizes, objectives = sizes_of(config), config.objectives
   if not sizes.generator[3]:
     return (TokenAlignment if objectives.taco.weight else MaskedLM)(sizes)

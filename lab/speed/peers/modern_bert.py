@@ -1,4 +1,4 @@
-"""Stock ModernBERT of transformers: what a modern backbone of ours must beat."""
+"""Stock ModernBERT of transformers, the reference for a modern backbone."""
 
 import torch
 from torch import nn
@@ -6,7 +6,7 @@ from transformers import ModernBertConfig, ModernBertForMaskedLM
 
 
 class ModernBert(nn.Module):
-  """ModernBertForMaskedLM of base size; of a recipe that is smaller, two layers of its width."""
+  """ModernBertForMaskedLM of base size, or of the recipe's sizes if that is narrower."""
 
   def __init__(self, config) -> None:
     super().__init__()
@@ -26,7 +26,7 @@ class ModernBert(nn.Module):
         "num_hidden_layers": model.num_layers,
         "num_attention_heads": model.num_heads,
       }
-    self.model = ModernBertForMaskedLM(ModernBertConfig(**sizes, attn_implementation="sdpa"))
+    self.model = ModernBertForMaskedLM(ModernBertConfig(**sizes, attn_implementation="sdpa"))  # pyright: ignore[reportCallIssue] (its `**kwargs` take it)
 
   def forward(self, batch: dict) -> torch.Tensor:
     ids, labels = batch["masked"], batch["sparse_labels"]
@@ -34,5 +34,5 @@ class ModernBert(nn.Module):
 
 
 def build(config) -> nn.Module:
-  """The peer of masked LM; `corruption.mask_rate` decides how many positions have labels."""
+  """Returns the peer of masked LM; `corruption.mask_rate` is the fraction of positions with labels."""
   return ModernBert(config)

@@ -1,13 +1,13 @@
-"""One program in a process of its own: takes steps when asked, answers with seconds.
+"""A child process that runs training steps on request and answers with their seconds.
 
   python -m benchmarks.peers.server KIND RECIPE ROWSxTOKENS [THREADS] [FIELD=VALUE ...]
 
 The kinds are 'ours' and those of `PEERS`.
-Each line on stdin is a number of steps; each answer a line of JSON: 'seconds' and 'cpu_seconds' of a step.
-The first answer comes when the program is built and warm. A step is the whole of it: corruption, gradient,
-clipping, Adam. Ours draws its masks in the step; the peers get theirs ready-made, which is in their favour.
-On CPU ours keeps freed memory for the next step, as `pretrain.main` does; the peers do as the C library is
-set up: with MALLOC_ARENA_MAX=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1 both sides keep it.
+Each line on stdin is a number of steps; each answer is a line of JSON with median 'seconds' and 'cpu_seconds'
+per step. The first answer is sent when the program is compiled and warm. A step includes corruption,
+gradient, clipping and Adam. Our step also draws masks; the peers get precomputed masks, which favours them.
+On CPU our program keeps freed memory for the next step, as `pretrain.main` does. The peers follow the C
+library's settings; with MALLOC_ARENA_MAX=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1 they keep it too.
 """
 
 import json
@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 
 def ours(config) -> Callable[[], float]:
-  """A step of this project; returns its loss."""
+  """Returns a function that takes a step of this project and returns its loss."""
   from lab.speed import cases
 
   step = cases.Step(config)
@@ -36,13 +36,14 @@ PEERS = {
   "hugging_face": "hugging_face",
   "hugging_face_compiled": "hugging_face",
   "modern_bert_compiled": "modern_bert",
-}  # to its module here
+}  # kind -> its module in this folder
 
 
 def torch_step(config, kind: str, threads: int) -> Callable:
-  """A step of a PyTorch peer with the same Adam, its model by `torch.compile` if the kind says so.
+  """Returns a function that takes a step of a PyTorch peer, with the same Adam.
 
-  It does not wait for the GPU; it returns the loss, a tensor.
+  Kinds that end in '_compiled' use `torch.compile`. The function returns the loss, a tensor, without waiting
+  for the GPU.
   """
   import importlib
 
@@ -79,7 +80,7 @@ def torch_step(config, kind: str, threads: int) -> Callable:
 
 
 def make_batch(config, seed: int) -> dict:
-  """A batch of random tokens with its masks, crop and, for TACO, pairs of positions: torch tensors."""
+  """Returns a batch of random tokens with masks, crop and, for TACO, pairs of positions, as torch tensors."""
   import numpy as np
   import torch
 

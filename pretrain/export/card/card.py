@@ -1,4 +1,4 @@
-"""The model card of an export: what was trained, on what, how well it did, and how to load it."""
+"""Writes the model card of an export: model, training, results, and how to load it."""
 
 import pathlib
 import re
@@ -15,14 +15,14 @@ from pretrain.settings.papers import Paper
 _PAGE = pathlib.Path(__file__).with_name("card.md")
 _LOAD_STOCK = pathlib.Path(__file__).with_name("load_stock.md")
 _LOAD_ONNX = pathlib.Path(__file__).with_name("load_onnx.md")
-# Hub's name of the task, by the end of the class's name.
+# The hub's task name, by the ending of the class name.
 _PIPELINES = {
   "ForMaskedLM": "fill-mask",
   "ForSequenceClassification": "text-classification",
   "ForTokenClassification": "token-classification",
   "ForQuestionAnswering": "question-answering",
 }
-# How to use the class: lines of Python after `tokenizer` and `model` are loaded, by the end of its name.
+# Usage example by the ending of the class name: Python lines that follow the loading of the model.
 _USE = {
   "ForSequenceClassification": (
     'inputs = tokenizer("A sentence.", return_tensors="pt")  # a pair: tokenizer("First.", "Second.", ...)',
@@ -35,27 +35,27 @@ _USE = {
   "ForQuestionAnswering": (
     'inputs = tokenizer("Who wrote it?", "The text that answers.", return_tensors="pt")',
     "answer = model(**inputs)",
-    "start, end = answer.start_logits.argmax(), answer.end_logits.argmax()  # [CLS] twice: no answer",
+    "start, end = answer.start_logits.argmax(), answer.end_logits.argmax()  # both at [CLS]: no answer",
     'text = tokenizer.decode(inputs["input_ids"][0, start : end + 1])',
   ),
 }
-# What a model is by the head that fine-tuning gave it, and what it answers; '': it was not fine-tuned.
+# Head from fine-tuning -> (kind of model, what it predicts); '': not fine-tuned.
 _WHAT = {
   "": ("A text encoder", ""),
-  "classification": ("A classifier of texts", "which of its classes, or which number, a text or a pair has"),
-  "tagging": ("A tagger of words", "which of its classes each word of a text is of"),
-  "question_answering": ("An answerer of questions", "which words of a text answer a question about it"),
-  "span_pairs": ("A classifier of spans of words", "which of its classes a span, or a pair of them, is of"),
+  "classification": ("A text classifier", "the class, or the number, of a text or a pair of texts"),
+  "tagging": ("A word tagger", "the class of each word of a text"),
+  "question_answering": ("A question-answering model", "the words of a text that answer a question about it"),
+  "span_pairs": ("A span classifier", "the class of a span of words, or of a pair of spans"),
 }
 _USE_ENCODER = (
   'inputs = tokenizer("A sentence.", return_tensors="pt")',
   "hidden = model(**inputs).last_hidden_state",
 )
 _LOAD_PLAIN = {
-  "fairseq": "`model.pt` is for the official fairseq code (`COCOLM_Model`, `AMOS_Model`); read it with "
-  "`torch.load(..., weights_only=True)` and `argparse.Namespace` allowed.",
-  "torch": "`model.safetensors` holds every parameter under this project's names, kernels as (in, out), "
-  "layers stacked; `pretrain/export/check/torch_forward.py` computes hidden states from it in PyTorch.",
+  "fairseq": "`model.pt` is for the official fairseq code (`COCOLM_Model`, `AMOS_Model`). Read it with "
+  "`torch.load(..., weights_only=True)`, with `argparse.Namespace` as a safe global.",
+  "torch": "`model.safetensors` has all parameters under this project's names. Kernels are (in, out), and "
+  "layers are stacked. `pretrain/export/check/torch_forward.py` computes hidden states from it in PyTorch.",
 } | dict.fromkeys(
   ("cocolm", "amos"),
   "`pytorch_model.bin` and `config.json` are for the official Hugging Face port of 2021.",
@@ -64,12 +64,12 @@ _RELATIVE = {"none": "no relative positions", "t5": "T5 relative positions", "of
 
 
 class Facts(NamedTuple):
-  """What the card is made of besides the checkpoint's config."""
+  """The contents of a card that are not in the checkpoint's config."""
 
   name: str  # title
   layout: str
   reason: str  # why this layout
-  architecture: str  # class name in config.json; '' where no stock class reads it
+  architecture: str  # class name in config.json; '': transformers cannot load it
   extra: tuple[str, ...]  # paths in extra.safetensors
   pretokenization: str  # of the vocabulary: 'none' or 'official'
   hidden_difference: float
@@ -77,15 +77,15 @@ class Facts(NamedTuple):
   tolerance: float
   license: str  # SPDX identifier, or ''
   language: str  # ISO 639-1 code, or ''
-  sentence_transformers: bool = False  # whether its files are there
-  folder: str = "PATH"  # what the user called the folder
-  onnx: bool = False  # whether onnx/model.onnx is there
+  sentence_transformers: bool = False  # whether its files were written
+  folder: str = "PATH"  # the folder's name as the user gave it
+  onnx: bool = False  # whether onnx/model.onnx was written
 
 
 def write(facts: Facts, params: dict, meta: Mapping[str, Any], workdir: pathlib.Path) -> str:
-  """The card as Markdown, with a YAML head for the model hubs.
+  """Returns the card as Markdown, with YAML front matter for model hubs.
 
-  Parameters are counted, `meta` says config, step, data and devices, metrics are read in the run's directory.
+  `params` are counted. `meta` has config, step, data and devices. Metrics are read from the run's directory.
   """
   figures, hours = history.read_metrics(workdir, meta["step"])
   logits, head = facts.logits_difference, _answering(params)
@@ -104,27 +104,27 @@ def write(facts: Facts, params: dict, meta: Mapping[str, Any], workdir: pathlib.
     intended_use=_intended_use(head),
     training="\n".join(history.training(meta, hours)),
     evaluation="\n".join(history.evaluation(figures)),
-    license=facts.license or "Not stated by who exported it: ask them before you use it.",
+    license=facts.license or "Not given at export. Ask the model's author before you use it.",
     citations="\n".join(f"* {line}" for line in _citations(meta)),
   )
   return "\n".join([*_front_matter(facts), page])
 
 
 def _answering(params: Mapping[str, Any]) -> str:
-  """The head of a fine-tuned model, a key of `_WHAT`."""
+  """Returns the head of a fine-tuned model, a key of `_WHAT`; '' if there is none."""
   return next((head for head in params.get("heads", {}) if head in _WHAT), "")
 
 
 def _intended_use(head: str) -> str:
   if not head:
     return (
-      "To be fine-tuned on a task of understanding text (classification, similarity, extraction, retrieval) "
-      "in the language\nand domain of its pretraining text. Without fine-tuning its sentence vectors are a "
-      "weak baseline."
+      "Fine-tuning for tasks such as classification, similarity, extraction and retrieval, in the "
+      "language\nand domain of the pretraining text. Without fine-tuning its sentence vectors are a weak "
+      "baseline."
     )
   return (
-    f"To say {_WHAT[head][1]},\nin texts like those it was fine-tuned on (see Training). How good it is on "
-    "others was not measured, nor whether its\nprobabilities are as often right as they say."
+    f"Predicting {_WHAT[head][1]},\nfor texts similar to the fine-tuning data (see Training). Its quality on "
+    "other texts was not measured, nor whether\nits probabilities are calibrated."
   )
 
 
@@ -149,21 +149,21 @@ def _how_to_load(facts: Facts) -> str:
       paragraphs.append(page.substitute(folder=facts.folder, outputs=scores))
     if facts.sentence_transformers:
       paragraphs.append(
-        f'With sentence-transformers, `SentenceTransformer("{facts.folder}").encode(sentences)` gives the '
-        "mean of the hidden states over a sentence's tokens, not normalised."
+        f'With sentence-transformers, `SentenceTransformer("{facts.folder}").encode(sentences)` returns the '
+        "mean hidden state of each sentence's tokens, not normalised."
       )
   else:
     paragraphs = [_LOAD_PLAIN[facts.layout]]
     if facts.layout != "torch" and facts.pretokenization == "none":
       paragraphs.append(
-        "The official tokenizer sets punctuation apart before it makes pieces; the text of this model was "
-        "not treated so. Encode text with `sp.model` alone for the ids it was trained on."
+        "The official tokenizer splits off punctuation before it makes pieces; this model was trained "
+        "without that step. To get the ids it was trained on, encode text with `sp.model` alone."
       )
   return "\n\n".join(paragraphs)
 
 
 def _commands(folder: str, is_answering: bool) -> str:
-  """What this project's commands are called with for a folder; `is_answering`: a fine-tuned head is there."""
+  """Returns a code block of commands for the folder; `is_answering`: the model has a fine-tuned head."""
   model = shlex.quote(f"{folder}.model")
   lines = [f"python -m pretrain.export import --from={shlex.quote(folder)} --output={model}"]
   if is_answering:
@@ -176,12 +176,11 @@ def _commands(folder: str, is_answering: bool) -> str:
 
 
 def _citations(meta: Mapping[str, Any]) -> list[str]:
-  """The papers of the ideas that the config switches on and of the recipe, each once."""
   config = meta["config"]
   papers = {OBJECTIVES[name].paper for name, fields in config["objectives"].items() if fields["weight"]}
   if config["corruption"]["kind"] == "generator" and config["generator"]["mixture"] != "none":
     papers.add(Paper.AMOS)
-  # A row of an ablation may have lost what its paper is known by.
+  # An ablation may switch off the paper's own objectives, so the recipe's name counts too.
   papers |= {paper for paper in Paper if re.match(rf"{paper.name.lower()}(?![a-z])", config["recipe"])}
   lines = [str(paper) for paper in dict.fromkeys([*Paper, *sorted(papers)]) if paper in papers]
   is_imported = history.is_imported(meta)
@@ -206,11 +205,10 @@ def _shape(model: Mapping[str, Any], params: dict) -> str:
 
 
 def _about_extra(paths: tuple[str, ...]) -> str:
-  """The sentence about extra.safetensors; '' if there is no such file."""
   if not paths:
     return ""
   modules = sorted({"/".join(path.split("/")[:2]) for path in paths})
   return (
-    "`extra.safetensors` holds what the class has no slot for, under this project's names, kernels as "
-    f"(in, out): {len(paths)} tensors of {', '.join(f'`{module}`' for module in modules)}.\n"
+    "`extra.safetensors` contains the parameters without a place in the class, under this project's names, "
+    f"kernels as (in, out): {len(paths)} tensors of {', '.join(f'`{module}`' for module in modules)}.\n"
   )

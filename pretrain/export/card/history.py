@@ -1,4 +1,4 @@
-"""What a checkpoint's meta and its run's metrics say of how it came about, as lines of the model card."""
+"""Describes how a checkpoint was trained, from its meta and metrics, as lines of the model card."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
@@ -10,17 +10,17 @@ from pretrain.logs import metrics
 from pretrain.settings import mixture
 
 _TAKEN = {
-  "--new_phase": "weights of the phase before",  # of earlier versions
-  "train.init_from": "encoder, and heads and generator where they fit",
+  "--new_phase": "weights of the previous phase",  # written by earlier versions
+  "train.init_from": "encoder, and heads and generator if they match",
   "generator.init_from": "generator",
   "model.freeze_embeddings_from": "token table, which was not trained",
 }
 
 
 def read_metrics(workdir: Path, step: int) -> tuple[dict[str, float], float]:
-  """{metric: mean} of the last evaluation up to `step`, and hours of training as the log's speeds give them.
+  """Returns {metric: mean} of the last evaluation up to `step`, and hours of training from logged speeds.
 
-  Without a `metrics.jsonl` in the run's directory nothing is known: {} and 0.
+  Without a `metrics.jsonl` in the run's directory both are empty: {} and 0.
   """
   figures: dict[str, float] = {}
   hours, last = 0.0, 0
@@ -38,21 +38,21 @@ def read_metrics(workdir: Path, step: int) -> tuple[dict[str, float], float]:
 
 
 def is_imported(meta: Mapping[str, Any]) -> bool:
-  """Whether the pretraining was that of others: as `import_checkpoint` saved it, or fine-tuned from there."""
+  """Returns whether pretraining was done elsewhere: an import, or a model fine-tuned from one."""
   is_from_there = "source" in meta or meta["config"]["recipe"].startswith("imported")
   return is_from_there and _pretraining_step(meta) == 0
 
 
 def has_imported_start(meta: Mapping[str, Any]) -> bool:
-  """Whether some part of the run began with weights of others, at whatever remove."""
+  """Returns whether any part of the run, or of a run before it, began with imported weights."""
   sources = meta.get("started_from", {}).values()
   return any("source" in source or has_imported_start(source) for source in sources)
 
 
 def training(meta: Mapping[str, Any], hours: float) -> list[str]:
-  """Lines about fine-tuning, if there was any, and pretraining.
+  """Returns lines about fine-tuning, if there was any, and pretraining.
 
-  The meta has 'task' and 'pretraining_step' if the checkpoint was fine-tuned, 'source' if imported.
+  `meta` has 'task' and 'pretraining_step' if the checkpoint was fine-tuned, 'source' if imported.
   """
   if is_imported(meta):
     name = _source_name(meta.get("source", {}))
@@ -62,9 +62,9 @@ def training(meta: Mapping[str, Any], hours: float) -> list[str]:
 
 
 def evaluation(figures: Mapping[str, float]) -> list[str]:
-  """Lines about the held-out figures of `read_metrics`."""
+  """Returns lines about the held-out metrics of `read_metrics`."""
   if not figures:
-    return ["No held-out figures were recorded with this checkpoint."]
+    return ["No held-out metrics were recorded for this checkpoint."]
   rows = {name: f"{value:.4f}" for name, value in sorted(figures.items()) if value is not None}
   intro = "On held-out blocks of the pretraining text (losses in nats, rates from 0 to 1):"
   return [intro, "", *Cells(("metric", "value"), [*rows.items()]).as_markdown().splitlines()]
@@ -75,11 +75,11 @@ def _pretraining_step(meta: Mapping[str, Any]) -> int:
 
 
 def _fine_tuning(meta: Mapping[str, Any]) -> list[str]:
-  """Reads of a checkpoint of `finetune` the task, the run that was chosen, and its classes."""
+  """Returns the sentence about a fine-tuned checkpoint's task, chosen run and classes; [] for others."""
   task = meta.get("task") or {}
   if not task:
     return []
-  name = "files of one's own" if task.get("name") == "own" else f"`{task.get('name')}`"
+  name = "the user's own files" if task.get("name") == "own" else f"`{task.get('name')}`"
   updates = f" for {meta['step']:,} updates" if "pretraining_step" in meta else ""
   run = f", run {task['cell']}, seed {task['seed']}" if "cell" in task else ""
   value = f"; {task['metric']} {task['value']:.4f} on its development set" if "value" in task else ""
@@ -89,7 +89,6 @@ def _fine_tuning(meta: Mapping[str, Any]) -> list[str]:
 
 
 def _pretraining(meta: Mapping[str, Any], hours: float) -> dict[str, str]:
-  """{name: value} of the table about pretraining."""
   config, step = meta["config"], _pretraining_step(meta)
   data, batch_size, optimizer = config["data"], config["train"]["batch_size"], config["optimizer"]
   weights = {name: part["weight"] for name, part in config["objectives"].items() if part["weight"]}
@@ -120,20 +119,20 @@ def _pretraining(meta: Mapping[str, Any], hours: float) -> dict[str, str]:
 
 
 def _records(data: Mapping[str, Any], records: Mapping[str, Any]) -> tuple[str, str]:
-  """The text that was read, and how it was cut into records."""
+  """Returns the text that was read, and how it was packed into records."""
   if not records:
     return "not recorded", f"packing `{data['packing']}`"
   if "documents" not in records:
-    return f"{_source_text(records['source'])}, read while it was trained", f"packing `{records['packing']}`"
-  used = "" if data["fraction"] == 1 else f", of whose records the first {data['fraction']:.0%} were used"
-  size = f"{records['documents']:,} documents, {records['tokens']:,} tokens to train on"
+    return f"{_source_text(records['source'])}, read during training", f"packing `{records['packing']}`"
+  used = "" if data["fraction"] == 1 else f" (only the first {data['fraction']:.0%} of the records were used)"
+  size = f"{records['documents']:,} documents, {records['tokens']:,} training tokens"
   text = _mixture_text(records["sources"]) if "sources" in records else _source_text(records["source"])
   shorter = f" into at most {records['length']} tokens" if records["length"] != data["length"] else ""
   return f"{text}; {size}{used}", f"packing `{records['packing']}`{shorter}"
 
 
 def _mixture_text(sources: Sequence[Mapping[str, Any]]) -> str:
-  """Returns words for the sources of a mixture: rates are shares of the whole run's rows."""
+  """Describes the sources of a mixture; rates are shares of all rows of the run."""
   parts = [
     f"{one['rate']:.2%} `{one['name']}` ({_source_text(one['source'])}; records {one['digest'][:12]})"
     for one in sources
@@ -142,12 +141,12 @@ def _mixture_text(sources: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _source_text(source: str) -> str:
-  """Readable words for `--source` of `data.prepare`; where own files lay stays the user's own business."""
+  """Describes a `--source` of `data.prepare` in words; paths of the user's own files are left out."""
   kind, _, name = source.partition(":")
   if source == "installed_docs":
     return "the documentation of Python packages installed on the training machine"
   if kind == "seqio" and name in CORPORA:
-    # A run reads what the table says, and the card must not claim more.
+    # These corpora stand in for those of the papers, so the card must not name the papers' own.
     read = [
       f"`{part.source.tfds_name}`" + ("" if part.keep == 1 else f" ({part.keep:.1%} of it)")
       for part in CORPORA[name].tfds
@@ -159,14 +158,14 @@ def _source_text(source: str) -> str:
 
 
 def _started_from(meta: Mapping[str, Any]) -> str:
-  """Words for what a run, or an earlier one, took from other checkpoints; '' for nothing."""
+  """Describes which weights a run, or an earlier one, loaded from other checkpoints; '' if none."""
   return "; ".join(
     f"{_TAKEN[field]}: {_start_text(start)}" for field, start in meta.get("started_from", {}).items()
   )
 
 
 def _start_text(start: Mapping[str, Any]) -> str:
-  """Words for one entry of a meta's 'started_from', and for its own beginning."""
+  """Describes one entry of a meta's 'started_from', and how that run itself began."""
   if "source" in start:
     return f"{_source_name(start['source'])}, imported"
   before = _started_from(start)
@@ -175,5 +174,4 @@ def _start_text(start: Mapping[str, Any]) -> str:
 
 
 def _source_name(source: Mapping[str, Any]) -> str:
-  """The name of the file or folder of an import, without its directory."""
   return f"`{PurePath(source['path']).name}`" if source.get("path") else "another checkpoint"

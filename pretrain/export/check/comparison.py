@@ -1,6 +1,6 @@
-"""An imported stock encoder beside its own class: a wrong map shows in hidden states, not in shapes.
+"""Compares an imported stock encoder with its class in transformers, to find wrong mappings.
 
-Needs the export extra; without it nothing is compared, and a line says so.
+These show in hidden states, not in shapes. Without the export extra a line says that this was skipped.
 """
 
 import importlib.util
@@ -13,18 +13,17 @@ from pretrain.export.foreign.files import ForeignCheckpoint
 from pretrain.export.foreign.recognise import Recognised
 from pretrain.models.config import EncoderConfig
 
-TOLERANCE = 1e-5  # of hidden states, float32 on the CPU
+TOLERANCE = 1e-5  # largest |difference| of hidden states, float32 on the CPU
 _ROWS, _MOST_LENGTH = 3, 32
 
 
 def compare(foreign: ForeignCheckpoint, recognised: Recognised, *, pad_id: int) -> str:
-  """Runs both on random ids, the last row padded; returns a line for the user.
+  """Compares hidden states of both models for random ids, the last row padded; returns a line for the user.
 
-  DataError: the class cannot be made of this config, or hidden states at tokens differ by more than
-  `TOLERANCE`.
+  DataError: transformers cannot build the model, or hidden states at tokens differ by more than `TOLERANCE`.
   """
   if importlib.util.find_spec("transformers") is None or importlib.util.find_spec("torch") is None:
-    return "not compared with transformers, which is not installed (requirements-export.txt)"
+    return "Skipped the comparison with transformers: it is not installed (requirements-export.txt)"
   config = EncoderConfig(**{**recognised.fields, "dtype": "float32"})
   rng = np.random.default_rng(0)
   length = min(config.max_length, _MOST_LENGTH)
@@ -38,15 +37,15 @@ def compare(foreign: ForeignCheckpoint, recognised: Recognised, *, pad_id: int) 
   difference = float(np.abs(np.asarray(ours) - theirs)[mask > 0].max())
   if not difference <= TOLERANCE:
     raise DataError(
-      f"{foreign.folder}: hidden states differ by {difference:.2g} from those of transformers' "
-      f"{foreign.config.get('model_type')}, and rounding gives {TOLERANCE:g} at most; config.json or tensors "
-      "mean something else there"
+      f"{foreign.folder}: hidden states differ by {difference:.2g} from transformers' "
+      f"{foreign.config.get('model_type')}; expected at most {TOLERANCE:g}, from rounding; its config.json "
+      "or tensors have another meaning there"
     )
-  return f"compared with transformers: hidden states differ by at most {difference:.2g}"
+  return f"Compared with transformers: hidden states differ by at most {difference:.2g}"
 
 
 def _hidden(foreign: ForeignCheckpoint, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
-  """[rows, length, embed] of the class's own, from the same tensors."""
+  """Runs the class of transformers on the same tensors; returns hidden states [rows, length, embed]."""
   import torch
   import transformers
 
@@ -58,10 +57,10 @@ def _hidden(foreign: ForeignCheckpoint, ids: np.ndarray, mask: np.ndarray) -> np
   try:
     config = transformers.AutoConfig.for_model(**settings)
     kind = transformers.MODEL_MAPPING[type(config)]
-    model = kind.from_pretrained(None, config=config, state_dict=tensors).float().eval()
+    model = kind.from_pretrained(None, config=config, state_dict=tensors).float().eval()  # pyright: ignore[reportAttributeAccessIssue] (by its type perhaps several classes)
     with torch.no_grad():
       output = model(input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask))
-  except Exception as error:  # a class may stumble over any field of a config
+  except Exception as error:  # any field of a config may raise, with any type
     line = named_reason(error, words=on_one_line(error)[:160])
     raise DataError(f"{foreign.folder}: transformers cannot load it ({line})") from error
   finally:

@@ -1,7 +1,7 @@
-"""The last step of an export: a fresh process loads what was written and must compute what we compute.
+"""The self-check of an export: a fresh process loads the folder and must compute the same outputs.
 
-Here the reference is made: real sentences, their ids by our vocabulary, and hidden states and logits by the
-JAX encoder in float32. `torch_check` is the other side.
+Here the reference is computed: real sentences, their ids, and hidden states and logits by the JAX encoder in
+float32. `torch_check` is the other process.
 """
 
 import dataclasses
@@ -40,16 +40,16 @@ SENTENCES = (
 
 
 class Case(NamedTuple):
-  """One batch: texts or pairs of texts, and what they become."""
+  """A batch of texts or pairs, and its padded ids."""
 
   name: str
-  texts: tuple[tuple[str, ...], ...]  # of one or two texts each
+  texts: tuple[tuple[str, ...], ...]  # each row has one text or two
   ids: np.ndarray  # [batch, length] int64, padded
   mask: np.ndarray  # [batch, length] int64, 0 at padding
 
 
 class Report(NamedTuple):
-  """What the fresh process found."""
+  """The largest differences that the fresh process measured."""
 
   hidden: float  # max |difference| of hidden states at tokens
   logits: float | None  # max |difference| of the head's logits over max(1, largest |logit|); None: no head
@@ -58,9 +58,9 @@ class Report(NamedTuple):
 def make_cases(
   vocabulary: Vocabulary, *, max_length: int, own_rows: Sequence[tuple[str, ...]] = ()
 ) -> list[Case]:
-  """Texts, pairs of texts, texts or pairs of the user's own, and a text cut to `max_length` tokens.
+  """Returns batches for the self-check: texts, pairs, the user's own rows, and one text cut to `max_length`.
 
-  Rows of the user's own that hold more than ordinary text are left out.
+  Rows of the user with NUL characters or special tokens are skipped.
   """
   long_text = " ".join(SENTENCES * (1 + 4 * max_length // sum(map(len, SENTENCES))))
   single = tuple((sentence,) for sentence in SENTENCES)
@@ -89,7 +89,7 @@ def make_cases(
 
 
 def _ordinary(vocabulary: Vocabulary, rows: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-  """The rows without a NUL and without the spelling of a special piece, of which tokenizers make its id."""
+  """Returns the rows without NUL and without a special token's text, which tokenizers turn into its id."""
   strange = ["\0", *(vocabulary.piece(number) for number in dataclasses.astuple(vocabulary.special_ids))]
   return tuple(row for row in rows if not any(sign in text for text in row for sign in strange))
 
@@ -98,7 +98,7 @@ def _ordinary(vocabulary: Vocabulary, rows: Sequence[tuple[str, ...]]) -> tuple[
 def hidden_states(
   encoder: dict, ids: jax.Array, mask: jax.Array, *, config: EncoderConfig, pad_id: int
 ) -> jax.Array:
-  """Last hidden states [batch, length, embed] of ids and mask [batch, length]; compiled once for a shape."""
+  """Computes last hidden states [batch, length, embed] for ids and mask [batch, length]."""
   return encoder_model.encode(encoder, config, ids, mask > 0, pad_id=pad_id)[1].last
 
 
@@ -106,11 +106,11 @@ def hidden_states(
 def logits_of(
   params: dict, hidden: jax.Array, *, config: EncoderConfig, head: str, activation: str
 ) -> jax.Array:
-  """Logits of the head that an exported class has a slot for, with the class's own sign, in float32.
+  """Computes a head's float32 logits from hidden states, with the sign of the exported class.
 
-  Of hidden states [batch, length, embed] float32, 'mlm' makes [batch, length, vocab], 'rtd' [batch, length]
-  (positive: replaced, as transformers has it), 'classification' [batch, classes], and 'question_answering'
-  [batch, length, 2].
+  `hidden` is float32 [batch, length, embed]. Logits are [batch, length, vocab] for 'mlm', [batch, length] for
+  'rtd' (positive: replaced, as in transformers), [batch, classes] for 'classification', and
+  [batch, length, 2] for 'question_answering'.
   """
   own = params["heads"][head]
   if head == "mlm":
@@ -133,14 +133,14 @@ def write_reference(
   head: str,
   activation: str = "tanh",
 ) -> None:
-  """Computes on the CPU and writes, as .npz, what the fresh process compares with.
+  """Computes the reference outputs on the CPU and writes them as .npz for the fresh process.
 
-  The compute dtype of `config` must be float32. `head` is the one whose logits are compared too, '' for none.
+  The compute dtype of `config` must be float32. `head` is the head whose logits are compared too; '': none.
   """
   arrays: dict[str, np.ndarray] = {}
   number = 0
   with jax.default_device(jax.devices("cpu")[0]), jax.default_matmul_precision("highest"):
-    # The short cases together and the long one alone: two programs to compile, little padding to compute.
+    # All short cases as one batch, the long one alone: two compilations, little padding.
     for _, together in itertools.groupby(cases, lambda case: case.name == "longest"):
       batch = list(together)
       outputs = _compute(params, config, batch, pad_id=pad_id, head=head, activation=activation)
@@ -156,7 +156,7 @@ def write_reference(
 def _compute(
   params: dict, config: EncoderConfig, cases: Sequence[Case], *, pad_id: int, head: str, activation: str
 ) -> Iterator[dict[str, np.ndarray]]:
-  """Yields 'hidden', and 'logits' of a head, of each case; all are computed as one batch."""
+  """Yields {'hidden': ..., 'logits': ...} for each case; all cases are computed as one batch."""
   shape = sum(len(case.ids) for case in cases), max(case.ids.shape[1] for case in cases)
   ids, mask = np.full(shape, pad_id, np.int32), np.zeros(shape, np.int32)
   ends = np.cumsum([len(case.ids) for case in cases])
@@ -186,9 +186,9 @@ def read_reference(
 
 
 def run_in_fresh_process(folder: pathlib.Path, reference: pathlib.Path, layout: str) -> Report:
-  """Runs `torch_check` on a folder.
+  """Runs `torch_check` on a folder in a new process and returns its report.
 
-  DataError: it could not be loaded, its tokenizer gives other ids, or names are missing or left over.
+  DataError: the export cannot be loaded, its tokenizer returns other ids, or tensors are missing or unused.
   """
   command = [sys.executable, "-m", "pretrain.export.check.torch_check", str(folder), str(reference), layout]
   offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -199,22 +199,22 @@ def run_in_fresh_process(folder: pathlib.Path, reference: pathlib.Path, layout: 
     lines = [line for line in finished.stderr.splitlines() if line.strip()]
     lines = lines or [f"exit code {finished.returncode}"]
     raise DataError(
-      f"self-check: PyTorch cannot use the {layout} export ({lines[-1].strip()[:300]}); nothing was kept"
+      f"self-check: PyTorch cannot use the {layout} export; nothing was written ({lines[-1].strip()[:300]})"
     )
   return Report(**json.loads(finished.stdout.splitlines()[-1]))
 
 
 def check(folder: pathlib.Path, reference: pathlib.Path, layout: str, *, tolerance: float) -> Report:
-  """Compares an export of a layout of `folders.LAYOUTS` with the .npz of `write_reference`.
+  """Compares an export with the .npz of `write_reference` in a fresh process; returns the differences.
 
-  DataError: a |difference| above the tolerance, or as in `run_in_fresh_process`.
+  DataError: a difference is above the tolerance, or as in `run_in_fresh_process`.
   """
   report = run_in_fresh_process(folder, reference, layout)
   worst = max(report.hidden, report.logits or 0.0)
   if not worst <= tolerance:
     raise DataError(
       f"self-check: the {layout} export differs from this model by {worst:.2e} (hidden states "
-      f"{report.hidden:.2e}), allowed {tolerance:.0e}; nothing was kept. If the checkpoint has huge weights, "
-      "--tolerance states another bound; otherwise report this"
+      f"{report.hidden:.2e}), allowed {tolerance:.0e}; nothing was written. Please report it; only if the "
+      f"weights are very large, allow the difference\n  --tolerance={2 * worst:.0e}"
     )
   return report

@@ -1,7 +1,7 @@
 """The fresh process of the self-check: `python -m pretrain.export.check.torch_check FOLDER NPZ LAYOUT`.
 
-Loads an export as its user would, on text, and prints one JSON line of differences. An exception is the
-caller's to report. Needs the export extra.
+Loads an export as a user would, runs it on texts, and prints the differences as one JSON line. The caller
+reports an exception. Needs the export extra.
 """
 
 import argparse
@@ -16,24 +16,24 @@ from safetensors.torch import load_file
 from pretrain.export import folders
 from pretrain.export.check import torch_forward
 
-OF_TEXTS = slice(None)  # where logits by text are compared: everywhere
+OF_TEXTS = slice(None)  # `where` for logits of texts: compare all of them
 
 
 class Worst:
-  """Largest differences so far."""
+  """The largest differences so far."""
 
   def __init__(self) -> None:
     self.hidden = 0.0
     self.logits: float | None = None
 
   def add_hidden(self, output: torch.Tensor, expected: np.ndarray, mask: np.ndarray) -> None:
-    """Compares [batch, length, embed] at tokens; hidden states of padding have no meaning."""
+    """Compares hidden states [batch, length, embed] at tokens only, since padding has no defined value."""
     self.hidden = max(self.hidden, _difference(output.numpy()[mask > 0], expected[mask > 0]))
 
   def add_logits(self, output: torch.Tensor, expected: np.ndarray, where: np.ndarray | slice) -> None:
-    """Compares logits, relative to the largest if that is above 1.
+    """Compares logits; the difference is divided by max(1, largest |logit|).
 
-    `where` are the tokens [batch, length] bool of logits by token, and `OF_TEXTS` of those by text.
+    `where` is the mask of tokens, [batch, length] bool; `OF_TEXTS` for logits of texts.
     """
     actual, wanted = output.numpy()[where], expected[where]
     difference = _difference(actual, wanted) / max(1.0, float(np.abs(wanted).max()))
@@ -48,7 +48,7 @@ def _difference(actual: np.ndarray, expected: np.ndarray) -> float:
 
 
 def check_stock(folder: pathlib.Path, cases: list[dict], reference: dict[str, np.ndarray]) -> Worst:
-  """Through AutoModel and AutoTokenizer, without custom code."""
+  """Compares a stock layout through AutoModel and AutoTokenizer, without custom code."""
   import transformers
 
   transformers.logging.set_verbosity_error()
@@ -61,7 +61,7 @@ def check_stock(folder: pathlib.Path, cases: list[dict], reference: dict[str, np
     loaded = getattr(transformers, name).from_pretrained(folder, output_loading_info=True)
     with_head, head_info = loaded
   for kind, keys in {**info, **head_info}.items():
-    # A class without a head leaves the head's tensors alone; a missing tensor would be drawn at random.
+    # Unused tensors are fine in a class without a head, but missing ones would get random values.
     if kind in ("missing_keys", "mismatched_keys", "error_msgs") and keys:
       raise ValueError(f"{kind}: {sorted(map(str, keys))[:5]}")
   worst, is_of_texts = Worst(), name.endswith("ForSequenceClassification")
@@ -79,7 +79,7 @@ def check_stock(folder: pathlib.Path, cases: list[dict], reference: dict[str, np
 
 
 def _tokenized(tokenizer, case: dict, ids: np.ndarray, mask: np.ndarray):
-  """The tokenizer's own output for a list of texts or of pairs; it must be our ids."""
+  """Tokenizes texts or pairs with the export's tokenizer; raises ValueError if its ids are not ours."""
   columns = [list(column) for column in zip(*case["texts"])]
   inputs = tokenizer(*columns, padding=True, truncation=True, return_tensors="pt")
   for what, actual, expected in (
@@ -89,19 +89,19 @@ def _tokenized(tokenizer, case: dict, ids: np.ndarray, mask: np.ndarray):
     if actual.shape != expected.shape or (actual != expected).any():
       where = "shape" if actual.shape != expected.shape else int(np.argmax((actual != expected).any(0)))
       raise ValueError(
-        f"the tokenizer gives other {what} for {case['name']!r} at position {where}: "
+        f"the tokenizer returns other {what} for {case['name']!r} at position {where}: "
         f"{actual[0][:12].tolist()}, expected {expected[0][:12].tolist()}"
       )
   return inputs
 
 
 def _check_words(tokenizer, case: dict, ids: np.ndarray, mask: np.ndarray) -> None:
-  """The words of a text, as a tagger's user gives them, must be our ids [texts, length], too."""
+  """Raises ValueError if a text given as a list of words, as for tagging, gets other ids than ours."""
   for (text,), expected, is_token in zip(case["texts"], ids, mask > 0):
     words = text.split(" ")
     actual = tokenizer(words, is_split_into_words=True)["input_ids"]
     if actual != expected[is_token].tolist():
-      raise ValueError(f"the tokenizer gives other ids for the words {words[:5]}: {actual[:12]}")
+      raise ValueError(f"the tokenizer returns other ids for the words {words[:5]}: {actual[:12]}")
 
 
 def _logits(output) -> torch.Tensor:
@@ -111,7 +111,7 @@ def _logits(output) -> torch.Tensor:
 
 
 def read_encoder(folder: pathlib.Path, layout: str) -> torch_forward.Encoder:
-  """The encoder of a folder that no installed class reads."""
+  """Reads the encoder of an official or `--to=torch` folder, which transformers cannot load."""
   if layout == "fairseq":
     with torch.serialization.safe_globals([argparse.Namespace]):
       content = torch.load(folder / "model.pt", weights_only=True)
@@ -126,7 +126,7 @@ def read_encoder(folder: pathlib.Path, layout: str) -> torch_forward.Encoder:
 def check_plain(
   folder: pathlib.Path, layout: str, cases: list[dict], reference: dict[str, np.ndarray]
 ) -> Worst:
-  """Through `torch_forward`, on ids."""
+  """Compares an official or `--to=torch` folder through `torch_forward`, on ids."""
   encoder, worst = read_encoder(folder, layout), Worst()
   for number in range(len(cases)):
     ids, mask = (reference[f"{number}/{name}"] for name in ("ids", "mask"))

@@ -1,7 +1,7 @@
-"""The encoder in plain PyTorch, for the layouts that no installed class reads: official ones and our own.
+"""The encoder in plain PyTorch, for layouts that transformers cannot load: official ones and `--to=torch`.
 
-It is written from the definition of the official models and reads their tensors by name, without the name
-tables of the export, so that a wrong row there shows as a difference of hidden states. Needs the extra.
+It follows the official models' code and reads their tensors by name, without the export's tables of names. So
+a wrong row in a table shows as a difference of hidden states. Needs the extra.
 """
 
 import math
@@ -17,7 +17,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 class Encoder(NamedTuple):
-  """All tensors of an encoder, under fairseq's names, and the sizes that no shape tells."""
+  """All tensors of an encoder under fairseq's names, and the sizes that shapes do not show."""
 
   tensors: Tensors
   num_heads: int
@@ -26,7 +26,7 @@ class Encoder(NamedTuple):
   relative_max_distance: int
 
 
-# {name in the official Hugging Face port: fairseq's}, each replaced in this order.
+# {name in the official Hugging Face port: fairseq's name}, replaced in this order.
 _PORT = {
   "encoder.layer.": "layers.",
   "attention.LayerNorm": "self_attn_layer_norm",
@@ -43,20 +43,20 @@ _SEGMENT = "embeddings.token_type_embeddings.weight"
 
 
 def from_fairseq(state: Tensors, arguments) -> Encoder:
-  """The main encoder of a fairseq `model.pt`, from its `model` and `args`."""
+  """Builds the main encoder from `model` and `args` of a fairseq `model.pt`."""
   prefix = "encoder.sentence_encoder."
   tensors = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
   return Encoder(
     tensors,
     num_heads=arguments.encoder_attention_heads,
-    layer_norm_eps=1e-5,  # fairseq's LayerNorm has no other
+    layer_norm_eps=1e-5,  # fixed in fairseq's LayerNorm
     relative_position="official" if arguments.rel_pos else "none",
     relative_max_distance=arguments.max_rel_pos,
   )
 
 
 def from_hugging_face(state: Tensors, config: dict) -> Encoder:
-  """The encoder of an official Hugging Face checkpoint; `config` is its config.json."""
+  """Builds the encoder of an official Hugging Face checkpoint; `config` is its config.json."""
   tensors = {}
   for name, value in state.items():
     name = name.removeprefix("cocolm.").removeprefix("amos.")
@@ -73,9 +73,9 @@ def from_hugging_face(state: Tensors, config: dict) -> Encoder:
 
 
 def from_own(state: Tensors, config: dict) -> Encoder:
-  """The encoder of a `--to=torch` folder, from {our path: tensor} and `model` in its config.json.
+  """Builds the encoder of a `--to=torch` folder from {our path: tensor} and `model` of its config.json.
 
-  Kernels are [in, out] and layers are stacked.
+  Kernels are [in, out], and layers are stacked.
   """
   trunk, embeddings = "encoder/trunk/", "encoder/embeddings/"
   tensors = {
@@ -113,9 +113,9 @@ def from_own(state: Tensors, config: dict) -> Encoder:
 
 
 def hidden_states(encoder: Encoder, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-  """Last hidden states, [batch, length, embed] of the tensors' dtype.
+  """Computes last hidden states, [batch, length, embed] in the tensors' dtype.
 
-  From ids [batch, length] int64 and a mask [batch, length], 0 at padding; every row has a token.
+  `ids` is int64 [batch, length]; `mask` is [batch, length], 0 at padding, and every row has a token.
 
   Source: official transformer_sentence_encoder.py and transformer_sentence_encoder_layer.py, evaluation.
   """

@@ -1,7 +1,7 @@
-"""Checkpoint files of others, read as data: safetensors, PyTorch's `.bin`, fairseq's `model.pt`.
+"""Reads other libraries' checkpoint files as data: safetensors, PyTorch's `.bin`, fairseq's `model.pt`.
 
-Every file is taken to be hostile: no code in it runs, no name in it leads out of its folder, and what it
-claims is held against its size before memory is taken. A wrong file is a DataError of one line.
+Every file may be hostile: none of its code runs, no name in it may point outside its folder, and declared
+sizes are checked against the file's size before memory is allocated. A bad file raises a DataError.
 """
 
 import json
@@ -18,7 +18,7 @@ from data.errors import DataError
 from data.files import sha256
 from pretrain.export.foreign import pickles
 
-WEIGHT_FILES = (  # the first that is there is read
+WEIGHT_FILES = (  # the first one that exists is read
   "model.safetensors",
   "model.safetensors.index.json",
   "pytorch_model.bin",
@@ -26,32 +26,32 @@ WEIGHT_FILES = (  # the first that is there is read
   "model.pt",
 )
 DIGEST_LISTS = ("sha256.txt", "SHA256SUMS")
-# Of DistributedDataParallel, torch.compile and FSDP, whose own state_dict() was saved instead of the model's.
+# Prefixes in a state_dict() of DistributedDataParallel, torch.compile and FSDP, instead of the model's own.
 _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
 _AGAIN = "copy or download it again"
 
-# What is read of a folder.
+# Suffixes of files that are read from a folder.
 _SUFFIXES = (".safetensors", ".bin", ".pt", ".json", ".txt", ".model")
 
 
 class ForeignCheckpoint(NamedTuple):
-  """What the files say."""
+  """The contents of another library's checkpoint."""
 
   state: dict[str, np.ndarray]  # weights, float32, all finite
   buffers: dict[str, np.ndarray]  # integers and booleans: counters, position numbers
-  config: dict[str, Any]  # config.json; of fairseq the model's settings; {} if there are none
+  config: dict[str, Any]  # config.json, or fairseq's model settings; {} if there are none
   folder: Path
   digests: dict[str, str]  # {file name: sha256} of the files with weights
-  wrapper: str = ""  # the start of all names, left out, that PyTorch's wrappers of a model added
+  wrapper: str = ""  # prefix of all names, added by a wrapper of PyTorch, removed here
 
 
 def read_state(path: str | Path) -> ForeignCheckpoint:
-  """Reads a file, or a folder with one of `WEIGHT_FILES` and its shards, or with a single `.pt`.
+  """Reads a checkpoint file, or a folder with one of `WEIGHT_FILES` and its shards, or with a single `.pt`.
 
-  `config.json` beside it is read if it is there; so is a list of
-  `DIGEST_LISTS`, which then must agree. float16 and bfloat16 become float32, which is exact; arrays may be
-  read-only views of the file. DataError, with the file and the tensor: nothing there, damaged, carrying code,
-  another type of number, NaN or infinity, files missing, or another sha256.
+  `config.json` beside it is read if it exists; a list of `DIGEST_LISTS` must match if it exists. float16 and
+  bfloat16 become float32, which is exact; arrays may be read-only views of the file. DataError, with file and
+  tensor: a file is missing or damaged, contains code, or has another sha256; a tensor has an unsupported
+  type, NaN or infinity.
   """
   path = Path(path)
   _check_links(path)
@@ -70,12 +70,12 @@ def read_state(path: str | Path) -> ForeignCheckpoint:
       config = config if settings is None else settings
     for name, array in tensors:
       if not name.isprintable():
-        raise DataError(f"{file}: a tensor is called {name[:80]!r}; expected a printable name; {_AGAIN}")
+        raise DataError(f"{file}: a tensor's name is {name[:80]!r}; expected printable characters; {_AGAIN}")
       if name in state or name in buffers:
         raise DataError(f"{file}: tensor {name} is in another shard too; {_AGAIN}")
       (state if array.dtype == np.float32 else buffers)[name] = array
   if not state:
-    raise DataError(f"{path}: no weights in it; is it the right file?")
+    raise DataError(f"{path}: it contains no weights; check that it is the right file")
   wrapper = ""
   while part := next((part for part in _WRAPPERS if _all_begin(state | buffers, wrapper + part)), ""):
     wrapper += part
@@ -90,17 +90,16 @@ def _all_begin(names: Collection[str], start: str) -> bool:
 
 
 def _check_links(path: Path) -> None:
-  """Refuses a file, or a folder with one, that is a pipe, a device, or a link to elsewhere.
+  """Raises DataError for a pipe, a device, or a link that leaves the folder.
 
-  A model folder is downloaded, and its export may be published: a link to a file of this machine would
-  publish that file. Links within the folder are followed, and those of a download cache from `snapshots` to
-  its `blobs`.
+  Model folders are downloaded, and exports may be published: a link to a file of this machine would publish
+  that file. Links within the folder are followed, and those of a download cache from `snapshots` to `blobs`.
   """
   folder = path if path.is_dir() else path.parent
   homes = [folder.resolve()]
   if homes[0].parent.name == "snapshots":
     homes.append(homes[0].parent.parent / "blobs")
-  with errors.reading(folder, advice="give a checkpoint's file or folder that you may read"):
+  with errors.reading(folder, advice="check the path and its permissions"):
     files = [*folder.iterdir(), *folder.glob("vocabulary/*")] if path.is_dir() else [path]
     for file in files:
       if file.suffix not in _SUFFIXES or file.is_dir() or not (file.exists() or file.is_symlink()):
@@ -108,26 +107,25 @@ def _check_links(path: Path) -> None:
       target = file.resolve()
       if not any(target.is_relative_to(home) for home in homes):
         raise DataError(
-          f"{file}: a link that leads out of its folder, to {target}; nothing was read: put the file itself "
-          "there if you trust it"
+          f"{file}: a link to a file outside its folder ({target}), so nothing was read; if you trust that "
+          "file, copy it here in place of the link"
         )
       if not target.is_file():
-        raise DataError(f"{file}: not a regular file; nothing of the folder was read")
+        raise DataError(f"{file}: not a regular file, so nothing in the folder was read")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-  """Reads a JSON object; DataError otherwise."""
+  """Reads a JSON object; raises DataError for anything else."""
   try:
     content = json.loads(path.read_text(encoding="utf-8"))
   except (OSError, ValueError, RecursionError) as error:
     raise DataError(f"{path}: not a JSON object ({errors.reason(error)}); {_AGAIN}") from error
   if not isinstance(content, dict):
-    raise DataError(f"{path}: it holds a {type(content).__name__}, expected a JSON object; {_AGAIN}")
+    raise DataError(f"{path}: it contains a {type(content).__name__}; expected a JSON object; {_AGAIN}")
   return content
 
 
 def _weight_files(path: Path) -> list[Path]:
-  """The files that hold the weights."""
   if path.is_dir():
     candidates = [path / name for name in WEIGHT_FILES if (path / name).is_file()] or sorted(
       path.glob("*.pt")
@@ -135,11 +133,11 @@ def _weight_files(path: Path) -> list[Path]:
     if not candidates or (len(candidates) > 1 and candidates[0].name not in WEIGHT_FILES):
       what = f"{len(candidates)} .pt files" if candidates else "no checkpoint"
       raise DataError(
-        f"{path}: {what} in it; expected one of {', '.join(WEIGHT_FILES)}, or give the file itself"
+        f"{path}: {what} in it; expected one of {', '.join(WEIGHT_FILES)}; or give the file's own path"
       )
     path = candidates[0]
   if not path.is_file():
-    raise DataError(f"{path}: no such file; give a checkpoint's file or folder")
+    raise DataError(f"{path}: no such file; expected a checkpoint's file or folder")
   return _shards(path) if path.name.endswith(".index.json") else [path]
 
 
@@ -150,7 +148,7 @@ def _shards(index: Path) -> list[Path]:
   names = sorted({str(name) for name in weight_map.values()})
   for name in names:
     if Path(name).name != name or name in (".", "..") or "\0" in name:
-      raise DataError(f"{index}: it names {name!r}, which is not a file name in its folder; do not use it")
+      raise DataError(f"{index}: its weight_map has {name!r}, not a file in its folder; do not use it")
     if not (index.parent / name).is_file():
       raise DataError(f"{index}: its shard {name} is missing; {_AGAIN}")
   return [index.parent / name for name in names]
@@ -162,25 +160,24 @@ def _sha256(path: Path) -> str:
 
 
 def _check_digests(folder: Path, digests: dict[str, str]) -> None:
-  """Holds the files of a folder against its list of digests, if it has one."""
   for list_path in (folder / name for name in DIGEST_LISTS):
     if not list_path.is_file():
       continue
     listed = _digest_lines(list_path)
     for name in digests:
       if name not in listed:
-        raise DataError(f"{list_path}: it does not list {name}, which holds weights; {_AGAIN}")
+        raise DataError(f"{list_path}: {name}, a file of weights, is not listed; {_AGAIN}")
     for name, expected in listed.items():
       file = folder / name
       actual = digests.get(name) or (_sha256(file) if file.is_file() else None)
       if actual not in (None, expected):
         raise DataError(
-          f"{file}: its sha256 is {actual[:12]}..., {list_path.name} says {expected[:12]}...; {_AGAIN}"
+          f"{file}: its sha256 is {actual[:12]}...; expected {expected[:12]}..., from {list_path.name}; "
+          f"{_AGAIN}"
         )
 
 
 def _digest_lines(path: Path) -> dict[str, str]:
-  """{file name: sha256} of a list of digests."""
   try:
     lines = path.read_text(encoding="utf-8").splitlines()
   except (OSError, ValueError) as error:
@@ -197,37 +194,37 @@ def _digest_lines(path: Path) -> dict[str, str]:
 
 
 def _safetensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
-  """(name, array) of one file; the library holds its header against its size."""
+  """Yields (name, array) from one file; the library checks the header against the file's size."""
   try:
     with safetensors.safe_open(path, framework="np") as file:
       for name in sorted(file.keys()):
         array = file.get_tensor(name)
         if array.dtype.kind == "c":
-          raise DataError(f"{path}: tensor {name} is of type {array.dtype}; expected real numbers")
+          raise DataError(f"{path}: tensor {name} has type {array.dtype}; expected real numbers")
         yield name, _checked(path, name, array)
   except (safetensors.SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
     raise DataError(f"{path}: damaged safetensors ({errors.reason(error)}); {_AGAIN}") from error
 
 
 def _checked(path: Path, name: str, array: np.ndarray) -> np.ndarray:
-  """float32 of the same values; integers and booleans as they are."""
+  """Returns the array as float32; integers and booleans unchanged. Raises DataError for NaN or infinity."""
   if array.dtype.kind in "iub" and array.dtype != ml_dtypes.bfloat16:
     return array
   with np.errstate(over="ignore"):
     single = array.astype(np.float32, copy=False)
   bad = np.count_nonzero(~np.isfinite(single))
   if bad:
-    raise DataError(f"{path}: tensor {name} has {bad} of {array.size} values that are NaN or infinite")
+    raise DataError(f"{path}: tensor {name} has {bad} of {array.size} values that are NaN or infinity")
   if array.dtype == np.float64 and not np.array_equal(single, array):
-    raise DataError(f"{path}: tensor {name} is float64 and float32 cannot hold it; convert it first")
+    raise DataError(f"{path}: tensor {name} is float64 and does not fit float32; convert it first")
   return single
 
 
 def _torch_tensors(path: Path) -> tuple[dict | None, Iterator[tuple[str, np.ndarray]]]:
-  """The settings of a fairseq file, None for any other, and its tensors."""
+  """Returns the settings of a fairseq file (None for other files), and its tensors."""
   content = pickles.read_pickle(path)
   if not isinstance(content, dict):
-    raise DataError(f"{path}: it holds a {type(content).__name__}; expected a dict of tensors")
+    raise DataError(f"{path}: it contains a {type(content).__name__}; expected a dict of tensors")
   if not isinstance(content.get("model"), dict):
     return None, _from_torch(path, content)
   settings = pickles.plain(content.get("args") or content.get("cfg")) or {}
@@ -241,16 +238,16 @@ def _from_torch(path: Path, tensors: dict) -> Iterator[tuple[str, np.ndarray]]:
 
   for name, tensor in tensors.items():
     if not isinstance(name, str):
-      raise DataError(f"{path}: a key of it is a {type(name).__name__}; expected names of tensors")
+      raise DataError(f"{path}: a key is a {type(name).__name__}; expected names of tensors")
     is_dense = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
     if not is_dense or tensor.is_quantized or tensor.device.type != "cpu":
       raise DataError(f"{path}: entry {name[:80]!r} is a {type(tensor).__name__}; expected a dense tensor")
   pickles.check_storages(path, tensors)
   floats = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-  made: dict[tuple, np.ndarray] = {}  # a tied tensor is converted once
+  made: dict[tuple, np.ndarray] = {}  # so that tied tensors are converted once
   for name, tensor in tensors.items():
     if tensor.dtype.is_complex or (tensor.dtype.is_floating_point and tensor.dtype not in floats):
-      raise DataError(f"{path}: tensor {name} is of type {tensor.dtype}; expected a float of 16 or 32 bits")
+      raise DataError(f"{path}: tensor {name} has type {tensor.dtype}; expected a float of 16 or 32 bits")
     key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
     if key not in made:
       dense = tensor.detach().resolve_neg()

@@ -1,8 +1,8 @@
-"""PyTorch's own files, read as data: nothing that is pickled in them is imported or called.
+"""Reads PyTorch's own files as data: nothing that is pickled in them is imported or called.
 
-Torch's restricted unpickler (`weights_only=True`) builds tensors and plain containers and refuses all else.
-The settings of fairseq are let in besides: `argparse.Namespace`, which only holds attributes, and the classes
-of OmegaConf, each replaced by a stand-in that keeps what was pickled and does nothing.
+PyTorch's restricted unpickler (`weights_only=True`) builds tensors and plain containers and raises for all
+else. fairseq's settings are allowed too: `argparse.Namespace`, which only has attributes, and OmegaConf's
+classes, each replaced by a stand-in that stores its pickled state and does nothing.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from typing import Any
 
 from data.errors import ConfigError, DataError, named_reason, on_one_line, reason
 
-# Modules and single names whose pickled mention is replaced by a stand-in: none of them is ever imported.
+# Modules and names that are replaced by a stand-in when a pickle refers to them; they are never imported.
 _SETTINGS_MODULES = ("omegaconf", "fairseq", "typing", "numpy")
 _SETTINGS_NAMES = frozenset(
   {
@@ -25,38 +25,40 @@ _SETTINGS_NAMES = frozenset(
     *(f"builtins.{name}" for name in ("bool", "dict", "float", "int", "list", "str", "tuple")),
   }
 )
-_MOST_SETTINGS = 100_000  # values; a file can refer to one list so often that it never ends
+_MOST_SETTINGS = 100_000  # values; nested references to one list could make a small file endless
 
 
 class _StandIn:
-  """What takes the place of a pickled object of a class that is not imported."""
+  """Replaces a pickled object whose class is not imported; stores its arguments and state."""
+
+  arguments: tuple[Any, ...]
+  state: Any = None
 
   def __new__(cls, *arguments: Any, **_) -> "_StandIn":
     made = super().__new__(cls)
     made.arguments = arguments
-    made.state = None
     return made
 
   def __init__(self, *_, **__) -> None:
-    """Takes whatever the class took."""
+    """Accepts and ignores any arguments."""
 
   def __setstate__(self, state: Any) -> None:
     self.state = state
 
 
 def _dictionary(*_) -> dict:
-  """In place of `collections.defaultdict`, whose factory would be a call."""
+  """Replaces `collections.defaultdict`, whose factory would be called."""
   return {}
 
 
 def read_pickle(path: Path) -> Any:
-  """Reads a file of `torch.save`, of the zip form or the older one.
+  """Reads a file of `torch.save`, in the zip format or the older one.
 
-  Tensors are on the CPU, mapped from the file where its form allows it. DataError: damaged, not such a file,
-  or it names a class or function that would have to be called. ConfigError: PyTorch is not installed.
+  Tensors are on the CPU, memory-mapped if the format allows it. DataError: the file is damaged, is not a
+  checkpoint, or refers to a class or function that would be called. ConfigError: PyTorch is not installed.
   """
   if importlib.util.find_spec("torch") is None:
-    raise ConfigError(f"{path}: reading it needs PyTorch; pip install -r requirements-export.txt")
+    raise ConfigError(f"{path}: reading it needs PyTorch\n  pip install -r requirements-export.txt")
   import torch
 
   is_zip = _check_zip(path)
@@ -69,20 +71,20 @@ def read_pickle(path: Path) -> Any:
 
 
 def _check_zip(path: Path) -> bool:
-  """Whether it is of the zip form; what torch writes there is never compressed, so nothing can swell."""
+  """Returns whether the file has the zip format; raises DataError if an entry is compressed or too large."""
   try:
     if not zipfile.is_zipfile(path):
       return False
     with zipfile.ZipFile(path) as archive:
       entries = archive.infolist()
   except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-    raise DataError(f"{path}: a damaged PyTorch file ({reason(error)}); copy or download it again") from error
+    raise DataError(f"{path}: a damaged PyTorch file; copy or download it again ({reason(error)})") from error
   size = path.stat().st_size
   for entry in entries:
     if entry.compress_type != zipfile.ZIP_STORED or entry.file_size > size:
       raise DataError(
-        f"{path}: entry {entry.filename!r} is compressed or larger than the file; PyTorch stores its entries "
-        "as they are, so save the checkpoint again with torch.save"
+        f"{path}: entry {entry.filename!r} is compressed or larger than the file; expected the uncompressed "
+        "entries of torch.save; save the checkpoint again with it"
       )
   return True
 
@@ -92,7 +94,7 @@ def _allowed(path: Path, is_zip: bool) -> Iterator[None]:
   import torch
 
   named = torch.serialization.get_unsafe_globals_in_checkpoint(path) if is_zip else ()
-  allowed = [argparse.Namespace]
+  allowed: list[Any] = [argparse.Namespace]
   for name in named:
     if name == "collections.defaultdict":
       allowed.append((_dictionary, name))
@@ -108,19 +110,19 @@ def _refusal(path: Path, error: Exception) -> str:
     if mark in text:
       name = text.split(mark, 1)[1].split(" ", 1)[0]
       return (
-        f"{path}: it asks to call {name}, which is code and was not run; a checkpoint holds tensors only, so "
-        "convert it to safetensors where you trust it"
+        f"{path}: it would call {name}, which was not run, because a checkpoint must contain tensors only; "
+        "if you trust the file, convert it to safetensors elsewhere"
       )
-  # Torch's restricted unpickler puts pages of advice before what was wrong, other errors put it after.
+  # PyTorch puts pages of advice before the reason, or after it.
   text = text.rpartition("WeightsUnpickler error: ")[2].partition(" Check the documentation")[0]
   return (
-    f"{path}: not a PyTorch checkpoint that can be read as data ({named_reason(error, words=text[:120])}); "
-    "copy or download it again"
+    f"{path}: not a PyTorch checkpoint that can be read as data; copy or download it again "
+    f"({named_reason(error, words=text[:120])})"
   )
 
 
 def check_storages(path: Path, tensors: Mapping[str, Any]) -> None:
-  """A DataError for tensors that claim more memory than the file has bytes, before any is touched."""
+  """Raises DataError if tensors claim more memory than the file has bytes, before they are read."""
   size, total, seen = path.stat().st_size, 0, set()
   for name, tensor in tensors.items():
     storage = tensor.untyped_storage()
@@ -135,10 +137,10 @@ def check_storages(path: Path, tensors: Mapping[str, Any]) -> None:
 
 
 def plain(value: Any) -> Any:
-  """Settings as dicts, lists, numbers and text; None for what is none of those.
+  """Converts settings to dicts, lists, numbers and text; anything else becomes None.
 
-  `value` is what `read_pickle` gave for `args` or `cfg`: Namespace, dict, stand-ins for OmegaConf's nodes.
-  DataError: so many, or so deep, that they are no settings.
+  `value` is `args` or `cfg` from `read_pickle`: a Namespace, a dict, or stand-ins for OmegaConf's nodes.
+  DataError: the settings are too many or too deeply nested.
   """
   try:
     return _plain(value, itertools.count())
@@ -151,7 +153,7 @@ def _plain(value: Any, count: Iterator[int]) -> Any:
     raise DataError(f"checkpoint: more than {_MOST_SETTINGS:,} settings (args or cfg); it is damaged")
   if isinstance(value, _StandIn):
     state = value.state if isinstance(value.state, dict) else {}
-    if not state:  # an enumeration's member is pickled as its value
+    if not state:  # a member of an enumeration is pickled as its value
       return _plain(value.arguments[0], count) if len(value.arguments) == 1 else None
     return _plain(state.get("_content", state.get("_val")), count)
   if isinstance(value, argparse.Namespace):

@@ -1,7 +1,7 @@
-"""Which family a checkpoint of others is of, and its tensors as our parameters.
+"""Finds the family of another library's checkpoint and converts its tensors to our parameters.
 
-The one way in: the command, its tests and the comparison with official outputs call these functions, which
-walk the tables of `official.names` and `stock.read`.
+The import command, its tests and the comparison with official outputs all use these functions, which read the
+tables of `official.names` and `stock.read`.
 """
 
 import functools
@@ -31,25 +31,25 @@ _PREFIXES = ("encoder/", "generator/", "heads/")
 
 
 class Recognised(NamedTuple):
-  """A checkpoint as ours."""
+  """A checkpoint converted to our parameters and config fields."""
 
   family: str  # 'fairseq', 'official', 'stock' or 'own'
   params: dict  # float32 numpy
-  fields: dict[str, Any]  # of `model` in configs/base.py
-  generator: dict[str, Any]  # of `generator`, where the checkpoint has one
-  unmatched: tuple[str, ...]  # names of tensors that nothing here reads
-  matched: tuple[str, ...]  # names of those that were read
-  task: dict[str, Any]  # `meta['task']` of a fine-tuned classifier; {}: it is none
+  fields: dict[str, Any]  # fields of `model` in configs/base.py
+  generator: dict[str, Any]  # fields of `generator`; {} if the checkpoint has none
+  unmatched: tuple[str, ...]  # names of tensors that were not read
+  matched: tuple[str, ...]  # names of tensors that were read
+  task: dict[str, Any]  # `meta['task']` of a fine-tuned classifier; {} for other models
 
 
 def recognise(
   foreign: ForeignCheckpoint, *, num_heads: int | None = None, extra: State | None = None
 ) -> Recognised:
-  """Finds the family by names and `model_type`, and reads the tensors and what `read_extra` gave.
+  """Finds the family by tensor names and `model_type`, and reads all tensors with those of `read_extra`.
 
-  The encoder has exactly the names and shapes of the model that `fields` describe. DataError: another
-  architecture, a missing tensor, a wrong shape, settings that disagree with it. ConfigError: nothing says the
-  number of heads, or `num_heads` contradicts the checkpoint.
+  The encoder has exactly the names and shapes of the model that `fields` describe. DataError: unsupported
+  architecture, a missing tensor, a wrong shape, or settings that contradict it. ConfigError: the number of
+  heads is unknown, or `num_heads` contradicts the checkpoint.
   """
   state, config = foreign.state, foreign.config
   model_type, generator = config.get("model_type"), {}
@@ -81,8 +81,8 @@ def recognise(
   else:
     shown = ", ".join(sorted(state)[:3])
     raise DataError(
-      f"{foreign.folder}: unknown architecture (model_type {model_type!r}, tensors {shown}, ...); expected "
-      f"official COCO-LM or AMOS, {', '.join(STOCK)}, or an export of this program"
+      f"{foreign.folder}: unsupported architecture; found model_type {model_type!r} with tensors {shown}, "
+      f"...; expected official COCO-LM or AMOS, {', '.join(STOCK)}, or an export of this program"
     )
   check_encoder(params, fields)
   layers = params.get("generator", {}).get("trunk", {}).get("layers", {}).get("up", {}).get("kernel")
@@ -100,13 +100,13 @@ def _task(params: dict, config: Mapping[str, Any], family: str) -> dict[str, Any
 
 
 def read_extra(folder: Path) -> State:
-  """{our path: array} of what an export put beside a class that has no slot for it; {} if there is none."""
+  """Reads {our path: array} from an export's extra.safetensors; {} if there is none."""
   path = folder / EXTRA
   return read_state(path).state if path.is_file() else {}
 
 
 def merge(params: dict, flat: Mapping[str, np.ndarray]) -> dict:
-  """A new tree, with arrays put in at 'a/b/c'; DataError where there is one already, or on the way there."""
+  """Returns a new tree with arrays added at 'a/b/c'; raises DataError if a path is already taken."""
   merged: dict = {}
   for path, array in [*trees.by_path(params).items(), *flat.items()]:
     put(merged, path, array)
@@ -114,17 +114,16 @@ def merge(params: dict, flat: Mapping[str, np.ndarray]) -> dict:
 
 
 def own_fields(config: Mapping[str, Any]) -> dict[str, Any]:
-  """Fields of an encoder from the `model` in the config.json of `--to=torch`.
+  """Reads the encoder's fields from `model` in the config.json of `--to=torch`.
 
-  DataError: one is missing, of another type or not one of its choices.
+  DataError: a field is missing, or has a wrong type or value.
   """
   model = config.get("model")
   model = model if isinstance(model, Mapping) else {}
   fields = {}
   for name, kind in typing.get_type_hints(EncoderConfig).items():
     value, choices = model.get(name), typing.get_args(kind)  # a Literal's choices; of other types ()
-    is_number = kind is float and type(value) is int
-    if value not in choices if choices else type(value) is not kind and not is_number:
+    if value not in choices if choices else type(value) is not kind and (kind, type(value)) != (float, int):
       expected = ", ".join(choices) or kind.__name__
       raise DataError(f"config.json: model.{name} is {value!r}; expected {expected}; export it again")
     fields[name] = value if choices else kind(value)
@@ -132,21 +131,22 @@ def own_fields(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_encoder(params: dict, fields: Mapping[str, Any]) -> None:
-  """Holds an encoder against the model that the fields describe.
+  """Checks an encoder's parameters against the model that the fields describe.
 
-  DataError: other sizes, or a parameter that is missing, unknown or of another shape.
+  DataError: a size differs, or a parameter is missing, unknown or has another shape.
   """
   for name, size in official_config.sizes(params).items():
     stated = fields.get(name, size)
     if type(stated) is not int or stated != size:
       raise DataError(
-        f"checkpoint: {name} is {stated!r} in its settings, but the tensors have {size}; is it complete?"
+        f"checkpoint: {name} is {stated!r} in its settings, but {size} in its tensors; check that it is "
+        "complete"
       )
   config = EncoderConfig(**fields)
   if config.hidden_size % config.num_heads:
-    raise DataError(f"checkpoint: width {config.hidden_size} cannot have {config.num_heads} heads")
+    raise DataError(f"checkpoint: width {config.hidden_size} is not divisible by {config.num_heads} heads")
   init = functools.partial(encoder_model.init_encoder, config=config, pad_id=0)
   expected = {"encoder": jax.eval_shape(init, jax.random.key(0))}
   problems = trees.differences(expected, {"encoder": params["encoder"]})
   if problems:
-    raise DataError(f"checkpoint: {trees.first_lines(problems)}; is it complete and of this kind?")
+    raise DataError(f"checkpoint: {trees.first_lines(problems)}; check that all its files are there")

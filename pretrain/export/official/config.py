@@ -1,7 +1,7 @@
-"""What the settings beside official checkpoints say: fairseq's `args` or `cfg`, and the port's `config.json`.
+"""Reads our fields from the settings of official checkpoints: fairseq's `args` or `cfg`, or config.json.
 
-Sizes are those of the settings, or else of the tensors; `recognise.check_encoder` compares the two, so that a
-checkpoint that lost its last layers is not taken for a smaller model.
+Sizes come from the settings, or else from the tensors. `recognise.check_encoder` compares the two, so that a
+checkpoint without its last layers is not taken for a smaller model.
 """
 
 from collections.abc import Mapping
@@ -20,17 +20,16 @@ _FAIRSEQ_SIZES = {
   "num_heads": "encoder_attention_heads",
 }
 _PORT_SIZES = SIZES | {"num_segments": "type_vocab_size"}
-# Settings under which the official classes compute something this encoder does not.
+# Settings whose other values this encoder does not support.
 _FAIRSEQ_ONLY = {"activation_fn": "gelu"}
 _PORT_ONLY = {"hidden_act": "gelu", "layer_norm_type": "post"}
 
 
 def fairseq_fields(settings: Mapping[str, Any], params: dict) -> dict[str, Any]:
-  """Fields of `model` in `configs/base.py` for a fairseq checkpoint and its settings, {} if it has none.
+  """Returns the fields of `model` in `configs/base.py` for a fairseq checkpoint.
 
-  They are sizes, relative_position and its distance, layer_norm_eps (fixed in fairseq) and, where the
-  settings have them, dropout and attention_dropout. DataError: a setting is missing, or this encoder does not
-  compute it.
+  `settings` may be {}. The fields are sizes, relative_position and its distance, layer_norm_eps (fixed in
+  fairseq), and the two dropouts if the settings have them. DataError: a setting is missing or unsupported.
   """
   _refuse(settings, _FAIRSEQ_ONLY, where="its args or cfg")
   fields = _stated(settings, params, _FAIRSEQ_SIZES, is_relative=settings.get("rel_pos"))
@@ -38,7 +37,7 @@ def fairseq_fields(settings: Mapping[str, Any], params: dict) -> dict[str, Any]:
 
 
 def port_fields(config: Mapping[str, Any], params: dict) -> dict[str, Any]:
-  """Fields of `model` for the official Hugging Face port, from its `config.json`; as `fairseq_fields`."""
+  """Returns the fields of `model` for the official Hugging Face port from its config.json."""
   epsilon = config.get("layer_norm_eps", 1e-12)
   if isinstance(epsilon, bool) or not isinstance(epsilon, float) or not 0 < epsilon < 1:
     raise DataError(f"config.json: layer_norm_eps is {epsilon!r}; expected a number in (0, 1)")
@@ -49,10 +48,10 @@ def port_fields(config: Mapping[str, Any], params: dict) -> dict[str, Any]:
 
 
 def sizes(params: dict) -> dict[str, int]:
-  """The sizes that the shapes of the parameters under 'encoder' tell, by their names in `model`.
+  """Reads the sizes of an encoder from the shapes of its parameters, by their names in `model`.
 
-  num_segments is 0 and relative_buckets is left out where there is no such table. DataError: a parameter is
-  missing or has another number of axes.
+  Without a table of segments num_segments is 0; without relative positions relative_buckets is left out.
+  DataError: a parameter is missing or has another number of axes.
   """
   vocab_size, hidden_size = _shape(params, "embeddings/token/embedding", 2)
   num_layers, _, num_heads, _ = _shape(params, "trunk/layers/attention/query/kernel", 4)
@@ -79,32 +78,36 @@ def _shape(params: dict, path: str, num_axes: int) -> tuple[int, ...]:
   shape = None if leaf is None or isinstance(leaf, Mapping) else np.shape(leaf)
   if shape is None or len(shape) != num_axes or 0 in shape:
     what = "missing" if shape is None else f"of shape {shape}"
-    raise DataError(f"checkpoint: encoder/{path} is {what}; expected {num_axes} axes; is it complete?")
+    raise DataError(
+      f"checkpoint: encoder/{path} is {what}; expected {num_axes} axes; check that all its files are there"
+    )
   return shape
 
 
 def find_num_heads(settings: Mapping[str, Any], name: str, state: State, flag: int | None) -> int:
-  """Attention heads: `flag` on the command line, the setting `name`, or the columns of the relative table.
+  """Returns the number of heads: `flag`, the setting `name`, or the columns of the relative table.
 
-  ConfigError: nothing says it, or `flag` contradicts the settings. DataError: the setting is not a number
-  above 0.
+  ConfigError: the number is unknown, or `flag` contradicts the settings. DataError: the setting is not a
+  number above 0.
   """
   tables = [array for key, array in state.items() if key.endswith("relative_attention_bias.weight")]
   stated = settings.get(name, tables[0].shape[-1] if tables and tables[0].ndim == 2 else None)
   if stated is not None and (isinstance(stated, bool) or not isinstance(stated, int) or stated < 1):
     raise DataError(f"checkpoint: {name} is {stated!r} in its settings; expected a whole number above 0")
   if flag is not None and stated not in (None, flag):
-    raise ConfigError(f"--num_heads={flag}, but the checkpoint says {stated}; leave the flag out")
+    raise ConfigError(f"--num_heads={flag}: the checkpoint has {stated} heads; use\n  --num_heads={stated}")
   num_heads = flag or stated
   if not num_heads or num_heads < 1:
-    raise ConfigError("nothing in the checkpoint says how many attention heads it has; give --num_heads=N")
+    raise ConfigError(
+      "the checkpoint's files do not contain the number of attention heads; give it with\n  --num_heads=12"
+    )
   return num_heads
 
 
 def find_sharing(state: State) -> str:
-  """What a fairseq generator shares with the encoder, as `generator.share_embeddings` says it.
+  """Returns what a fairseq generator shares with the encoder, as in `generator.share_embeddings`.
 
-  A tensor that is listed for both and equal is one.
+  Equal tensors of both networks count as shared.
   """
 
   def is_shared(name: str) -> bool:
@@ -121,13 +124,14 @@ def find_sharing(state: State) -> str:
 def _stated(
   settings: Mapping[str, Any], params: dict, names: Mapping[str, str], *, is_relative: Any
 ) -> dict[str, Any]:
-  """Sizes and relative positions; DataError where the settings and the table of positions disagree."""
+  """Returns sizes and relative positions; raises DataError if settings and tensors contradict each other."""
   fields: dict[str, Any] = sizes(params)
   has_table = "relative_buckets" in fields
   if is_relative is not None and bool(is_relative) != has_table:
     raise DataError(
-      f"checkpoint: its settings {'ask for' if is_relative else 'know no'} relative positions, but the table "
-      f"relative_attention_bias.weight is {'there' if has_table else 'missing'}; is it complete?"
+      f"checkpoint: its settings have {'' if is_relative else 'no '}relative positions, but the tensor "
+      f"relative_attention_bias.weight is {'present' if has_table else 'missing'}; check that all its files "
+      "are there"
     )
   fields["relative_position"] = "official" if has_table else "none"
   if has_table:
@@ -144,7 +148,7 @@ def _stated(
 def _refuse(settings: Mapping[str, Any], allowed: Mapping[str, Any], *, where: str) -> None:
   for name, value in allowed.items():
     if settings.get(name, value) != value:
-      raise DataError(f"{where}: {name} is {settings[name]!r}; this encoder computes only {value!r}")
+      raise DataError(f"{where}: {name} is {settings[name]!r}; this encoder supports only {value!r}")
 
 
 def _rates(settings: Mapping[str, Any], dropout: str, attention: str) -> dict[str, float]:

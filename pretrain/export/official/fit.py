@@ -1,21 +1,21 @@
-"""Whether the official COCO-LM and AMOS code computes what a model of ours does."""
+"""Checks whether the official COCO-LM and AMOS code computes the same as a model of ours."""
 
 from data.vocabulary import Vocabulary
 from pretrain.export import folders
 from pretrain.export.official import names as official_names
 from pretrain.models.config import EncoderConfig
 
-# Official code hard-codes the first four: fairseq/data/dictionary.py.
+# Fixed in the official code: fairseq/data/dictionary.py.
 IDS = {"cls": 0, "pad": 1, "sep": 2, "unk": 3}
 
 
 def check_official(
   config: EncoderConfig, vocabulary: Vocabulary, layout: str, params: dict, *, activation: str = "tanh"
 ) -> None:
-  """Refuses what official code of a layout of `folders.OFFICIAL` would compute otherwise, with a ConfigError.
+  """Raises ConfigError if the official code of a layout in `folders.OFFICIAL` would compute something else.
 
-  That is T5 buckets, segments or another LayerNorm epsilon in fairseq, WordPiece, other special ids, and a
-  generator or a head that the official classes cannot hold.
+  Unsupported are T5 buckets, WordPiece, other special ids, and some heads; in fairseq also segments, another
+  LayerNorm epsilon, and generators unlike the encoder.
 
   Source: official fairseq/models/cocolm/model.py, amos/model.py, huggingface/cocolm/modeling_cocolm.py.
   """
@@ -29,11 +29,11 @@ def check_official(
 def _encoder_fault(config: EncoderConfig, vocabulary: Vocabulary, layout: str) -> str:
   ids = {name: getattr(vocabulary.special_ids, name) for name in IDS}
   if config.relative_position == "t5":
-    return "its code has relative buckets of its own (model.relative_position='official'), not T5's"
+    return "it supports only its own relative buckets (model.relative_position='official'), not T5's"
   if vocabulary.kind != "sentencepiece":
     return f"its tokenizer needs sp.model and dict.txt, and this vocabulary is {vocabulary.kind}"
   if ids != IDS:
-    return f"it fixes the ids {IDS}, and this vocabulary has {ids}"
+    return f"its special ids are fixed to {IDS}, and this vocabulary has {ids}"
   if config.num_segments and layout == "fairseq":
     return f"it has no segment embeddings, and this model has {config.num_segments}"
   if config.layer_norm_eps != 1e-5 and layout == "fairseq":
@@ -45,24 +45,24 @@ def _head_fault(params: dict, layout: str, activation: str) -> str:
   heads = params.get("heads", {})
   if "dense" in heads.get("rtd", {}):
     return "its RTD head is one linear layer, and this model has a dense layer before it"
-  # In fairseq it is a setting.
+  # In fairseq the activation is a setting.
   if "classification" in heads and layout != "fairseq":
     return folders.activation_fault("the port", "official", activation)
   return ""
 
 
 def _generator_fault(params: dict) -> str:
-  """What COCOLM_Model's auxiliary network cannot be: it has the encoder's widths and token table."""
+  """Explains why COCOLM_Model cannot represent the generator; '' if it can."""
   generator = params.get("generator")
   if not generator:
     return ""
   if "trunk" not in generator:
     return f"its generator is one network, and this model has {len(generator)}"
   if _widths(generator) != _widths(params["encoder"]):
-    return "its generator has the encoder's width and heads, and this model's has others"
+    return "its generator has the encoder's width and heads, but this model's generator has others"
   if official_names.sharing_of(params) == "none":
     return (
-      "its generator reads the encoder's token table, and this model's has one of its own "
+      "its generator shares the encoder's token table, but this model's generator has its own "
       "(generator.share_embeddings='none' or generator.frozen)"
     )
   return ""

@@ -1,7 +1,8 @@
-"""One table of names: the official fairseq and Hugging Face checkpoints and our parameter paths.
+"""Maps tensor names of official fairseq and Hugging Face checkpoints to our parameter paths, by one table.
 
-Every row has the fairseq name of a tensor, our paths, its shape and how the arrays differ; `_PORT_NAMES`
-makes the names of the Hugging Face port of it. Import and export both walk this table. Arrays are numpy.
+Every row has the fairseq name of a tensor, our paths, its shape, and the conversion of its array.
+`_PORT_NAMES` turns fairseq names into those of the Hugging Face port. Import and export use the same table,
+on numpy arrays.
 
 Source of the names: COCO-LM fairseq/fairseq/models/cocolm/model.py, AMOS .../amos/model.py, COCO-LM
 huggingface/cocolm/modeling_cocolm.py.
@@ -56,14 +57,14 @@ LAYERS = (
   *norm("layers.{}.final_layer_norm", "trunk/layers/mlp_norm"),
 )
 RELATIVE = (Row("relative_attention_bias.weight", ("trunk/relative_position/embedding",), ("R", "A"), SAME),)
-CONTRAST = "scl"  # our name of the head that official code calls its sequence contrast
+CONTRAST = "scl"  # our name of the official sequence-contrast head
 MLM_HEAD = (
   Row("bias", ("mlm_head/bias",), ("V",), SAME),
   *linear("dense", "mlm_head/dense", ("D", "D")),
   *norm("layer_norm", "mlm_head/norm"),
 )
 MIXTURE = (Row("layer_mixture.weight", ("mixture/kernel",), ("1", "D"), LINEAR),)
-# Start and end are one array here, as in stock classes; `_join_span_head` makes these names.
+# One array for start and end, as in stock classes; `_join_span_head` makes these names.
 SPAN_HEAD = (
   Row("weight", ("question_answering/kernel",), ("2", "D"), LINEAR),
   Row("bias", ("question_answering/bias",), ("2",), SAME),
@@ -103,7 +104,7 @@ GENERATOR_PARTS = (
 OWN_POSITIONS = Part(POSITIONS, "generator/embeddings/", _AUXILIARY, is_required=True)
 OWN_TOKENS = Part(TOKENS, "generator/embeddings/", _AUXILIARY, is_required=True)
 
-# What the Hugging Face port calls what fairseq calls by these names; each is replaced, in this order.
+# {part of a fairseq name: part of the port's name}, replaced in this order.
 _PORT_NAMES = {
   _MAIN: "",
   "layers.": "encoder.layer.",
@@ -149,7 +150,7 @@ _PORT_TIES = (
 
 
 def fairseq_parts(share_embeddings: str) -> tuple[tuple[Part, ...], tuple[Tie, ...]]:
-  """Parts and ties of a fairseq checkpoint; a generator lists what it shares a second time."""
+  """Returns parts and ties of a fairseq checkpoint; tensors that the generator shares are ties."""
   own = {"all": (), "tokens": (OWN_POSITIONS,), "none": (OWN_TOKENS, OWN_POSITIONS)}[share_embeddings]
   owned = [part.rows for part in own]
   shared = [row.name for rows in (TOKENS, POSITIONS) if rows not in owned for row in rows]
@@ -168,7 +169,7 @@ def _span_names(prefix: str, leaf: str) -> list[str]:
 
 
 def _join_span_head(state: State, prefix: str) -> State:
-  """The two linear layers of a question-answering head, (1, D) each, as one of (2, D)."""
+  """Joins the two linear layers of a question-answering head, (1, D) each, into one of (2, D)."""
   state = dict(state)
   for leaf in ("weight", "bias"):
     names = _span_names(prefix, leaf)
@@ -179,7 +180,7 @@ def _join_span_head(state: State, prefix: str) -> State:
 
 
 def _split_span_head(state: State, prefix: str) -> State:
-  """The inverse of `_join_span_head`."""
+  """Inverts `_join_span_head`."""
   for leaf in ("weight", "bias"):
     if prefix + leaf in state:
       state |= dict(zip(_span_names(prefix, leaf), np.split(state.pop(prefix + leaf), 2)))
@@ -187,11 +188,11 @@ def _split_span_head(state: State, prefix: str) -> State:
 
 
 def from_fairseq(state: State, *, num_heads: int, share_embeddings: str = "all") -> Imported:
-  """Our parameters from the `model` dict of a fairseq `model.pt`.
+  """Reads our parameters from the `model` dict of a fairseq `model.pt`.
 
   Names are those of `COCOLM_Model` or `AMOS_Model`; the old prefix `decoder.` is read as `encoder.`. The
-  generator, which shares 'all' (sample mode 'eval' or 'train'), 'tokens' ('zero-dropout') or 'none' of the
-  embeddings, and each head are read where the checkpoint has them. DataError: as in `tensor_rows.read`.
+  generator and each head are read if the checkpoint has them. The generator shares 'all' (sample mode 'eval'
+  or 'train'), 'tokens' ('zero-dropout') or 'none' of the embeddings. DataError: see `tensor_rows.read`.
   """
   state = {re.sub(r"^decoder\.", "encoder.", name): array for name, array in state.items()}
   parts, ties = fairseq_parts(share_embeddings)
@@ -199,30 +200,30 @@ def from_fairseq(state: State, *, num_heads: int, share_embeddings: str = "all")
 
 
 def from_hugging_face(state: State, *, num_heads: int) -> Imported:
-  """Our parameters from the tensors of a Hugging Face `COCOLMModel` or `AMOSModel`.
+  """Reads our parameters from the tensors of a Hugging Face `COCOLMModel` or `AMOSModel`.
 
-  Names are with or without the prefix `cocolm.` or `amos.`; heads are `binary_head.`, `clm_head.`,
-  `scl_head.`, `classifier.` and `qa_outputs.`. DataError: as in `tensor_rows.read`.
+  The prefix `cocolm.` or `amos.` is optional; heads are `binary_head.`, `clm_head.`, `scl_head.`,
+  `classifier.` and `qa_outputs.`. DataError: see `tensor_rows.read`.
   """
   state = {re.sub(r"^(cocolm|amos)\.", "", name): array for name, array in state.items()}
   return read(_join_span_head(state, _PORT_SPAN), PORT_PARTS, num_heads=num_heads, ties=_PORT_TIES)
 
 
 def sharing_of(params: dict) -> str:
-  """What the generator in a tree of parameters shares with the encoder, as `generator.share_embeddings`."""
+  """Returns what the generator shares with the encoder, as in `generator.share_embeddings`."""
   own = params.get("generator", {}).get("embeddings", {})
   return "none" if "token" in own else "tokens" if own else "all"
 
 
 def to_fairseq(params: dict) -> State:
-  """{fairseq name: array} of parameters, or of any tree of their structure, such as gradients.
+  """Converts parameters, or a tree of the same structure such as gradients, to {fairseq name: array}.
 
-  Tied tensors are listed under every name they have there.
+  Tied tensors are stored under each of their names.
   """
   parts, ties = fairseq_parts(sharing_of(params))
   return _split_span_head(write(params, parts, ties=ties), _SPAN)
 
 
 def to_hugging_face(params: dict) -> State:
-  """{Hugging Face name: array} of the encoder and its heads; a generator has no names there."""
+  """Converts the encoder and its heads to {Hugging Face name: array}; the port has no generator."""
   return _split_span_head(write(params, PORT_PARTS, ties=_PORT_TIES), _PORT_SPAN)

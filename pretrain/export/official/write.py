@@ -1,4 +1,4 @@
-"""The files that the official COCO-LM and AMOS code reads, written from a model of ours. Needs PyTorch."""
+"""Writes a model of ours as files for the official COCO-LM and AMOS code. Needs PyTorch."""
 
 import argparse
 import shutil
@@ -26,10 +26,10 @@ def write_official(
   layout: str,
   task: Mapping[str, Any],
 ) -> folders.Written:
-  """Writes an empty folder for the official code, tokenizer files included.
+  """Writes a model and its tokenizer into an empty folder, for the official code.
 
-  The layouts 'cocolm' and 'amos' are the Hugging Face port of 2021 (pytorch_model.bin), 'fairseq' is
-  model.pt; `task` is `meta['task']` of a fine-tuned checkpoint, or {}. The caller ran `check_official`.
+  Layouts 'cocolm' and 'amos' are the Hugging Face port of 2021 (pytorch_model.bin), 'fairseq' is model.pt.
+  `task` is `meta['task']` of a fine-tuned checkpoint, or {}. Call `check_official` first.
   """
   import torch
 
@@ -51,13 +51,13 @@ def write_official(
   folders.save_tensors(folder / folders.EXTRA, extra)
   shutil.copyfile(vocabulary_directory / "sp.model", folder / "sp.model")
   _write_dictionary(folder / "dict.txt", vocabulary_directory, vocabulary)
-  # Official code reads the two files above; how this model's text was split before them stands only here.
+  # Official code reads the two files above; only this folder records how text was split before pieces.
   shutil.copytree(vocabulary_directory, folder / "vocabulary")
   return folders.Written(extra=tuple(extra))
 
 
 def _tensors(state: State) -> dict:
-  """Torch tensors; what is one array here is one tensor there, as official code ties them."""
+  """Converts to torch tensors; one array under several names stays one tensor, as official code ties them."""
   import torch
 
   made: dict[int, torch.Tensor] = {}
@@ -67,7 +67,7 @@ def _tensors(state: State) -> dict:
 
 
 def _arguments(config: EncoderConfig, params: dict, activation: str) -> argparse.Namespace:
-  """`args` of a fairseq checkpoint: what COCOLM_Model and AMOS_Model read of it.
+  """Returns the fields of a fairseq checkpoint's `args` that COCOLM_Model and AMOS_Model read.
 
   Source: official fairseq/models/cocolm/model.py (add_args, base_architecture).
   """
@@ -102,7 +102,7 @@ def _arguments(config: EncoderConfig, params: dict, activation: str) -> argparse
 
 
 def _port_config(config: EncoderConfig, vocabulary: Vocabulary, params: dict, layout: str) -> dict[str, Any]:
-  """config.json of the official Hugging Face port. Source: huggingface/cocolm/configuration_cocolm.py."""
+  """Returns config.json for the official Hugging Face port (huggingface/cocolm/configuration_cocolm.py)."""
   has_relative = config.relative_position == "official"
   return size_fields(config) | {
     "model_type": layout,
@@ -118,9 +118,9 @@ def _port_config(config: EncoderConfig, vocabulary: Vocabulary, params: dict, la
 
 
 def _write_dictionary(path: Path, vocabulary_directory: Path, vocabulary: Vocabulary) -> None:
-  """Writes fairseq's dict.txt, which gives every piece of the vocabulary the id it has here.
+  """Writes fairseq's dict.txt, so that every piece keeps its id.
 
-  Its first four symbols are implied by the reader and not listed.
+  fairseq adds the first four symbols itself, so they are not listed.
   """
   existing = vocabulary_directory / "dict.txt"
   if existing.is_file():

@@ -1,4 +1,4 @@
-"""Which stock transformers class holds an encoder exactly, and why the others do not."""
+"""Chooses the transformers class that computes exactly what an encoder of ours computes."""
 
 from collections.abc import Collection
 from typing import NamedTuple
@@ -10,16 +10,16 @@ from pretrain.models.config import EncoderConfig
 
 
 class Choice(NamedTuple):
-  """A layout, and the reason for the user."""
+  """A chosen layout, and the reason that the user sees."""
 
   layout: str  # 'mpnet', 'layoutlmv3', 'bert', 'electra'
   reason: str
 
 
 def choose(config: EncoderConfig, *, pad_id: int, heads: Collection[str], activation: str = "tanh") -> Choice:
-  """The stock class that holds an encoder and its heads exactly; ConfigError if none does.
+  """Returns the stock class that represents an encoder and its heads exactly; ConfigError if none does.
 
-  `activation` is that of a head 'classification', 'tanh' or 'gelu'.
+  `activation` is the classification head's, 'tanh' or 'gelu'.
   """
   if config.relative_position == "none":
     if "classification" in heads:
@@ -42,7 +42,7 @@ def choose(config: EncoderConfig, *, pad_id: int, heads: Collection[str], activa
 def check_layout(
   layout: str, config: EncoderConfig, *, pad_id: int, heads: Collection[str], activation: str = "tanh"
 ) -> None:
-  """Refuses a class that cannot hold an encoder exactly, with a ConfigError that says why."""
+  """Raises ConfigError, with the reason, if a class cannot represent an encoder exactly."""
   fault = _fault(layout, config, pad_id)
   if fault is None and "classification" in heads:
     fault = folders.activation_fault("the class", layout, activation)
@@ -57,19 +57,19 @@ def _relative(config: EncoderConfig) -> str:
 
 
 def _fault(layout: str, config: EncoderConfig, pad_id: int) -> str | None:
-  """Why a class cannot hold the encoder; None: it can."""
+  """Explains why a class cannot represent the encoder; None if it can."""
   has_relative = config.relative_position != "none"
   if layout in ("bert", "electra") and has_relative:
-    return f"relative positions are {_relative(config)}, the class has none"
+    return f"relative positions are {_relative(config)}, but the class has none"
   if layout in ("mpnet", "layoutlmv3") and not has_relative:
-    return "there are no relative positions, the class always adds them"
+    return "the model has no relative positions, but the class always adds them"
   if layout == "mpnet":
     if any(getattr(config, name) != value for name, value in MPNET_BUCKETS.items()):
-      return f"relative positions are {_relative(config)}, the class computes t5 32/128 alone"
+      return f"relative positions are {_relative(config)}, but the class supports only t5 32/128"
     if pad_id != MPNET_PAD:
-      return f"the padding id is {pad_id}, the class has {MPNET_PAD} in its code"
+      return f"the padding id is {pad_id}, but the class fixes it to {MPNET_PAD}"
     if config.num_segments:
-      return f"there are {config.num_segments} segments, the class has none"
+      return f"the model has {config.num_segments} segments, but the class has none"
   if layout == "layoutlmv3" and config.hidden_size % 2:
-    return f"hidden_size is {config.hidden_size}, the class needs an even one for its coordinates"
+    return f"hidden_size is {config.hidden_size}, but the class needs an even one for its coordinates"
   return None

@@ -1,4 +1,4 @@
-"""`config.json` of stock transformers classes: written from our sizes, and read into them.
+"""Writes `config.json` of stock transformers classes from our fields, and reads it back.
 
 Source: transformers 5.23, configuration_{bert,electra,mpnet,layoutlmv3}.py.
 """
@@ -12,15 +12,15 @@ from pretrain.export.folders import STOCK
 from pretrain.export.stock.forms import distance_bins, spatial_sizes
 from pretrain.models.config import EncoderConfig
 
-MPNET_PAD = 1  # written into the class
+MPNET_PAD = 1  # fixed in MPNet's code
 MPNET_BUCKETS = {"relative_position": "t5", "relative_buckets": 32, "relative_max_distance": 128}
-SPATIAL_ROWS = 1024  # the class's default, so that any box may be given; all rows are 0
-# What the stock config has no field for goes under this key, which transformers keeps and ignores.
+SPATIAL_ROWS = 1024  # the class's default, so that every box is valid; all rows are 0
+# Key for values that the stock config has no field for; transformers keeps and ignores it.
 SOURCE_KEY = "source_model"
-# Segment rows of a model without segments: zeros, two of them because tokenizers number pairs 0 and 1.
+# Segment rows, all 0, for a model without segments: two, because tokenizers number pairs 0 and 1.
 _BLANK_SEGMENTS = 2
 
-_REFUSED = {  # field: the values that our encoder computes
+_REFUSED = {  # field: its supported values
   "hidden_act": ("gelu",),
   "position_embedding_type": ("absolute",),
   "is_decoder": (False,),
@@ -28,7 +28,7 @@ _REFUSED = {  # field: the values that our encoder computes
   "is_encoder_decoder": (False,),
   "quantization_config": (None,),
 }
-# {our field: what every Hugging Face config.json calls it, the official port's too}
+# {our field: its name in every Hugging Face config.json, also the official port's}
 SIZES = {
   "vocab_size": "vocab_size",
   "hidden_size": "hidden_size",
@@ -46,21 +46,21 @@ _DEFAULT_RATES = {"dropout": 0.1, "attention_dropout": 0.1, "init_stddev": 0.02}
 
 
 def first_position(layout: str, pad_id: int) -> int:
-  """Row of the position table for the first token: RoBERTa's descendants count from the padding id + 1."""
+  """Returns the first token's row in the position table; RoBERTa's descendants count from padding id + 1."""
   return {"mpnet": MPNET_PAD + 1, "layoutlmv3": pad_id + 1}.get(layout, 0)
 
 
 def size_fields(config: EncoderConfig) -> dict[str, Any]:
-  """Sizes, rates and the activation as every Hugging Face config.json names them."""
+  """Returns sizes, rates and the activation under their names in every Hugging Face config.json."""
   return {name: getattr(config, field) for field, name in (SIZES | RATES).items()} | {"hidden_act": "gelu"}
 
 
 def config_json(
   config: EncoderConfig, *, layout: str, architecture: str, special_ids: SpecialIds
 ) -> dict[str, Any]:
-  """`config.json` of an encoder of ours, for a layout that can hold it (`choose.check_layout`).
+  """Returns `config.json` of our encoder for a layout that passed `choose.check_layout`.
 
-  `architecture` is the name of the class, such as 'MPNetForMaskedLM'.
+  `architecture` is a class name, such as 'MPNetForMaskedLM'.
   """
   fields = size_fields(config) | {
     "architectures": [architecture],
@@ -89,14 +89,14 @@ def config_json(
       "shape_size": shape_size,
       "max_2d_position_embeddings": SPATIAL_ROWS,
       "rel_pos_bins": bins,
-      "max_rel_pos": bins,  # beyond the last distance, where the class would begin to share rows
+      "max_rel_pos": bins,  # the class would share rows from this distance on
     }
     source |= {name: getattr(config, name) for name in MPNET_BUCKETS}
   return fields | {SOURCE_KEY: source}
 
 
 def _wrong(field: str, found: object, expected: str, advice: str) -> DataError:
-  return DataError(f"config.json: {field} is {found!r}, expected {expected}; {advice}")
+  return DataError(f"config.json: {field} is {found!r}; expected {expected}; {advice}")
 
 
 def _integer(fields: Mapping[str, Any], name: str, default: int | None = None, lowest: int = 1) -> int:
@@ -114,22 +114,21 @@ def _number(fields: Mapping[str, Any], name: str, default: float) -> float:
 
 
 def encoder_fields(config: Mapping[str, Any]) -> dict[str, Any]:
-  """Our fields of `model` from a stock `config.json`.
+  """Reads our fields of `model` from a stock `config.json`.
 
-  A BERT or ELECTRA with segments keeps its table; our encoder adds row 0 to every token, in pretraining and
-  in every task, so that pairs differ there from a class that is given token_type_ids of 1. LayoutLMv3 is read
-  as this program writes it. The fields relative_buckets and relative_max_distance are left out where
-  relative_position is 'none'. DataError: another architecture, a field that our encoder does not compute, or
-  a size that cannot be.
+  BERT and ELECTRA keep their segment table, but our encoder adds row 0 to every token. So its outputs for
+  pairs differ from a class that gets token_type_ids of 1. LayoutLMv3 is read only as this program writes it.
+  Without relative positions relative_buckets and relative_max_distance are left out. DataError: an
+  unsupported architecture or value, or an impossible size.
   """
   if not isinstance(config, Mapping):
     raise _wrong("the whole", type(config).__name__, "an object", "check the checkpoint")
   layout = config.get("model_type")
   if layout not in STOCK:
-    raise _wrong("model_type", layout, f"one of {', '.join(STOCK)}", "other architectures cannot be read")
+    raise _wrong("model_type", layout, f"one of {', '.join(STOCK)}", "other architectures are not supported")
   for name, allowed in _REFUSED.items():
     if config.get(name, allowed[0]) not in allowed:
-      raise _wrong(name, config[name], repr(allowed[0]), "this encoder computes nothing else")
+      raise _wrong(name, config[name], repr(allowed[0]), "other values are not supported")
   pad_id = _integer(config, "pad_token_id", {"mpnet": 1, "layoutlmv3": 1}.get(layout, 0), lowest=0)
   offset = first_position(layout, pad_id)
   rates = _DEFAULT_RATES | {"layer_norm_eps": 1e-5 if layout == "layoutlmv3" else 1e-12}
@@ -150,11 +149,10 @@ def encoder_fields(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _source_fields(config: Mapping[str, Any], layout: str) -> dict[str, Any]:
-  """num_segments and the fields of relative positions."""
   if layout == "mpnet":
     if config.get("relative_attention_num_buckets", 32) != MPNET_BUCKETS["relative_buckets"]:
       buckets = config["relative_attention_num_buckets"]
-      raise _wrong("relative_attention_num_buckets", buckets, "32", "MPNet computes no other buckets")
+      raise _wrong("relative_attention_num_buckets", buckets, "32", "MPNet supports no other number")
     return {"num_segments": 0, **MPNET_BUCKETS}
   num_rows = _integer(config, "type_vocab_size", 2)
   source = config.get(SOURCE_KEY, {"num_segments": num_rows})
@@ -166,7 +164,7 @@ def _source_fields(config: Mapping[str, Any], layout: str) -> dict[str, Any]:
     return segments | {"relative_position": "none"}
   if SOURCE_KEY not in config or source.get("relative_position") not in ("t5", "official"):
     expected = "an object with relative_position 't5' or 'official'"
-    raise _wrong(SOURCE_KEY, source, expected, "only layoutlmv3 models that this program wrote are read")
+    raise _wrong(SOURCE_KEY, source, expected, "only layoutlmv3 models that this program wrote are supported")
   buckets = _integer(source, "relative_buckets", lowest=4)
   farthest = _integer(source, "relative_max_distance", lowest=buckets // 4 + 2)
   return segments | {

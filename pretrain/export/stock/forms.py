@@ -1,7 +1,7 @@
-"""Exact forms of our parameters in stock transformers classes that have other slots than ours.
+"""Rewrites parameters into the slots of stock transformers classes, without changing what they compute.
 
-Each form has its inverse, which gives None (or the argument back) where the tensors are not of that form.
-All arrays are float32 numpy.
+Each form has its inverse, which returns None (or its argument) for tensors that do not have that form. All
+arrays are float32 numpy.
 
 Source: transformers 5.23, modeling_electra.py (ElectraDiscriminatorPredictions), modeling_layoutlmv3.py
 (LayoutLMv3ClassificationHead, LayoutLMv3Encoder); the forms are ours.
@@ -13,15 +13,15 @@ from data.errors import ConfigError
 from pretrain.models.config import EncoderConfig
 from pretrain.models.relative_position import official_buckets_of, t5_buckets_of
 
-# Up to here float32 tanh(y) is y: the next term, y^3 / 3, is below half a unit in the last place.
+# Below this bound float32 tanh(y) equals y: the next term, y^3 / 3, is below half a unit in the last place.
 TANH_IS_LINEAR_BELOW = 2.0**-13
 
 
 def binary_head_as_dense(head: dict) -> dict:
-  """A one-Linear RTD head as a dense one: gelu(x) - gelu(-x) = x, so two opposite rows do.
+  """Rewrites a one-layer RTD head with a dense layer: gelu(x) - gelu(-x) = x, by two opposite rows.
 
   {'kernel' [D, 1], 'bias' [1]}, D at least 2, becomes {'dense': {'kernel' [D, D], 'bias' [D]}, 'kernel'
-  [D, 1], 'bias' [1]} with the same logits; a head that has 'dense' already is given back.
+  [D, 1], 'bias' [1]} with the same logits; a head with 'dense' is returned unchanged.
   """
   if "dense" in head:
     return head
@@ -37,20 +37,20 @@ def binary_head_as_dense(head: dict) -> dict:
 
 
 def binary_head_from_dense(head: dict) -> dict:
-  """Inverse of `binary_head_as_dense`; a head with a dense layer of its own is given back."""
+  """Inverts `binary_head_as_dense`; a head with a real dense layer is returned unchanged."""
   linear = {"kernel": head["dense"]["kernel"][:, :1], "bias": head["bias"]}
   return linear if _same(binary_head_as_dense(linear), head) else head
 
 
 def linear_head_as_tanh(head: dict, norm: dict) -> dict:
-  """A linear head on tokens as dense, tanh, dense: scaled into the range where tanh(y) = y.
+  """Rewrites a linear head on tokens as dense, tanh, dense, scaled into the range where tanh(y) = y.
 
-  The scale is a power of two, so that nothing but exponents changes; the logits are equal in float32 and
-  bfloat16. float16 has too few exponents for it.
+  The scale is a power of two, so that only exponents change: logits are equal in float32 and bfloat16.
+  float16 has too few exponents.
 
   Args:
     head: {'kernel' [D, n], 'bias' [n]}: start and end of an answer, or the labels of a token, n <= D.
-    norm: {'scale' [D], 'bias' [D]} of the last LayerNorm, which bounds what the head can be given.
+    norm: {'scale' [D], 'bias' [D]} of the last LayerNorm, which bounds the head's input.
 
   Returns:
     {'dense': {'kernel' [D, D], 'bias' [D]}, 'output': {'kernel' [D, n], 'bias' [n]}}.
@@ -61,9 +61,10 @@ def linear_head_as_tanh(head: dict, norm: dict) -> dict:
   kernel, bias = (np.asarray(head[name], np.float32) for name in ("kernel", "bias"))
   if kernel.shape[1] > len(kernel):
     raise ConfigError(
-      f"export: {kernel.shape[1]} labels of a token, LayoutLMv3's class holds {len(kernel)}; use --to=torch"
+      f"export: {kernel.shape[1]} labels for a token, but LayoutLMv3's class has room for {len(kernel)}; "
+      "use\n  --to=torch"
     )
-  # A normalised vector has length sqrt(D) at most. In float64, where nothing finite overflows.
+  # A normalised vector has length sqrt(D) at most. float64, because float32 values may overflow here.
   scale, shift, wide = (np.asarray(a, np.float64) for a in (norm["scale"], norm["bias"], kernel))
   longest = np.sqrt(len(kernel)) * np.abs(scale).max() + np.linalg.norm(shift)
   bound = float((np.linalg.norm(wide, axis=0) * longest + np.abs(bias)).max())
@@ -80,9 +81,9 @@ def _scaled_linear_head(kernel: np.ndarray, bias: np.ndarray, scale: float) -> d
 
 
 def linear_head_from_tanh(head: dict) -> dict | None:
-  """Inverse of `linear_head_as_tanh`; None for any other head of that shape."""
+  """Inverts `linear_head_as_tanh`; None for any other head of that shape."""
   factor = float(head["output"]["kernel"][0, 0])
-  if not 1 <= factor < np.inf:  # NaN is refused, too
+  if not 1 <= factor < np.inf:  # also false for NaN
     return None
   count = head["output"]["bias"].shape[0]
   linear = {name: head["dense"][name][..., :count] * np.float32(factor) for name in ("kernel", "bias")}
@@ -90,7 +91,7 @@ def linear_head_from_tanh(head: dict) -> dict | None:
 
 
 def distance_bins(max_length: int) -> int:
-  """`rel_pos_bins` with which LayoutLMv3 gives every distance below `max_length` a row of its own.
+  """Returns the `rel_pos_bins` that gives every distance below `max_length` its own row in LayoutLMv3.
 
   Half of the bins are for keys to the right, and half of each half are single distances.
   """
@@ -98,15 +99,15 @@ def distance_bins(max_length: int) -> int:
 
 
 def distance_rows(table: np.ndarray, config: EncoderConfig) -> np.ndarray:
-  """LayoutLMv3's weight of relative positions from our bucketed table.
+  """Expands our bucketed table to LayoutLMv3's weight of relative positions, a row for each distance.
 
   Args:
     table: [buckets, heads] float32.
     config: of the encoder; relative_position 't5' or 'official'.
 
   Returns:
-    [heads, distance_bins(max_length)] float32; the class divides it by sqrt(head_dim), so it is multiplied.
-    Columns that no pair of tokens reads are 0.
+    [heads, distance_bins(max_length)] float32, multiplied by sqrt(head_dim), because the class divides by it.
+    Unused columns are 0.
   """
   delta = np.arange(-(config.max_length - 1), config.max_length)
   sizes = {"num_buckets": config.relative_buckets, "max_distance": config.relative_max_distance}
@@ -121,15 +122,15 @@ def distance_rows(table: np.ndarray, config: EncoderConfig) -> np.ndarray:
 
 
 def spatial_sizes(hidden_size: int) -> tuple[int, int]:
-  """(coordinate_size, shape_size) with 4 of one and 2 of the other making up an even width."""
+  """Returns (coordinate_size, shape_size) such that 4 of one and 2 of the other add up to an even width."""
   coordinate = hidden_size // 6
   return coordinate, hidden_size // 2 - 2 * coordinate
 
 
 def blank_pooler(hidden_size: int) -> dict[str, np.ndarray]:
-  """The pooler that BertModel and MPNetModel want and that nothing here trains: tanh of h of [CLS].
+  """Returns an identity pooler for BertModel and MPNetModel, which have one that is not trained here.
 
-  The identity rather than 0, which would say nothing, or random numbers, which would differ at every export.
+  Zeros would make its output constant, and random numbers would differ between exports.
   """
   return {
     "pooler.dense.weight": np.eye(hidden_size, dtype=np.float32),
@@ -138,7 +139,6 @@ def blank_pooler(hidden_size: int) -> dict[str, np.ndarray]:
 
 
 def _same(first: dict, second: dict) -> bool:
-  """Whether two nested dicts of arrays have the same names and values."""
   if first.keys() != second.keys():
     return False
   return all(

@@ -1,4 +1,4 @@
-"""Our parameters from tensors of stock transformers: BERT, ELECTRA, MPNet, and LayoutLMv3 as we write it."""
+"""Reads our parameters from stock transformers models: BERT, ELECTRA, MPNet, and our own LayoutLMv3."""
 
 import re
 from collections.abc import Mapping
@@ -30,15 +30,15 @@ from pretrain.models.config import EncoderConfig
 def from_stock(
   state: State, config_json: Mapping[str, Any], *, extra: Mapping[str, np.ndarray] | None = None
 ) -> Imported:
-  """Our parameters from a stock model.
+  """Reads our parameters from the tensors of a stock model.
 
-  Heads are read where ours computes the same: masked LM, ELECTRA's discriminator, linear question answering,
-  and classification of texts by two layers or of tokens by one (where `architectures` says so). The position
-  rows of MPNet that no token reads (of padding) are dropped. A pooler is among the unmatched.
+  Heads are read if ours compute the same: masked LM, ELECTRA's discriminator, linear question answering, text
+  classification with two layers and token classification with one (if `architectures` has it). MPNet's
+  position rows for padding are dropped. A pooler is among the unmatched names.
 
-  Names are with or without the prefix of the base model; `extra` is {our path: float32 array}, what
-  `extra.safetensors` of an export holds, and is put in place. DataError: as `encoder_fields` and
-  `tensor_rows.read`, or an `extra` that does not belong to it.
+  The base model's prefix in names is optional. `extra` is {our path: float32 array} from an export's
+  `extra.safetensors`; its arrays are added. DataError: see `encoder_fields` and `tensor_rows.read`, or
+  `extra` belongs to another export.
   """
   fields, extra = encoder_fields(config_json), dict(extra or {})
   layout = config_json["model_type"]
@@ -68,7 +68,7 @@ def from_stock(
       "T": fields["num_segments"],
     },
   )
-  taken = names - {*state}  # tables that say nothing in our encoder
+  taken = names - {*state}  # tables without effect in our encoder
   imported = _own_heads(imported._replace(matched=tuple(sorted({*imported.matched, *taken}))))
   for path, array in extra.items():
     put(imported.params, path, array)
@@ -76,7 +76,7 @@ def from_stock(
 
 
 def _own_heads(imported: Imported) -> Imported:
-  """Heads in our form; a head of LayoutLMv3 on tokens that is not ours goes to the unmatched."""
+  """Converts heads to our form; an unsupported token head of LayoutLMv3 becomes unmatched."""
   params, unmatched = imported.params, imported.unmatched
   heads = params.get("heads", {})
   if "rtd" in heads:
@@ -95,7 +95,7 @@ def _own_heads(imported: Imported) -> Imported:
 
 
 def _plain(state: State, layout: str) -> State:
-  """The tensors under the names of the tables: no prefix, no TensorFlow names of norms."""
+  """Renames tensors as in the tables: no prefix of the model, and no TensorFlow names for norms."""
   plain: State = {}
   for name, array in state.items():
     short = name.removeprefix(f"{layout}.")
@@ -103,37 +103,37 @@ def _plain(state: State, layout: str) -> State:
     short = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", short)
     if short in plain:
       raise DataError(
-        f"checkpoint: two tensors are {short} (one is {name}), expected one; check the checkpoint"
+        f"checkpoint: two tensors have the name {short} (one is {name}); expected one; check the file"
       )
     plain[short] = array
   return plain
 
 
 def _take_blank(state: State, layout: str, fields: Mapping[str, Any]) -> None:
-  """Removes the tables that our encoder has not, after looking whether they are 0."""
+  """Removes tables that our encoder does not have; raises DataError if one is not 0."""
   for name in blank_tables(layout, has_segments=bool(fields["num_segments"])):
     if name not in state:
-      raise DataError(f"checkpoint: tensor {name} is missing; is it complete and of this kind ({layout})?")
+      raise DataError(f"checkpoint: tensor {name} is missing; expected in {layout}; check its files")
     if np.any(state.pop(name)):
       raise DataError(
-        f"checkpoint: tensor {name} is not 0, but this encoder has no such table; "
-        "if it was trained elsewhere since its export, it cannot be read back"
+        f"checkpoint: tensor {name} is not 0, but this encoder has no such table; a model that was trained "
+        "elsewhere after its export cannot be imported"
       )
 
 
 def _take_distances(state: State, config: EncoderConfig, extra: Mapping[str, np.ndarray]) -> None:
-  """Removes the table of distances, after looking whether it is the one of the buckets in `extra`."""
+  """Removes the table of distances; raises DataError if it does not match the buckets in `extra`."""
   table, shape = extra.get(RELATIVE_PATH), (config.relative_buckets, config.num_heads)
   if table is None or table.shape != shape:
     what = "missing" if table is None else f"of shape {table.shape}"
     raise DataError(
-      f"checkpoint: {RELATIVE_PATH} of extra.safetensors is {what}, expected shape {shape}; keep that file "
-      "with the model, its table of buckets cannot be read from the one of distances"
+      f"checkpoint: {RELATIVE_PATH} in extra.safetensors is {what}; expected shape {shape}; put the export's "
+      "own extra.safetensors beside the model"
     )
   distances = state.pop(DISTANCES, np.zeros(0))
   expected = (config.num_heads, distance_bins(config.max_length))
   if distances.shape != expected or not np.array_equal(distances, distance_rows(table, config)):
     raise DataError(
-      f"checkpoint: tensor {DISTANCES} of shape {distances.shape} is not what {RELATIVE_PATH} of "
-      f"extra.safetensors gives, of shape {expected}; take both files from the same export"
+      f"checkpoint: tensor {DISTANCES} of shape {distances.shape} does not match {RELATIVE_PATH} in "
+      f"extra.safetensors; expected shape {expected}; use both files from the same export"
     )

@@ -1,6 +1,6 @@
-"""Tables between the names of stock transformers classes (BERT, ELECTRA, MPNet, LayoutLMv3) and our paths.
+"""Maps tensor names of stock transformers classes (BERT, ELECTRA, MPNet, LayoutLMv3) to our paths.
 
-Names here are without the prefix of the base model (`bert.` and so on), which checkpoints have or have not.
+Names here lack the base model's prefix (`bert.` and so on), which is optional in checkpoints.
 
 Source of the names: transformers 5.23, modeling_{bert,electra,mpnet,layoutlmv3}.py.
 """
@@ -14,13 +14,13 @@ HEADS_KERNEL = Layout(
   lambda parts: parts[0].reshape(parts[0].shape[0], -1).T,
 )
 HEADS_BIAS = Layout(lambda a, heads: [a.reshape(heads, -1)], lambda parts: parts[0].reshape(-1))
-# ELECTRA's logit is that of "replaced", ours of "original".
+# A positive logit means "replaced" in ELECTRA, but "original" here.
 NEGATED = Layout(lambda a, heads: [-a], lambda parts: -parts[0])
 NEGATED_LINEAR = Layout(lambda a, heads: [-a.T], lambda parts: -parts[0].T)
 
 
 def _layers(query: str, key: str, value: str, output: str, layer_norm: str) -> tuple[Row, ...]:
-  """Rows of a layer from the names within its attention; the rest is the same in all four classes."""
+  """Returns the rows of a layer from its names within attention; other names are the same in all classes."""
   ours, prefix = "trunk/layers", "encoder.layer.{}"
   attention, square = f"{prefix}.attention", ("D", "D")
   return (
@@ -51,7 +51,7 @@ LAYERS = {"mpnet": _layers("attn.q", "attn.k", "attn.v", "attn.o", layer_norm="L
 )
 _SPAN = Part(linear("qa_outputs", "question_answering", ("2", "D")), "heads/")
 _TAGGING = Part(linear("classifier", "tagging", ("C", "D")), "heads/")
-# LayoutLMv3's class has another head from so many labels on, with a classifier's shape.
+# From this number of labels on, LayoutLMv3's token head has the shape of a text classifier.
 MANY_LABELS = 10
 WIDE_TAGGING = _classification("classifier.dense", "classifier.out_proj")._replace(path="heads/tagging/")
 _RTD_ROWS = (
@@ -59,8 +59,8 @@ _RTD_ROWS = (
   Row("dense_prediction.weight", ("kernel",), ("1", "D"), NEGATED_LINEAR),
   Row("dense_prediction.bias", ("bias",), ("1",), NEGATED),
 )
-# {layout: {end of the class's name: its head}}; a class has one, and the first whose parameters are there is
-# written. LayoutLMv3's question answering has a classifier's shape (`forms.linear_head_as_tanh`).
+# {layout: {ending of the class name: its head}}. A class has one head; the first whose parameters exist is
+# written. LayoutLMv3's question answering has the shape of a text classifier (`forms.linear_head_as_tanh`).
 HEADS = {
   "mpnet": {
     "ForSequenceClassification": _classification("classifier.dense", "classifier.out_proj"),
@@ -107,14 +107,14 @@ _TIED = {
   ),
   "electra": (("generator_lm_head.weight", _WORDS),),
 }
-# What a checkpoint may list twice; never written, the classes tie it themselves.
+# Tensors that a checkpoint may store twice; never written, because the classes tie them.
 TIES = {layout: tuple(Tie(*names, path="") for names in tied) for layout, tied in _TIED.items()}
 
 
 def encoder_parts(layout: str, *, offset: int, has_segments: bool) -> tuple[Part, ...]:
-  """Parts of an encoder, with its segment table if it is ours.
+  """Returns the parts of an encoder, with its segment table if our model has segments.
 
-  `offset` is the row of the position table for the first token; those before it are of padding, written as 0.
+  `offset` is the first token's row in the position table; the rows before it are for padding, written as 0.
   """
   positions = Layout(
     lambda a, heads: [a[offset:]],
@@ -138,6 +138,6 @@ def encoder_parts(layout: str, *, offset: int, has_segments: bool) -> tuple[Part
 
 
 def blank_tables(layout: str, *, has_segments: bool) -> tuple[str, ...]:
-  """Tables of the class that are 0 in our models: segments that there are none of, and places on a page."""
+  """Returns the class's tables that are 0 in our models: unused segments, and coordinates on a page."""
   segments = () if has_segments or layout == "mpnet" else (_SEGMENTS,)
   return segments + (SPATIAL if layout == "layoutlmv3" else ())

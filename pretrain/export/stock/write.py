@@ -1,4 +1,4 @@
-"""An encoder of ours as a stock transformers model: its class, tensors and `config.json`, without PyTorch."""
+"""Converts our encoder to a stock transformers model, without PyTorch: class name, tensors, `config.json`."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -31,13 +31,13 @@ _CLASSES = {"mpnet": "MPNet", "layoutlmv3": "LayoutLMv3", "bert": "Bert", "elect
 
 
 class StockModel(NamedTuple):
-  """What goes into a folder for `from_pretrained`."""
+  """The contents of a folder for `from_pretrained`."""
 
   architecture: str  # name of the class, e.g. 'MPNetForMaskedLM'
   state: State  # {name: float32 array}, for model.safetensors
   config: dict[str, Any]  # for config.json
   head: str  # name of our head that the class computes, e.g. 'mlm'; '': none
-  extra: dict[str, np.ndarray]  # {our path: array} of all that the class has no slot for
+  extra: dict[str, np.ndarray]  # {our path: array} of parameters without a slot in the class
 
 
 def to_stock(
@@ -48,17 +48,17 @@ def to_stock(
   special_ids: SpecialIds,
   task: Mapping[str, Any],
 ) -> StockModel:
-  """A stock model that computes what ours does, for rows padded on the right.
+  """Converts our parameters to a stock model that computes the same, for rows padded on the right.
 
-  The class is the one with a slot for the first of: classification, tagging, question answering, RTD
-  (ELECTRA), masked LM; other heads and the generator are in `extra`. BertModel and MPNetModel want a
-  pooler, which nothing here trains: it is written as the identity (`forms.blank_pooler`), so that `AutoModel`
-  misses nothing; no loss has touched `pooler_output`. A model with segments must be used without
-  token_type_ids, or with 0. A head on tokens in LayoutLMv3 is exact in float32 and bfloat16, not in float16.
+  The class has a slot for the first of these heads: classification, tagging, question answering, RTD
+  (ELECTRA), masked LM. Other heads and the generator go to `extra`. BertModel and MPNetModel have a pooler,
+  which is written as the identity (`forms.blank_pooler`) so that `AutoModel` reports no missing tensor;
+  `pooler_output` is not trained. Use a model with segments without token_type_ids, or with 0. A token head in
+  LayoutLMv3 is exact in float32 and bfloat16, not in float16.
 
-  Of the parameters, float32 as saved, only the encoder must be there; `task` is what a fine-tuned checkpoint
-  says of its classification head (`task_fields`), or {}. The caller ran `choose.check_layout`. ConfigError:
-  more labels of a token than LayoutLMv3 holds.
+  `params` are float32; only the encoder is required. `task` describes a fine-tuned classification head
+  (`task_fields`), or is {}. Call `choose.check_layout` first. ConfigError: more token labels than LayoutLMv3
+  supports.
   """
   heads = params.get("heads", {})
   ending, head, head_part = _head(layout, heads)
@@ -72,7 +72,7 @@ def to_stock(
   head_parts = () if head_part is None else (head_part,)
   state = write(tree, parts) | _made_up(params, config, layout)
   head_state = write(tree, head_parts)
-  # A classifier of BERT has the pooler for its dense layer.
+  # BERT's classifier uses the pooler as its dense layer.
   state |= {name: head_state.pop(name) for name in list(head_state) if name.startswith("pooler.")}
   if head_part is not None:
     state = {f"{layout}.{name}": array for name, array in state.items()} | head_state
@@ -81,7 +81,7 @@ def to_stock(
 
 
 def _head(layout: str, heads: Mapping[str, Any]) -> tuple[str, str, Part | None]:
-  """The end of the class's name, the name of our head in it, and its table."""
+  """Returns the ending of the class name, the name of our head in it, and its table."""
   for ending, part in HEADS[layout].items():
     name = (part.path + part.rows[0].paths[0]).split("/")[1]
     if name in heads:
@@ -91,7 +91,7 @@ def _head(layout: str, heads: Mapping[str, Any]) -> tuple[str, str, Part | None]
 
 
 def _in_slots(params: dict, layout: str, ending: str, head_part: Part | None) -> dict:
-  """The heads, the one that the class has a slot for in the form of that slot."""
+  """Returns all heads, with the exported one in the form that the class has."""
   heads = dict(params.get("heads", {}))
   if ending == "ForPreTraining":
     heads["rtd"] = binary_head_as_dense(heads["rtd"])
@@ -103,7 +103,7 @@ def _in_slots(params: dict, layout: str, ending: str, head_part: Part | None) ->
 
 
 def _made_up(params: dict, config: EncoderConfig, layout: str) -> State:
-  """Tensors of the class that ours has not, or has in another form."""
+  """Returns tensors of the class that our model does not have, or has in another form."""
   state = blank_pooler(config.hidden_size) if layout in ("bert", "mpnet") else {}
   for name in blank_tables(layout, has_segments=bool(config.num_segments)):
     state[name] = np.zeros((2, config.hidden_size), np.float32)

@@ -1,6 +1,6 @@
-"""`python -m pretrain.export.tokenizer DIR`: prints why no tokenizer.json can hold a vocabulary, if none can.
+"""`python -m pretrain.export.tokenizer DIR`: warns if tokenizer.json cannot represent a vocabulary.
 
-`data.vocabulary import` starts it as a process of its own, since `data` imports nothing of `pretrain`.
+`data.vocabulary import` runs it as a child process, because `data` must not import `pretrain`.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""A sentencepiece BPE model as a BPE model of the `tokenizers` library: the same merges in the same order."""
+"""Converts a sentencepiece BPE model to a BPE model of the `tokenizers` library, with the same merges."""
 
 from collections.abc import Mapping
 
@@ -9,30 +9,30 @@ _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6  # ModelProto.SentencePiece.Type
 
 
 def read_proto(path):
-  """Returns the `ModelProto` of a sentencepiece file; DataError if it is no such file."""
+  """Reads the `ModelProto` of a sentencepiece file; raises DataError if it is none."""
   from google.protobuf.message import DecodeError
   from sentencepiece import sentencepiece_model_pb2
 
-  proto = sentencepiece_model_pb2.ModelProto()
+  proto = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue] (made by protobuf)
   try:
     proto.ParseFromString(path.read_bytes())
   except (OSError, DecodeError) as error:
     raise DataError(
-      f"{path}: not a sentencepiece model ({reason(error)}); bring back the original file"
+      f"{path}: not a sentencepiece model ({reason(error)}); restore the original file"
     ) from error
   return proto
 
 
 def bpe_model(proto, ids: Mapping[str, int], *, vocabulary: Mapping[str, int], unknown: str, where: str):
-  """Returns the `tokenizers.models.BPE` that splits as the sentencepiece model does.
+  """Returns a `tokenizers.models.BPE` that splits text as the sentencepiece model does.
 
-  Sentencepiece joins whatever neighbours make the best piece; the library has a list of pairs, each with its
-  rank. One pair for each piece is enough: while the characters of a piece become that piece, all that is
-  joined lies inside it, and what is joined inside depends on nothing outside. So a piece is made of the two
-  parts into which its own text is joined last, or never.
+  Sentencepiece merges the neighbours that make the best piece; the library has a ranked list of pairs. One
+  pair for each piece is enough: while the characters of a piece are merged into it, all merges happen inside
+  it and do not depend on the text around it. So a piece is always made of the two parts that are merged last
+  when it is a text of its own.
 
-  `ids` is {piece: id} for what text may give, `vocabulary` has the special ones too, `where` is for errors.
-  DataError: the model is not BPE, or has what the library's BPE has not, or `ids` lacks pieces of it.
+  `ids` is {piece: id} for pieces of text, `vocabulary` also has special pieces, `where` names the file in
+  errors. DataError: the model is not BPE or has unsupported features, or `ids` lacks some of its pieces.
   """
   from tokenizers import models
 
@@ -42,8 +42,8 @@ def bpe_model(proto, ids: Mapping[str, int], *, vocabulary: Mapping[str, int], u
   missing = [piece for piece in produced if piece not in ids]
   if missing:
     raise DataError(
-      f"{where}: {len(missing)} pieces of the model have no id of their own (such as {missing[0]!r}), and "
-      "tokenizer.json cannot give one id to several pieces; use a layout that keeps sp.model and dict.txt"
+      f"{where}: {len(missing)} pieces have no id of their own (such as {missing[0]!r}), and tokenizer.json "
+      "cannot give one id to several pieces; use a layout that keeps sp.model and dict.txt"
     )
   merges = [_last_join(piece, scores) for piece in sorted(scores, key=scores.__getitem__, reverse=True)]
   return models.BPE(
@@ -56,21 +56,21 @@ def bpe_model(proto, ids: Mapping[str, int], *, vocabulary: Mapping[str, int], u
 
 
 def _scores(proto, where: str) -> dict[str, float]:
-  """{piece: score} of the pieces that text is joined to."""
+  """Returns {piece: score} of the pieces that merges produce."""
   if proto.trainer_spec.model_type != _BPE:
-    raise DataError(f"{where}: not a BPE model of sentencepiece; expected model_type BPE")
+    raise DataError(f"{where}: not a BPE model; expected a sentencepiece model with model_type BPE")
   for piece in proto.pieces:
     if piece.type not in (_NORMAL, _UNKNOWN, _CONTROL, _BYTE):
-      raise DataError(f"{where}: the piece {piece.piece!r} is of a type that tokenizer.json cannot follow")
+      raise DataError(f"{where}: the piece {piece.piece!r} has a type that tokenizer.json does not support")
   scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == _NORMAL}
   long = {piece: score for piece, score in scores.items() if len(piece) > 1}
   if len(set(long.values())) < len(long):
-    raise DataError(f"{where}: two pieces have the same score; tokenizer.json needs an order of all pieces")
+    raise DataError(f"{where}: two pieces have the same score; tokenizer.json needs different scores")
   return scores
 
 
 def _last_join(piece: str, scores: Mapping[str, float]) -> tuple[str, str] | None:
-  """Returns the two parts that are joined last where `piece` is a text of its own; None if it never is."""
+  """Returns the two parts that are merged last when `piece` is the whole text; None if it is never made."""
   pieces = list(piece)
   while len(pieces) > 2:
     pairs = [scores.get(pieces[i] + pieces[i + 1]) for i in range(len(pieces) - 1)]

@@ -1,12 +1,12 @@
-"""A vocabulary directory as the tokenizer files of transformers, and back.
+"""Converts a vocabulary directory to the tokenizer files of transformers, and back.
 
-`AutoTokenizer.from_pretrained` of the folder gives the ids that the vocabulary gives, with special pieces
-around: `[CLS] A [SEP]`, and for a pair the separators of `Vocabulary.with_special_ids`. Two things differ:
+`AutoTokenizer.from_pretrained` of the folder returns the vocabulary's ids with special pieces around them:
+`[CLS] A [SEP]`, and for a pair the separators of `Vocabulary.with_special_ids`. Two things differ:
 
-* Text that spells a special piece, `[MASK]` or `[SEP]`, gives its id, as users of masked language models
+* Text that spells a special piece, `[MASK]` or `[SEP]`, becomes its id, as users of masked language models
   expect; our vocabularies, and the tokenizer with `split_special_tokens=True`, read it as text.
-* The library cuts a pair that is too long at the longer text too, but where both are too long and the room
-  is odd it may leave the odd token to the other one.
+* Both truncate the longer text of a pair. If both texts are too long and the room is odd, the library may
+  give the odd token to the other text.
 """
 
 import json
@@ -22,15 +22,14 @@ from data.vocabulary import tokenizer_files
 from data.vocabulary import train as vocabulary_train
 from pretrain.export.tokenizer import bpe, normalizer, read_wordpiece
 
-# The name that makes transformers take tokenizer.json and nothing else, whatever the model type: the classes
-# of bert, mpnet and electra would build their own pipeline, that of layoutlmv3 refuses plain text.
-# AutoProcessor, which sentence-transformers calls, would want an image processor for layoutlmv3: it
-# reads the name as that of its class.
+# With this name transformers reads only tokenizer.json, for every model type. The classes of bert, mpnet and
+# electra would build their own pipeline, and layoutlmv3's does not accept plain text. sentence-transformers
+# calls AutoProcessor, which reads the same name; without it, it would need an image processor for layoutlmv3.
 TOKENIZER_CLASS = "PreTrainedTokenizerFast"
-# No token_type_ids: our encoder takes every token to be of segment 0.
+# No token_type_ids: our encoder uses segment 0 for every token.
 _INPUT_NAMES = ("input_ids", "attention_mask")
 _MODEL_FILES = {"sentencepiece": ("sp.model", "dict.txt"), "wordpiece": ("vocab.txt",)}
-# Each has been one that some step of the conversion could get wrong.
+# Texts that some step of the conversion could get wrong.
 _PROBES = (
   "",
   " ",
@@ -52,11 +51,10 @@ _PROBES = (
 def write_tokenizer(
   vocabulary_directory: str | os.PathLike, output: str | os.PathLike, *, max_length: int
 ) -> None:
-  """Writes tokenizer.json, tokenizer_config.json and special_tokens_map.json, and our own files beside them.
+  """Writes tokenizer.json, tokenizer_config.json, special_tokens_map.json, and the vocabulary's own files.
 
-  Before anything is written, the tokenizer is asked for some hard texts and for every piece of the
-  vocabulary, and must give our ids: DataError, with the reason, where tokenizer.json cannot hold it exactly.
-  `max_length` is what the model takes, special tokens included.
+  First the tokenizer must return our ids for difficult texts and for every piece of the vocabulary; otherwise
+  DataError, with the reason. `max_length` is the model's limit, special tokens included.
   """
   source, output = pathlib.Path(vocabulary_directory), pathlib.Path(output)
   words = vocabulary.load(source)
@@ -80,40 +78,40 @@ def write_tokenizer(
 
 
 def warning(vocabulary_directory: str | os.PathLike) -> str:
-  """The line that says why no tokenizer.json can hold a vocabulary; '' where one can.
+  """Returns a warning if no tokenizer.json can represent a vocabulary, with the reason; else ''.
 
-  It takes two seconds for 32,768 pieces, and is for those who choose a vocabulary: an export is days later.
+  It takes two seconds for 32,768 pieces. It warns when a vocabulary is chosen, days before an export.
   """
   source = pathlib.Path(vocabulary_directory)
   try:
     _checked(source, vocabulary.load(source))
   except DataError as error:
-    return f"warning: models with this vocabulary cannot be exported to a class of transformers: {error}"
+    return f"models with this vocabulary cannot be exported to a class of transformers: {error}"
   return ""
 
 
 def _checked(source: pathlib.Path, words: vocabulary.Vocabulary):
-  """The `tokenizers.Tokenizer` of a vocabulary; a DataError says why none gives its ids, and what to do."""
+  """Builds a `tokenizers.Tokenizer` and checks its ids; raises DataError, with a reason, if they differ."""
   try:
     tokenizer = build_tokenizer(source, words)
     _check(words, tokenizer, source)
   except DataError as error:
-    raise DataError(f"{error}; --to=torch exports the model with the vocabulary's own files") from error
+    raise DataError(f"{error}; export with the vocabulary's own files\n  --to=torch") from error
   return tokenizer
 
 
 def build_tokenizer(directory: pathlib.Path, words: vocabulary.Vocabulary):
-  """Returns the `tokenizers.Tokenizer` of a vocabulary directory, which adds special pieces around texts.
+  """Builds the `tokenizers.Tokenizer` of a vocabulary directory; it adds special pieces around texts.
 
-  DataError: it cannot hold this vocabulary exactly.
+  DataError: the library cannot represent this vocabulary exactly.
   """
-  os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # as where our vocabularies encode
+  os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # as our vocabularies do
   from tokenizers import AddedToken, processors
 
   if words.pretokenization != "none":
     raise DataError(
-      f"{directory}: its pretokenization {words.pretokenization!r} takes pieces out after sentencepiece made "
-      "them, which tokenizer.json has no step for; use a layout that keeps sp.model and dict.txt"
+      f"{directory}: its pretokenization {words.pretokenization!r} removes pieces after sentencepiece, which "
+      "tokenizer.json does not support; use a layout that keeps sp.model and dict.txt"
     )
   tokenizer = _sentencepiece(directory, words) if words.kind == "sentencepiece" else _wordpiece(words)
   special = _special_pieces(words)
@@ -170,15 +168,15 @@ def _check(words: vocabulary.Vocabulary, tokenizer, where: pathlib.Path) -> None
   texts = [*_PROBES, *(words.piece(i).replace("▁", " ") for i in range(words.size))]
   for text, ours, theirs in differences(words, tokenizer, texts):
     raise DataError(
-      f"{where}: tokenizer.json would give {text[:40]!r} the ids {theirs[:8]}, expected {ours[:8]}; this "
-      "vocabulary cannot be exported as one"
+      f"{where}: tokenizer.json would give {text[:40]!r} the ids {theirs[:8]}; expected {ours[:8]}; this "
+      "vocabulary cannot be exported as tokenizer.json"
     )
 
 
 def differences(
   words: vocabulary.Vocabulary, tokenizer, texts: list[str]
 ) -> Iterator[tuple[str, list[int], list[int]]]:
-  """Yields (text, our ids, the tokenizer's) where they differ, special pieces in the text read as text."""
+  """Yields (text, our ids, the tokenizer's ids) where they differ; special pieces are read as text."""
   tokenizer.encode_special_tokens = True
   try:
     encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
@@ -190,14 +188,14 @@ def differences(
 
 
 def read_tokenizer(folder: str | os.PathLike, output: str | os.PathLike) -> vocabulary.Vocabulary:
-  """Makes a vocabulary directory of the tokenizer files in a folder.
+  """Makes a vocabulary directory from the tokenizer files in a folder.
 
-  Taken is the first of these that is there: `vocabulary.json` with its files (an export of ours); `sp.model`
+  The first of these that exists is read: `vocabulary.json` with its files (an export of ours); `sp.model`
   with `dict.txt` (the official code's, so words are split its way) or alone; `tokenizer.json`, which must be
-  BERT's WordPiece; `vocab.txt` with `tokenizer_config.json`, which says whether case is kept.
+  BERT's WordPiece; `vocab.txt` with `tokenizer_config.json`, for whether case is kept.
 
-  DataError: there is no tokenizer, or one that our vocabularies cannot follow, or a special piece is missing.
-  ConfigError: `output` is there and not empty.
+  DataError: there is no tokenizer, or an unsupported one, or a special piece is missing. ConfigError:
+  `output` exists and is not empty.
   """
   folder = pathlib.Path(folder)
   if (folder / vocabulary.NAME).is_file():

@@ -1,16 +1,16 @@
-"""What sentencepiece does to text before its pieces, as a normalizer of the `tokenizers` library.
+"""Builds a normalizer of the `tokenizers` library that does the same as a sentencepiece model's.
 
-A sentencepiece model carries its Unicode rules as a table of longest matches. The library's Precompiled
-takes the same table, but looks up a cluster of at most 5 bytes as one and takes the shortest match: of E
-followed by a combining accent it makes e, without the accent. Steps before it keep what sentencepiece does:
+A sentencepiece model stores its Unicode rules as a table of longest matches. The library's Precompiled reads
+the same table, but looks up a cluster of at most 5 bytes at once and uses the shortest match: from E followed
+by a combining accent it makes e, without the accent. Steps before it prevent that:
 
-1. a character that the table deletes (U+0001) goes before each combining mark that the table joins with
-   nothing, so that Unicode's own composition leaves it where it stands;
-2. NFKC composes the rest, which is what the table's entries of several characters do;
-3. the same character before each mark that is left makes every cluster a single character.
+1. A character that the table deletes (U+0001) is inserted before each combining mark that the table does not
+   join, so that Unicode's own composition does not join it either.
+2. NFKC composes the rest, as the table's entries of several characters do.
+3. The same character before each remaining mark makes every cluster a single character.
 
-Known to differ: letter forms that are new in Unicode 15 and 16 (U+1E030 and on, U+1CCD6 and on) with a
-combining mark after them, which the library's tables of Unicode are too old for.
+Known differences: letter forms that are new in Unicode 15 and 16 (U+1E030 and on, U+1CCD6 and on), followed
+by a combining mark, because the library's Unicode tables are older.
 """
 
 import collections
@@ -23,28 +23,26 @@ from data.errors import DataError
 
 _BREAK = "\x01"
 _CONTROLS = [chr(i) for i in (*range(2, 9), *range(14, 32))]
-# The library loses count of characters where something is put before the first.
+# The library miscounts characters if something is inserted before the first one.
 _INSIDE = r"(?!\A)"
-# What may continue a cluster: marks, joiners, tags, \n after \r, what is too new for the library's tables.
-# Skin tones and tags are 4 bytes; with a letter before them they are a cluster of 5.
+# Characters that continue a cluster: marks, joiners, tags, \n after \r, those unknown to the library.
+# Skin tones and tags have 4 bytes; with a letter before them they are a cluster of 5.
 _EXTENDS = r"[^\p{L}\p{N}\p{P}\p{S}\p{Z}]|[\x{10000}-\x{10ffff}]"
 
 
 def build(processor, spec, where: str):
-  """Returns a `tokenizers` normalizer that does what a sentencepiece model does; DataError if none can.
+  """Returns a `tokenizers` normalizer equal to a sentencepiece model's; raises DataError if there is none.
 
-  The `SentencePieceProcessor` is asked what it makes of single characters; `spec` is its proto's
-  `normalizer_spec`, `where` is the file, for errors.
+  `processor` is the `SentencePieceProcessor`, which shows what becomes of single characters; `spec` is its
+  proto's `normalizer_spec`; `where` names the file in errors.
   """
   from tokenizers import Regex, normalizers
 
   if not spec.escape_whitespaces:
-    raise DataError(
-      f"{where}: escape_whitespaces is off; only models that write spaces as '▁' can be exported"
-    )
+    raise DataError(f"{where}: escape_whitespaces is off; expected a model that writes spaces as '▁'")
   steps = []
   if spec.add_dummy_prefix and not spec.remove_extra_whitespaces:
-    steps.append(normalizers.Prepend(" "))  # before deletions: a text of which nothing is left keeps it
+    steps.append(normalizers.Prepend(" "))  # before deletions, so that an emptied text keeps it
   if spec.precompiled_charsmap:
     steps += _characters(processor, spec, where)
   if spec.remove_extra_whitespaces:
@@ -55,25 +53,25 @@ def build(processor, spec, where: str):
 
 
 def _characters(processor, spec, where: str) -> list:
-  """The steps that do what the table of characters does."""
+  """Returns the steps that replace the table of characters."""
   from tokenizers import Regex, normalizers
 
   def normalize(text: str) -> str:
-    return processor.normalize(f"x{text}x")  # spaces at the ends of a text would go
+    return processor.normalize(f"x{text}x")  # the x protect spaces at the ends
 
   free = [control for control in _CONTROLS if normalize(control) == normalize("")]
   if normalize(_BREAK) != normalize("") or not free:
     raise DataError(
-      f"{where}: its normalisation {spec.name!r} keeps control characters, so that tokenizer.json cannot "
-      "follow it; expected nmt_nfkc or nmt_nfkc_cf"
+      f"{where}: its normalisation {spec.name!r} keeps control characters, which tokenizer.json does not "
+      "support; expected nmt_nfkc or nmt_nfkc_cf"
     )
   composable = _composable()
-  # NFKC must not touch what the table treats in another way (U+FF5E, the wide tilde): controls stand in.
+  # Controls replace characters that the table treats unlike NFKC (U+FF5E, the wide tilde): NFKC skips them.
   others = [c for c in composable if normalize(c) != normalize(unicodedata.normalize("NFKC", c))]
   if len(others) > len(free):
     raise DataError(
       f"{where}: its normalisation {spec.name!r} differs from NFKC in {len(others)} characters, more than "
-      f"the {len(free)} that tokenizer.json can follow; expected nmt_nfkc or nmt_nfkc_cf"
+      f"the {len(free)} that tokenizer.json supports; expected nmt_nfkc or nmt_nfkc_cf"
     )
   aside, back = [], []
   for character, control in zip(others, free):
@@ -92,13 +90,12 @@ def _characters(processor, spec, where: str) -> list:
 
 @functools.cache
 def _composable() -> list[str]:
-  """All characters that Unicode takes apart."""
   return [chr(i) for i in range(1, sys.maxunicode + 1) if unicodedata.decomposition(chr(i))]
 
 
 def _joined(composable: list[str], normalize: Callable[[str], str]) -> dict[str, set[str]]:
-  """{mark: the characters before it that the table joins it to, or that are joined before it is}."""
-  variants = collections.defaultdict(list)  # of a character: those that are it but for their form
+  """Returns {mark: characters before it that the table joins it to, or that are joined before it}."""
+  variants = collections.defaultdict(list)  # character -> its other forms
   for character in composable:
     plain = unicodedata.normalize("NFKC", character)
     if len(plain) == 1:
@@ -119,7 +116,7 @@ def _joined(composable: list[str], normalize: Callable[[str], str]) -> dict[str,
 
 
 def _before_marks_that_join_nothing(joined: dict[str, set[str]]) -> str:
-  """A pattern of the empty place before each mark that is not joined to the character before it."""
+  """Returns a pattern for the position before each mark that is not joined to its character."""
   groups = collections.defaultdict(list)
   for mark, bases in joined.items():
     groups[_class(bases)].append(mark)
@@ -128,7 +125,7 @@ def _before_marks_that_join_nothing(joined: dict[str, set[str]]) -> str:
 
 
 def _class(characters: Iterable[str]) -> str:
-  """The inside of a pattern's brackets, runs of characters as ranges."""
+  """Returns the inside of a pattern's brackets, with runs of characters as ranges."""
   ranges: list[list[int]] = []
   for point in sorted(map(ord, characters)):
     if ranges and point == ranges[-1][1] + 1:

@@ -1,7 +1,7 @@
-"""WordPiece tokenizers of others: `tokenizer.json` or `vocab.txt` to our pieces by id.
+"""Reads WordPiece tokenizers of other libraries, `tokenizer.json` or `vocab.txt`, as our pieces by id.
 
-Only BERT's pipeline is taken, the one that our WordPiece vocabularies have; anything else is refused and
-named, for the ids of a model mean nothing with other ones.
+Only BERT's pipeline is supported, which our WordPiece vocabularies have. Anything else raises a DataError
+that names it, because a model is useless with other ids.
 """
 
 import json
@@ -16,9 +16,9 @@ _ADVICE = "only BERT's WordPiece and sentencepiece with its sp.model can be impo
 
 
 def read(folder: pathlib.Path) -> tuple[list[str], bool]:
-  """Returns the pieces by id, special ones under names that our vocabularies find, and whether case is kept.
+  """Returns the pieces by id, special ones under names that our vocabularies know, and whether case is kept.
 
-  DataError: there are no such files, they are damaged, or are not BERT's WordPiece.
+  DataError: files are missing or damaged, or are not BERT's WordPiece.
   """
   path, separators = folder / "tokenizer.json", None
   if path.is_file():
@@ -33,36 +33,37 @@ def read(folder: pathlib.Path) -> tuple[list[str], bool]:
   pieces = _named(path, pieces, _special_names(folder))
   unwritable = [piece for piece in pieces if not piece or set(piece) & set("\r\n")]
   if unwritable:
-    raise DataError(f"{path}: the piece {unwritable[0]!r} cannot stand in a vocab.txt; {_ADVICE}")
+    raise DataError(f"{path}: the piece {unwritable[0]!r} cannot be written to a vocab.txt; {_ADVICE}")
   ids = {
     name: tokenizer_files.special_id(path, pieces, piece) for name, piece in tokenizer_files.PIECES.items()
   }
-  expected = 2 if pieces[ids["sep"]] == "</s>" else 1  # as our vocabularies put them there
+  expected = 2 if pieces[ids["sep"]] == "</s>" else 1  # as in our vocabularies
   if separators not in (None, expected):
-    raise DataError(
-      f"{path}: {separators} separators stand between two texts, expected {expected}; {_ADVICE}"
-    )
+    raise DataError(f"{path}: {separators} separators between two texts; expected {expected}; {_ADVICE}")
   return pieces, cased
 
 
 def _from_tokenizer(path: pathlib.Path) -> tuple[list[str], bool, int | None]:
-  """The pieces of a tokenizer.json, whether it keeps case, and its separators between two texts."""
+  """Reads a tokenizer.json: its pieces, whether it keeps case, its separators between two texts."""
   from tokenizers import Tokenizer, models
 
   try:
     theirs = Tokenizer.from_buffer(tokenizer_files.read_bytes(path))
-  except Exception as error:  # the library raises nothing more special
+  except Exception as error:  # the library raises bare Exceptions
     raise DataError(
-      f"{path}: not a tokenizer that can be read ({reason(error)[:80]}); bring back the original file"
+      f"{path}: not a readable tokenizer ({reason(error)[:80]}); restore the original file"
     ) from error
   by_id = {number: piece for piece, number in theirs.get_vocab().items()}
   if sorted(by_id) != list(range(theirs.get_vocab_size())):  # before to_str(), which counts up to the largest
-    raise DataError(f"{path}: the ids of its {theirs.get_vocab_size()} pieces are not 0 and on, each once")
+    raise DataError(
+      f"{path}: the ids of its {theirs.get_vocab_size()} pieces are not 0, 1, 2, ...; restore the original "
+      "file"
+    )
   content = json.loads(theirs.to_str())
   rules = content["normalizer"] or {}
   cased = not rules.get("lowercase")
   if rules.get("strip_accents") == rules.get("lowercase"):
-    rules["strip_accents"] = None  # the same by another name
+    rules["strip_accents"] = None  # null means the value of lowercase
   ours = Tokenizer(models.WordPiece({}, max_input_chars_per_word=100))
   tokenizer_files.configure_wordpiece(ours, cased=cased)
   expected = json.loads(ours.to_str())
@@ -70,32 +71,33 @@ def _from_tokenizer(path: pathlib.Path) -> tuple[list[str], bool, int | None]:
     for name in expected[part].keys() - {"vocab", "unk_token"}:
       value = (content[part] or {}).get(name)
       if value != expected[part][name]:
-        raise DataError(f"{path}: {part} {name} is {value!r}, expected {expected[part][name]!r}; {_ADVICE}")
+        raise DataError(f"{path}: {part} {name} is {value!r}; expected {expected[part][name]!r}; {_ADVICE}")
   for token in theirs.get_added_tokens_decoder().values():
     if not token.special:
-      raise DataError(f"{path}: the added token {token.content[:40]!r} is cut out of text; {_ADVICE}")
-  added = theirs.num_special_tokens_to_add(is_pair=True)  # one before the texts and one behind them
+      raise DataError(f"{path}: the added token {token.content[:40]!r} is not supported; {_ADVICE}")
+  added = theirs.num_special_tokens_to_add(is_pair=True)  # minus one before the texts and one after them
   return [by_id[number] for number in range(len(by_id))], cased, added - 2 if added else None
 
 
 def _case(folder: pathlib.Path) -> bool:
-  """Whether a `vocab.txt` keeps case, by the tokenizer_config.json beside it."""
+  """Reads from tokenizer_config.json whether the `vocab.txt` beside it keeps case."""
   path = folder / "tokenizer_config.json"
   config = files.read_json(path) if path.is_file() else {}
   if type(config.get("do_lower_case")) is not bool:
     raise DataError(
-      f"{path}: no do_lower_case in it, so whether vocab.txt keeps case is unknown; make a vocabulary with "
-      "`python -m data.vocabulary import --vocab_txt=...` (and --cased, if it does)"
+      f"{path}: no do_lower_case in it, so it is unknown whether vocab.txt keeps case; make a vocabulary "
+      "with (and --cased, if it does)\n"
+      f"  python -m data.vocabulary import --vocab_txt={folder / 'vocab.txt'}"
     )
   if config.get("strip_accents") not in (None, config["do_lower_case"]):
-    raise DataError(f"{path}: strip_accents is {config['strip_accents']!r}, expected null; {_ADVICE}")
+    raise DataError(f"{path}: strip_accents is {config['strip_accents']!r}; expected null; {_ADVICE}")
   if config.get("tokenize_chinese_chars", True) is not True:
-    raise DataError(f"{path}: tokenize_chinese_chars is not true; {_ADVICE}")
+    raise DataError(f"{path}: tokenize_chinese_chars is not true, as expected; {_ADVICE}")
   return not config["do_lower_case"]
 
 
 def _special_names(folder: pathlib.Path) -> dict[str, str]:
-  """{'cls': '<s>'}: what the files say special pieces are called."""
+  """Reads the names of special pieces from the config files: {'cls': '<s>', ...}."""
   special = {}
   for name in ("tokenizer_config.json", "special_tokens_map.json"):
     config = files.read_json(folder / name) if (folder / name).is_file() else {}
@@ -108,7 +110,7 @@ def _special_names(folder: pathlib.Path) -> dict[str, str]:
 
 
 def _named(path: pathlib.Path, pieces: list[str], special: Mapping[str, str]) -> list[str]:
-  """Renames pieces so that each special name is found at its id: <s> in MPNet, whose [CLS] is unused."""
+  """Renames pieces so that our names of special pieces are at their ids (<s> in MPNet)."""
   renamed = list(pieces)
   for role, piece in special.items():
     if piece not in pieces:

@@ -1,7 +1,7 @@
-"""Scaled dot-product attention with a shared relative-position bias and dropout: one op, several bodies.
+"""Scaled dot-product attention with relative-position bias and dropout: one operation, several bodies.
 
-`attention` is the op. `_plain` is its definition, which every other body must equal; `choose` says which body
-runs where.
+`attention` is the operation and `_plain` its definition, which all other bodies must equal. `choose` selects
+the body for a platform.
 """
 
 import itertools
@@ -19,13 +19,13 @@ from pretrain.ops.attention import attention_kernels, attention_rows, attention_
 from pretrain.ops.attention.attention_inputs import Settings
 from pretrain.ops.draws import row_random
 
-_FASTEST = {"cpu": ("by_rows",), "tpu": ("pallas_tpu",), "gpu": ("triton", "cudnn")}  # the first that can be
+_FASTEST = {"cpu": ("by_rows",), "tpu": ("pallas_tpu",), "gpu": ("triton", "cudnn")}  # the first usable one
 _RUNS_ON = {body: on for on in ("tpu", "gpu") for body in _FASTEST[on]}
 BY_DISTANCE = ("pallas_tpu", "triton")  # the kernels whose bias is [heads, 2 length - 1]
 
-# GPUs without bfloat16 or these bodies: NVIDIA's before the A100, and those of other makers.
+# GPUs without bfloat16 or these bodies: NVIDIA's before the A100, and other vendors'.
 _NOT_FUSED = r"V100|T4|P100|P40?\b|GTX|TITAN|RTX 20|Quadro RTX|AMD|Radeon|Instinct|gfx\d"
-_FUSED = "cudnn"  # what `jax.nn.dot_product_attention` calls cuDNN's body
+_FUSED = "cudnn"  # name of cuDNN's body in `jax.nn.dot_product_attention`
 
 
 def attention(
@@ -42,7 +42,7 @@ def attention(
   added: jax.Array | None = None,
   implementation: str = "plain",
 ) -> jax.Array:
-  """Attends over the keys that the masks allow: [batch, length, heads, head_dim] of value's dtype.
+  """Computes attention over the keys that the masks allow: [batch, length, heads, head_dim] in value's dtype.
 
   Args:
     query, key, value: [batch, length, heads, head_dim] float; the query is not yet scaled.
@@ -50,15 +50,15 @@ def attention(
       key - query + length - 1; or None.
     key_mask: [batch, length] bool, True where a key may be read. A query without any key gets a uniform
       average, which the caller must discard.
-    segment_ids: [batch, length] int32: only keys of the query's own segment are read; None: of all.
-    window: only keys at most so many tokens before or after the query are read; None: at any distance.
+    segment_ids: [batch, length] int32: only keys of the query's own segment are read; None: all keys.
+    window: only keys within so many tokens of the query are read; None: any distance.
     dropout_rate: share of the probabilities set to 0.
     row_keys: [batch] keys; None: no dropout.
-    added: [3, heads, head_dim] float32, biases in query, key and value, constant there: their gradients, sums
-      over tokens, come from here, where a kernel has what is summed. None: there are none.
-    implementation: a body, as `choose` names it. Those in `BY_DISTANCE` read such a bias only; 'cudnn' reads
-      a square one, which it rounds to the query's dtype, and key masks that hide the end of a row, and knows
-      neither segments, window nor dropout.
+    added: [3, heads, head_dim] float32, the biases that query, key and value already contain. Their
+      gradients, sums over tokens, are computed here, because a kernel has the summands. None: no biases.
+    implementation: a body's name from `choose`. Those in `BY_DISTANCE` need a bias by distance. 'cudnn' needs
+      a square bias, which it rounds to the query's dtype, and key masks that hide only the end of a row; it
+      does not support segments, window and dropout.
 
   Scores and softmax are float32. The query is scaled before the product, the bias is not.
   Source: official SelfMultiheadAttention.
@@ -91,7 +91,7 @@ def attention(
 
 
 def reads_packed(implementation: str) -> bool:
-  """Whether `packed_attention` computes as this body does, on the mesh in use."""
+  """Returns whether `packed_attention` supports this body on the current mesh."""
   return implementation == "triton" and not automatic_axes()
 
 
@@ -106,10 +106,10 @@ def packed_attention(
   row_keys: jax.Array | None,
   added: jax.Array,
 ) -> jax.Array:
-  """`attention` by the body 'triton' of [batch, length, 3, heads, head_dim], queries, keys and values in one.
+  """Computes `attention` with Triton from one array of queries, keys and values.
 
-  One product makes them, and their gradient leaves as one array: nothing is cut or joined. The rest is as
-  `attention` has it.
+  `packed` is [batch, length, 3, heads, head_dim], the result of one product; its gradient is one array too,
+  so nothing is split or joined. Other arguments are those of `attention`.
   """
   rate = 0.0 if row_keys is None else dropout_rate
   settings = Settings("triton", packed.shape[-1], rate, window, interpret=platform() == "cpu")
@@ -119,32 +119,31 @@ def packed_attention(
 
 
 def _zeros_of(added: jax.Array, dtype: jnp.dtype) -> jax.Array:
-  """Zeros with the gradient of `added`, of its shape."""
+  """Returns zeros of the shape of `added`, with the gradient of `added`."""
   return (added - jax.lax.stop_gradient(added)).astype(dtype)
 
 
 def platform() -> str:
-  """'cpu', 'tpu' or 'gpu': of the mesh that a program is traced for, else JAX's default."""
+  """Returns 'cpu', 'tpu' or 'gpu': the platform of the current mesh, or else JAX's default."""
   device = getattr(jax.sharding.get_abstract_mesh(), "abstract_device", None)
   return jax.default_backend() if device is None else device.platform
 
 
 def takes_triton() -> bool:
-  """Whether Triton kernels can compute here: on NVIDIA GPUs where no array is left to the partitioner."""
+  """Returns whether Triton kernels can run here: on NVIDIA GPUs, with no array left to the partitioner."""
   return platform() == "gpu" and not automatic_axes() and triton_call.is_installed()
 
 
 def _device_kind() -> str:
-  """The name that the devices of `platform` give themselves."""
   device = getattr(jax.sharding.get_abstract_mesh(), "abstract_device", None)
   return jax.devices()[0].device_kind if device is None else device.device_kind
 
 
 class Choice(NamedTuple):
-  """How attention is computed."""
+  """The selected body of attention, and the reason."""
 
   body: str
-  reason: str  # why 'auto' leaves the fastest body of the platform, or other things worth a word, or ''
+  reason: str  # why 'auto' did not select the platform's fastest body, or another remark, or ''
 
 
 def choose(
@@ -158,14 +157,13 @@ def choose(
   dropout_rate: float,
   is_masked: bool = False,
 ) -> Choice:
-  """What attention over [rows, length, heads, head_dim] of `dtype` runs with.
+  """Selects the body of attention for arrays [rows, length, heads, head_dim] of `dtype`.
 
-  `is_masked`: whether some layer has a window, or rows have segments.
-  'auto' takes what is fastest on the platform where the arrays allow it. On a CPU the TPU kernels are
-  interpreted, for checks.
+  'auto' selects the platform's fastest body that supports the arrays. On a CPU the TPU kernels are
+  interpreted, for tests. `is_masked`: whether some layer has a window, or rows have segments.
 
   Raises:
-    ConfigError: the body that is asked for by name cannot run here.
+    ConfigError: the body that `implementation` names cannot run here.
   """
   dtype, on_mesh = jnp.dtype(dtype), attention_kernels.not_on_mesh(rows, heads)
   reasons = {
@@ -185,68 +183,68 @@ def choose(
   if interpreted and not reason:
     return Choice(implementation, "interpreted on a CPU, slow, for checks")
   if on != _RUNS_ON.get(implementation, on) and not interpreted:
-    reason = f"the devices are of the kind {on!r}"
+    reason = f"it does not run on {on!r} devices"
   if reason:
-    raise ConfigError(f"model.attention={implementation!r}: {reason}; use 'auto' or 'plain'")
+    raise ConfigError(f"model.attention={implementation!r}: {reason}; use\n  --config.model.attention=auto")
   return Choice(implementation, "")
 
 
 def _not_by_rows() -> str:
-  """Why a loop over rows is no way to compute, or ''."""
-  return "the rows lie on several devices, and it takes one after another" if automatic_axes() else ""
+  """Explains why a loop over rows cannot be used; '' if it can."""
+  return "it computes rows one after another, but they are sharded over devices" if automatic_axes() else ""
 
 
 def _not_on_tpu(length: int, head_dim: int) -> str:
-  """Why the TPU kernels cannot run on such arrays, or ''."""
+  """Explains why the TPU kernels do not support these arrays; '' if they do."""
   if length > attention_tpu.LONGEST:
-    return f"{length} tokens, and the kernels take rows of at most {attention_tpu.LONGEST}"
+    return f"rows have {length} tokens, but its kernels support at most {attention_tpu.LONGEST}"
   if head_dim % 8:
-    return f"heads of width {head_dim}, and the kernels take multiples of 8"
+    return f"heads have width {head_dim}, but its kernels support multiples of 8"
   return ""
 
 
 def _not_by_cudnn(
   length: int, head_dim: int, dtype: jnp.dtype, dropout_rate: float, *, is_masked: bool
 ) -> str:
-  """Why cuDNN's attention cannot run on such arrays, or ''."""
+  """Explains why cuDNN does not support these arrays; '' if it does."""
   if is_masked:
     return "cuDNN's attention has neither a window nor segments here"
   if dropout_rate:
-    return f"cuDNN draws no dropout that can be repeated, and model.attention_dropout is {dropout_rate:g}"
+    return f"cuDNN's dropout cannot be reproduced, and model.attention_dropout is {dropout_rate:g}"
   if length % 2:
-    return f"{length} tokens, and with a bias cuDNN takes even lengths"
+    return f"rows have {length} tokens, but with a bias cuDNN supports even lengths only"
   return _not_on_gpu(head_dim, dtype)
 
 
 def _not_by_triton(head_dim: int, dtype: jnp.dtype) -> str:
-  """Why the Triton kernels cannot run on such arrays, or ''."""
+  """Explains why the Triton kernels do not support these arrays; '' if they do."""
   if not triton_call.is_installed():
     return "the Triton kernels need the packages jax-triton and triton (requirements-gpu.txt)"
   return _not_on_gpu(head_dim, dtype)
 
 
 def _not_on_gpu(head_dim: int, dtype: jnp.dtype) -> str:
-  """Why no fused attention can run on such arrays on the GPU in use, or ''."""
+  """Explains why the current GPU has no fused attention for these arrays; '' if it has."""
   if dtype not in (jnp.bfloat16, jnp.float16):
     return f"it computes in bfloat16 or float16, not in {dtype}"
   if head_dim % 8 or head_dim > 128:
-    return f"heads of width {head_dim}, and it takes multiples of 8 up to 128"
+    return f"heads have width {head_dim}, but it supports multiples of 8 up to 128"
   if re.search(_NOT_FUSED, _device_kind()):
-    return f"it needs an A100 or a newer GPU of NVIDIA's, and this is {_device_kind()}"
+    return f"it needs an NVIDIA A100 or newer, but this is {_device_kind()}"
   return ""
 
 
 def _cudnn(
   query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None, key_mask: jax.Array
 ) -> jax.Array:
-  """cuDNN's fused attention. It knows lengths, not masks: padding must be at the end of a row."""
+  """Computes cuDNN's fused attention, which supports lengths instead of masks: padding must end a row."""
   lengths = jnp.sum(key_mask, axis=-1, dtype=jnp.int32)
   return jax.nn.dot_product_attention(
     query,
     key,
     value,
     bias=None if bias is None else bias[None].astype(query.dtype),
-    key_value_seq_lengths=jnp.maximum(lengths, 1),  # a softmax over nothing would not be finite
+    key_value_seq_lengths=jnp.maximum(lengths, 1),  # a softmax over no keys would not be finite
     implementation=_FUSED,
   )
 
@@ -273,5 +271,5 @@ def _plain(
 
 
 def distances(length: int) -> np.ndarray:
-  """key - query of every pair, [length, length] int of (query, key)."""
+  """Returns key - query of every pair (query, key), [length, length] int."""
   return np.arange(length)[None, :] - np.arange(length)[:, None]

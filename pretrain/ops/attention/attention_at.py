@@ -1,4 +1,4 @@
-"""Attention of a few queries of each row: what the last layer needs where few of its positions are read."""
+"""Attention for a few queries of each row, for the last layer if few of its positions are read."""
 
 import jax
 import jax.numpy as jnp
@@ -22,11 +22,12 @@ def attention_at(
   dropout_rate: float = 0.0,
   row_keys: jax.Array | None = None,
 ) -> jax.Array:
-  """What `ops.attention.attention` gives at positions [batch, queries] int32, with the same dropout there.
+  """Computes what `ops.attention.attention` returns at some positions, with the same dropout.
 
   Args:
-    query: [batch, queries, heads, head_dim] float, those at the positions, which lie within the row.
+    query: [batch, queries, heads, head_dim] float, at the positions.
     key, value: [batch, length, heads, head_dim] float.
+    positions: [batch, queries] int32, within the row.
     bias: [heads, length, length], or [heads, 2 length - 1] by key - query + length - 1, or None.
     key_mask: [batch, length] bool, True where a key may be read.
     segment_ids: [batch, length] int32: only keys of the query's own segment are read; None: of all.
@@ -34,7 +35,8 @@ def attention_at(
     dropout_rate: share of the probabilities set to 0.
     row_keys: [batch] keys; None: no dropout.
 
-  Gives [batch, queries, heads, head_dim] of value's dtype. Scores and softmax are float32.
+  Returns:
+    [batch, queries, heads, head_dim] in value's dtype; scores and softmax are float32.
   """
   length = key.shape[1]
   query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
@@ -58,18 +60,18 @@ def attention_at(
 
 
 def _square(bias: jax.Array) -> jax.Array:
-  """[heads, length, length] of bias [heads, 2 length - 1] by key - query + length - 1."""
+  """Expands a bias [heads, 2 length - 1] by key - query + length - 1 to [heads, length, length]."""
   length = (bias.shape[1] + 1) // 2
   return bias[:, np.arange(length)[None, :] - np.arange(length)[:, None] + length - 1]
 
 
-# With sums over diagonals as its gradient; that of the look-up is a scatter, which GPUs add up in any order.
+# Its gradient sums over diagonals; a lookup's own is a scatter, which GPUs add up in varying order.
 _summed_square = jax.custom_vjp(_square)
 
 
 def _square_backward(_, cotangent: jax.Array):
   heads, length, _ = cotangent.shape
-  # In rows of 2 length, the last query first, a diagonal is a column of rows of 2 length - 1.
+  # Padded to rows of 2 length, last query first, and read as rows of 2 length - 1, diagonals are columns.
   wide = jnp.pad(jnp.flip(cotangent, 1), ((0, 0), (0, 0), (0, length))).reshape(heads, -1)
   return (jnp.sum(wide[:, :-length].reshape(heads, length, 2 * length - 1), axis=1),)
 
@@ -79,9 +81,9 @@ _summed_square.defvjp(lambda bias: (_square(bias), None), _square_backward)
 
 @jax.custom_vjp
 def _bias_of_queries(bias: jax.Array, positions: jax.Array) -> jax.Array:
-  """[batch, heads, queries, length] of bias [heads, length, length]; a product in the backward pass.
+  """Looks up a bias [heads, length, length] at positions: [batch, heads, queries, length].
 
-  The gradient of the look-up itself would be a scatter, which accelerators do an element at a time.
+  Its gradient is a product, because accelerators compute a lookup's own, a scatter, one element at a time.
   """
   return jnp.moveaxis(jnp.take(bias, positions, axis=1), 0, 1)
 

@@ -1,4 +1,4 @@
-"""The calls of the kernels in `attention_tile`: which piece of an array is where, memory and cost."""
+"""Calls the kernels of `attention_tile` with their block specs, memory limits and cost estimates."""
 
 import functools
 from typing import Any
@@ -13,7 +13,7 @@ from pretrain.ops.attention.attention_tile import backward, forward
 
 
 def _specs(sizes: Sizes) -> dict:
-  """Which piece of an array a grid step (group of heads, rows) has, by the array's name."""
+  """Returns the block spec of each array, by name, for a grid step (group of heads, rows)."""
   count = sizes.at_once
   whole = pl.BlockSpec((count, sizes.padded, sizes.lanes), lambda group, rows: (rows, 0, group))
   of_row = pl.BlockSpec((count, 1, sizes.padded), lambda group, rows: (rows, 0, 0))
@@ -30,7 +30,7 @@ def _specs(sizes: Sizes) -> dict:
 
 
 def call(sizes: Sizes, kernel: str, arrays: dict, *, interpret: bool) -> dict:
-  """Runs `forward` ('out', 'lse') or `backward` (gradients by name) on the arrays of one device.
+  """Runs the kernel 'forward' (returns 'out', 'lse') or 'backward' (gradients by name) on one device.
 
   'biases', [groups, 3, lanes] float32, are the sums of the gradients of query, key and value over all tokens.
 
@@ -81,7 +81,7 @@ def call(sizes: Sizes, kernel: str, arrays: dict, *, interpret: bool) -> dict:
 
 
 def vmem_bytes(sizes: Sizes) -> int:
-  """A bound of the VMEM that a kernel asks for: bias and its gradient, the row's arrays twice, tiles."""
+  """Returns an upper bound of a kernel's VMEM: bias and its gradient, a row's arrays twice, tiles."""
   squares = 2 * sizes.group * sizes.padded**2 * 4
   row = sizes.at_once * 12 * 2 * sizes.padded * max(sizes.lanes, TILE) * 4
   tiles = sizes.at_once * 12 * sizes.group * sizes.padded * TILE * 4

@@ -1,7 +1,7 @@
-"""How the heads of a group lie in a tile of the TPU kernels, and products with them.
+"""Layout of a group's heads in a tile of the TPU kernels, and products with them.
 
-The heads share the 128 lanes of a register. With their queries below each other, the lanes of other heads set
-to 0, one product has the scores of all, side by side.
+The heads share the 128 lanes of a register. Their queries are stacked, with the lanes of other heads set to
+0, so that one product computes the scores of all heads side by side.
 """
 
 import jax
@@ -15,12 +15,12 @@ PRODUCT = (((1,), (0,)), ((), ()))
 
 
 def dot(a: jax.Array, b: jax.Array, dimensions: tuple) -> jax.Array:
-  """A product of two arrays as one of this module's `dimensions` says, summed up in float32."""
+  """Multiplies two arrays with float32 accumulation; `dimensions` is one of this module's constants."""
   return jax.lax.dot_general(a, b, dimensions, preferred_element_type=jnp.float32)
 
 
 def _of_head(sizes: Sizes, x: jax.Array, head: int) -> jax.Array:
-  """x [tokens, lanes] with the lanes that are not of a head of the group set to 0."""
+  """Returns x [tokens, lanes] with all lanes set to 0 except one head's."""
   if sizes.group == 1:
     return x
   at = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1)
@@ -29,14 +29,15 @@ def _of_head(sizes: Sizes, x: jax.Array, head: int) -> jax.Array:
 
 
 def by_head(sizes: Sizes, tokens: jax.Array) -> jax.Array:
-  """[TILE, lanes] to [group * TILE, lanes], the tokens once for each head, below each other."""
+  """Stacks [TILE, lanes] tokens once for each head: [group * TILE, lanes]."""
   return jnp.concatenate([_of_head(sizes, tokens, head) for head in range(sizes.group)], axis=0)
 
 
 def product_by_head(sizes: Sizes, turned: jax.Array, columns: jax.Array) -> jax.Array:
-  """[lanes, TILE]: the lanes of each head, of `turned` [lanes, keys], times its [keys, group * TILE] columns.
+  """Multiplies each head's lanes of `turned` [lanes, keys] with its columns: [lanes, TILE].
 
-  `joined` of the whole product, without the lanes of one head times the columns of another.
+  `columns` is [keys, group * TILE]. It equals `joined` of the whole product, but computes no more than
+  needed.
   """
   width, heads = sizes.head_dim, range(sizes.group)
   pairs = [(turned[at * width : (at + 1) * width], columns[:, at * TILE : (at + 1) * TILE]) for at in heads]
@@ -44,29 +45,29 @@ def product_by_head(sizes: Sizes, turned: jax.Array, columns: jax.Array) -> jax.
 
 
 def side_by_side(rows: jax.Array) -> jax.Array:
-  """[group, TILE] to [1, group * TILE]."""
+  """Concatenates rows: [group, TILE] to [1, group * TILE]."""
   return jnp.concatenate([rows[head : head + 1] for head in range(rows.shape[0])], axis=1)
 
 
 def one_below_another(sizes: Sizes, row: jax.Array) -> jax.Array:
-  """The inverse of `side_by_side`."""
+  """Inverts `side_by_side`."""
   return jnp.concatenate([row[:, at * TILE : (at + 1) * TILE] for at in range(sizes.group)], axis=0)
 
 
 def joined(sizes: Sizes, product: jax.Array) -> jax.Array:
-  """[lanes, group * TILE] to [lanes, TILE]: of the lanes of each head what stands in its columns."""
+  """Selects each head's own block: [lanes, group * TILE] to [lanes, TILE]."""
   width, heads = sizes.head_dim, range(sizes.group)
   blocks = [product[at * width : (at + 1) * width, at * TILE : (at + 1) * TILE] for at in heads]
   return jnp.concatenate(blocks, axis=0)
 
 
 def by_lane(sizes: Sizes, of_heads: jax.Array) -> jax.Array:
-  """[group, TILE] of heads to [lanes, TILE]: a head's row for each of its lanes."""
+  """Repeats each head's row for all of its lanes: [group, TILE] to [lanes, TILE]."""
   parts = [jnp.broadcast_to(of_heads[head : head + 1], (sizes.head_dim, TILE)) for head in range(sizes.group)]
   return jnp.concatenate(parts, axis=0)
 
 
 def over_lanes(sizes: Sizes, of_lanes: jax.Array) -> jax.Array:
-  """[lanes, TILE] to [group, TILE]: sums over the lanes of each head."""
+  """Sums over the lanes of each head: [lanes, TILE] to [group, TILE]."""
   parts = jnp.split(of_lanes, sizes.group, axis=0)
   return jnp.concatenate([jnp.sum(part, axis=0, keepdims=True) for part in parts], axis=0)

@@ -1,4 +1,4 @@
-"""What kernels for attention are given, whichever machine they are for."""
+"""Inputs that attention kernels for all platforms share."""
 
 from typing import NamedTuple
 
@@ -6,9 +6,9 @@ import jax
 
 
 class Settings(NamedTuple):
-  """What does not change from call to call of a program."""
+  """Static settings of an attention kernel."""
 
-  kernels: str  # whose: 'pallas_tpu' or 'triton'
+  kernels: str  # 'pallas_tpu' or 'triton'
   head_dim: int
   dropout_rate: float
   window: int | None

@@ -1,4 +1,4 @@
-"""Attention by kernels, those of TPUs or of GPUs, as one differentiable function, also on a mesh."""
+"""Attention by TPU or GPU kernels as one differentiable function, also on a mesh."""
 
 import functools
 import math
@@ -20,7 +20,7 @@ _LSE = PartitionSpec(BATCH_AXES, HEAD_AXIS, None, None)
 _ROWS = PartitionSpec(BATCH_AXES)
 _HEADS = PartitionSpec(HEAD_AXIS)
 _COLUMNS = PartitionSpec(None, HEAD_AXIS)
-# What lies where of the arrays that a forward pass leaves for the backward pass, besides its result.
+# Sharding of the arrays that a forward pass saves for the backward pass, besides its result.
 _LEFT = {
   "pallas_tpu": (_LSE,),
   "triton": (_LSE, _HEADS, _ROWS, _ROWS, PartitionSpec(BATCH_AXES, HEAD_AXIS), PartitionSpec()),
@@ -39,12 +39,12 @@ def attention(
   added: jax.Array | None,
   settings: Settings,
 ) -> jax.Array:
-  """`ops.attention.attention` with a bias by distance, [heads, 2 length - 1], or None.
+  """Computes `ops.attention.attention` with a bias by distance, [heads, 2 length - 1], or None.
 
-  Without `key` and `value`, `query` is [batch, length, 3, heads, head_dim] and has all three; only the
-  kernels of GPUs read it so, and no mesh may cut it.
+  Without `key` and `value`, `query` is [batch, length, 3, heads, head_dim] and has all three. Only GPU
+  kernels support this, and only without a mesh that shards it.
   """
-  # [batch, length, heads * head_dim] throughout: on a TPU an array with a short last axis is a padded one.
+  # [batch, length, heads * head_dim] throughout, because TPUs pad a short last axis.
   wide, heads = (*query.shape[:2], -1), query.shape[-2:]
   words = None
   if row_keys is not None:
@@ -88,19 +88,20 @@ _attend.defvjp(_attend_forward, _attend_backward)
 
 
 def _of(settings: Settings) -> types.ModuleType:
-  """Whose `forward` and `backward` are called."""
+  """Returns the module with the platform's `forward` and `backward`."""
   return {"pallas_tpu": attention_tpu, "triton": attention_triton}[settings.kernels]
 
 
 def _on_devices(function: Callable, in_specs: Sequence, out_specs: Sequence) -> Callable:
-  """`function(part, *arrays)` on every device's rows and part of the heads; without a mesh on all, as part 0.
+  """Maps `function(part, *arrays)` over devices, each with its rows and its part of the heads.
 
-  A kernel is opaque to the partitioner, so it is given its rows and heads by hand.
+  Without a mesh it is called with everything, as part 0. The partitioner cannot shard a kernel, so rows and
+  heads are distributed here.
   """
   if not automatic_axes():
     return functools.partial(function, jnp.int32(0))
   mesh = jax.sharding.get_abstract_mesh()
-  # In a training step the rows are the device's own already, and only the heads are left to be shared out.
+  # In a training step rows are already the device's own, so only heads are distributed here.
   left = set(mesh.axis_names) - set(mesh.manual_axes)
 
   def spec_of(spec: PartitionSpec) -> PartitionSpec:
@@ -119,10 +120,10 @@ def _is_spec(leaf) -> bool:
 
 
 def not_on_mesh(rows: int, heads: int) -> str:
-  """Why the mesh in use cannot share rows and heads out among kernels, or ''."""
+  """Explains why the current mesh cannot distribute rows and heads to kernels; '' if it can."""
   axes = automatic_axes()
   if not axes.keys() <= set(MESH_AXES):
-    return f"a mesh with the axes {', '.join(axes)}, not {', '.join(MESH_AXES)}"
+    return f"the mesh has the axes {', '.join(axes)}; expected {', '.join(MESH_AXES)}"
   parts = math.prod(axes.get(axis, 1) for axis in BATCH_AXES), axes.get(HEAD_AXIS, 1)
   if rows % parts[0] or heads % parts[1]:
     return f"{rows} rows and {heads} heads are not divisible by {parts[0]} and {parts[1]} devices"

@@ -1,4 +1,4 @@
-"""Attention a row at a time: its scores stay in the cache, and the backward pass computes them again."""
+"""Attention one row at a time: scores fit the CPU's cache, and the backward pass recomputes them."""
 
 import functools
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from pretrain.ops.draws import row_random
 
 
 class _Row(NamedTuple):
-  """What attention reads of a batch, [batch, ...], or of one row."""
+  """Inputs of attention for a batch, [batch, ...], or for one row."""
 
   query: jax.Array  # [length, heads, head_dim], scaled
   key: jax.Array
@@ -30,7 +30,7 @@ def attention(
   dropout_rate: float,
   row_keys: jax.Array | None,
 ) -> jax.Array:
-  """`ops.attention.attention` with a square bias; `allowed` is [batch, length or 1, length] bool."""
+  """Computes `ops.attention.attention` with a square bias; `allowed` is [batch, length or 1, length] bool."""
   words = None
   if dropout_rate:
     assert row_keys is not None
@@ -79,7 +79,7 @@ _by_rows.defvjp(_forward, _backward)
 
 
 def _probabilities(rate: float, row: _Row, bias: jax.Array | None) -> tuple[jax.Array, jax.Array | None]:
-  """[heads, query, key] float32 probabilities of a row, and bool where dropout leaves them, or None."""
+  """Returns a row's probabilities [heads, query, key] float32, and dropout's mask of kept ones, or None."""
   scores = jnp.einsum("qhd,khd->hqk", row.query, row.key, preferred_element_type=jnp.float32)
   if bias is not None:
     scores = scores + bias

@@ -1,12 +1,12 @@
 """Pallas kernels for TPUs: attention of short rows, forward and backward, without scores in HBM.
 
-One grid step holds the queries, keys and values of one row, or of several short ones, and of one group of
-heads in VMEM and goes through tiles of 128 queries. A tile meets all keys at once, so its softmax is an
-ordinary one. Scores lie transposed, [keys, queries]: a sum over keys adds registers, and what belongs to a
-query is a row. A group of heads shares a tile, see `attention_heads`.
+One grid step has in VMEM the queries, keys and values of one row, or of several short ones, and of one group
+of heads. It iterates over tiles of 128 queries. A tile reads all keys at once, so its softmax is an ordinary
+one. Scores are transposed, [keys, queries]: a sum over keys adds registers, and values of a query are a row.
+A group of heads shares a tile, see `attention_heads`.
 
-The relative bias comes as a vector over distances. The first row of a group of heads spreads it over [keys,
-queries] in VMEM, where later rows find it; its gradient is summed there over all rows and folded at the last.
+The relative bias is a vector over distances. The first row of a group of heads expands it to [keys, queries]
+in VMEM, where later rows read it. Its gradient is summed there over all rows and folded after the last.
 """
 
 import functools
@@ -27,7 +27,7 @@ _OF_ROWS = frozenset(("query", "key", "value", "given", "out", "lse", "key_bias"
 
 
 def _real(sizes: Sizes, tokens: jax.Array, first=0) -> jax.Array:
-  """Tokens of a row from `first` on, [tokens, lanes]; 0 behind its end, where memory holds anything."""
+  """Returns tokens [tokens, lanes] of a row from `first` on; 0 beyond its end, where memory is undefined."""
   if sizes.padded == sizes.length:
     return tokens
   at = first + jax.lax.broadcasted_iota(jnp.int32, tokens.shape, 0)
@@ -37,12 +37,12 @@ def _real(sizes: Sizes, tokens: jax.Array, first=0) -> jax.Array:
 def _scores(
   sizes: Sizes, refs: dict, spread, masks: tuple, key: jax.Array, query: jax.Array, tile, keys: slice
 ) -> jax.Array:
-  """[keys, group * TILE] float32 scores of (key, query), `MASKED` where a key may not be read."""
+  """Computes [keys, group * TILE] float32 scores, with `MASKED` where a key may not be read."""
   at = pl.ds(pl.multiple_of(tile * TILE, TILE), TILE)
   scores = heads.dot(key[keys], query, heads.ROWS_BY_ROWS)
   if spread is not None:
     scores = scores + jnp.concatenate([spread[head, keys, at] for head in range(sizes.group)], axis=1)
-  key_bias, key_segment = (None if mask is None else mask[keys] for mask in masks)
+  key_bias, key_segment = masks[0][keys], None if masks[1] is None else masks[1][keys]
   allowed = None
   if key_segment is not None:
     allowed = key_segment == refs["segments"][:, at]
@@ -54,24 +54,24 @@ def _scores(
   scores = scores + jnp.concatenate([key_bias] * sizes.group, axis=1)
   if allowed is None:
     return scores
-  # Padding of the row stays at minus infinity: it has no part in the average of a query without keys.
+  # Padding stays at minus infinity, because it must not count in the average of a query without keys.
   allowed = allowed | (key_bias == -jnp.inf)
   return jnp.where(jnp.concatenate([allowed] * sizes.group, axis=1), scores, MASKED)
 
 
 def _columns(row: jax.Array) -> jax.Array:
-  """[1, padded] to [padded, TILE], the same in every column."""
+  """Transposes [1, padded] to [padded, TILE], with equal columns."""
   return jnp.transpose(jnp.broadcast_to(row, (TILE, row.shape[1])))
 
 
 def _masks(refs: dict) -> tuple:
-  """What a tile of scores needs of the keys, [padded, TILE]: what is added, and their segments or None."""
+  """Returns the keys' masks for a tile of scores, [padded, TILE]: an additive bias, and segments or None."""
   segments = refs["segments"]
   return _columns(refs["key_bias"][...]), None if segments is None else _columns(segments[...])
 
 
 def _kept(sizes: Sizes, refs: dict, place: tuple, tile, keys: slice) -> jax.Array | None:
-  """[keys, group * TILE] bool, what dropout leaves: the draw of `row_random.row_kept_of_heads`."""
+  """Draws dropout's mask of kept scores, [keys, group * TILE] bool, as `row_random.row_kept_of_heads`."""
   if not sizes.dropout_rate:
     return None
   group, row = place
@@ -93,7 +93,7 @@ def _kept(sizes: Sizes, refs: dict, place: tuple, tile, keys: slice) -> jax.Arra
 
 
 def _spread(sizes: Sizes, distances, spread) -> None:
-  """Writes [group, padded, padded] from [1, group, 8, 2 padded]: row k is row 0 moved on by k."""
+  """Expands distances [1, group, 8, 2 padded] to [group, padded, padded]: row k is row 0 shifted by k."""
   for head in range(sizes.group):
     rows = distances[0, head]
     while rows.shape[0] < TILE:
@@ -104,7 +104,7 @@ def _spread(sizes: Sizes, distances, spread) -> None:
 
 
 def _fold(sizes: Sizes, summed: jax.Array) -> jax.Array:
-  """The transpose of `_spread` for a head: [padded, padded] to [8, 2 padded]."""
+  """Transposes `_spread` for one head: sums [padded, padded] to [8, 2 padded]."""
   wide = 2 * sizes.padded
   rows = jnp.zeros((TILE, wide), jnp.float32)
   for start in range(0, sizes.padded, TILE):
@@ -119,7 +119,7 @@ def _fold(sizes: Sizes, summed: jax.Array) -> jax.Array:
 
 
 def _over_tiles(sizes: Sizes, body) -> None:
-  """Runs `body` for every tile, up to four at a time: one computes while another waits."""
+  """Runs `body` for every tile, unrolled up to four times, so that one computes while another waits."""
   unroll = sizes.tiles if sizes.tiles <= 4 else math.gcd(sizes.tiles, 4)
   jax.lax.fori_loop(0, sizes.tiles, body, 0, unroll=unroll)
 
@@ -129,12 +129,12 @@ def _scaled(sizes: Sizes, query: jax.Array, tile) -> jax.Array:
 
 
 def _of_row(refs: dict, at: int) -> dict:
-  """The arrays of a grid step with those of rows cut to one of them."""
+  """Returns the arrays of a grid step, with arrays of rows reduced to one row."""
   return {name: ref.at[at] if name in _OF_ROWS and ref is not None else ref for name, ref in refs.items()}
 
 
 def forward(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
-  """The kernel of the forward pass: `out`, and `lse`, the logarithm of every query's sum of exponentials."""
+  """Forward kernel: writes `out`, and `lse`, the logarithm of every query's sum of exponentials."""
   group, step = pl.program_id(0), pl.program_id(1)
   pl.when(step == 0)(lambda: _begin(sizes, refs, scratch))
   refs = refs | {"key_words": scratch["key_words"]}
@@ -143,14 +143,14 @@ def forward(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
 
 
 def _attend(sizes: Sizes, refs: dict, out: dict, spread, place: tuple) -> None:
-  """A row's forward pass; `place` is its group of heads and its number."""
+  """Computes a row's forward pass; `place` is (group of heads, row number)."""
   key, value = (_real(sizes, refs[name][...]) for name in ("key", "value"))
   masks = _masks(refs)
 
   def tile_of(tile, _):
     at = pl.ds(pl.multiple_of(tile * TILE, TILE), TILE)
     query = heads.by_head(sizes, _scaled(sizes, refs["query"][at, :], tile))
-    # In pieces of keys that registers can hold: the compiler moves less between them and VMEM.
+    # Pieces of keys fit the registers, so that the compiler moves less between them and VMEM.
     pieces = [slice(start, start + TILE) for start in range(0, sizes.padded, TILE)]
     scores = [_scores(sizes, refs, spread, masks, key, query, tile, keys) for keys in pieces]
     highest = jnp.max(functools.reduce(jnp.maximum, scores), axis=0, keepdims=True)
@@ -170,7 +170,7 @@ def _attend(sizes: Sizes, refs: dict, out: dict, spread, place: tuple) -> None:
 
 
 def backward(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
-  """The kernel of the backward pass: probabilities again, from `lse`; all gradients."""
+  """Backward kernel: recomputes probabilities from `lse` and writes all gradients."""
   group, step = pl.program_id(0), pl.program_id(1)
 
   @pl.when(step == 0)
@@ -193,7 +193,6 @@ def backward(sizes: Sizes, refs: dict, out: dict, scratch: dict) -> None:
 
 
 def _differentiate(sizes: Sizes, refs: dict, out: dict, scratch: dict, place: tuple) -> None:
-  """A row's backward pass."""
   spread, summed = scratch["spread"], scratch["summed"]
   key, value = (_real(sizes, refs[name][...]) for name in ("key", "value"))
   masks, turned_key, keys = _masks(refs), jnp.transpose(key), slice(0, sizes.padded)
@@ -206,8 +205,8 @@ def _differentiate(sizes: Sizes, refs: dict, out: dict, scratch: dict, place: tu
     given, attended = (_real(sizes, refs[name][at, :], tile * TILE) for name in ("given", "out"))
     d_output = given.astype(jnp.float32) * (1.0 / (1.0 - sizes.dropout_rate))
     lse = refs["lse"][0, :, at]
-    # A query without keys has an lse of MASKED: probabilities come out as 1 instead of 1 / length, and there
-    # is no gradient to its scores.
+    # A query without keys has an lse of MASKED: its probabilities become 1 instead of 1 / length, and its
+    # scores must get no gradient.
     live = jnp.transpose(heads.by_lane(sizes, (lse > 0.5 * MASKED).astype(jnp.float32)))
     averaged = (d_output * jnp.where(live > 0, 1.0, 1.0 / sizes.length)).astype(value.dtype)
     inner = jnp.transpose(d_output * live * (1.0 - sizes.dropout_rate) * attended.astype(jnp.float32))
@@ -241,7 +240,7 @@ def _differentiate(sizes: Sizes, refs: dict, out: dict, scratch: dict, place: tu
 
 
 def _begin(sizes: Sizes, refs: dict, scratch: dict) -> None:
-  """Before the first row of a group of heads: what all rows read of the bias and of the dropout's columns."""
+  """Prepares, before the first row of a group of heads, the bias and the dropout words of keys."""
   if scratch["spread"] is not None:
     _spread(sizes, refs["distances"], scratch["spread"])
   if scratch["key_words"] is not None:

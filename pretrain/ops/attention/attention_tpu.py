@@ -1,4 +1,4 @@
-"""Attention on TPUs: the arrays of the kernels in `attention_tile`, as one device has them."""
+"""Attention on TPUs: prepares one device's arrays for the kernels in `attention_tile`."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from pretrain.ops.attention.attention_sizes import SUBLANES, Sizes
 from pretrain.ops.attention.attention_tile import MASKED
 from pretrain.ops.draws import row_random
 
-LONGEST = 1_024  # tokens of a row whose bias, [heads of a group, length, length] and its gradient, fit VMEM
+LONGEST = 1_024  # tokens: a longer row's bias [heads of a group, length, length], with gradient, exceeds VMEM
 
 
 def _sizes(settings: Settings, query: jax.Array) -> Sizes:
@@ -20,7 +20,7 @@ def _sizes(settings: Settings, query: jax.Array) -> Sizes:
 
 
 def _inputs(sizes: Sizes, part, query, key, value, bias, fixed: Fixed) -> dict:
-  """The kernels' arrays of one device; what belongs to a key alone is padded."""
+  """Returns one device's arrays for the kernels; arrays over keys alone are padded."""
   more = sizes.padded - sizes.length
   key_bias = jnp.where(fixed.key_mask, 0.0, MASKED)[:, None, :].astype(jnp.float32)
   segments = fixed.segment_ids
@@ -40,9 +40,9 @@ def _inputs(sizes: Sizes, part, query, key, value, bias, fixed: Fixed) -> dict:
 
 
 def _places(sizes: Sizes) -> np.ndarray:
-  """Where distance d (key - query + length - 1) lies in each of the 8 copies: [8, 2 length - 1] int.
+  """Returns the column of distance d (key - query + length - 1) in each of 8 copies: [8, 2 length - 1] int.
 
-  In the copy of key k (modulo 8) query q reads column q, so distance k - q lies at k minus the distance.
+  In the copy of key k (modulo 8) query q reads column q, so distance k - q is at column k minus the distance.
   """
   wide = 2 * sizes.padded
   distances = np.arange(2 * sizes.length - 1) - (sizes.length - 1)
@@ -50,16 +50,16 @@ def _places(sizes: Sizes) -> np.ndarray:
 
 
 def _moved_copies(sizes: Sizes, bias: jax.Array) -> jax.Array:
-  """[heads, 2 length - 1] to [groups, group, 8, 2 padded]: the bias of keys 0 to 7 for every query."""
+  """Expands [heads, 2 length - 1] to [groups, group, 8, 2 padded]: the bias of keys 0 to 7."""
   wide = 2 * sizes.padded
-  source = np.full((SUBLANES, wide), 2 * sizes.length - 1)  # the 0 put behind the last distance
+  source = np.full((SUBLANES, wide), 2 * sizes.length - 1)  # index of the 0 after the last distance
   np.put_along_axis(source, _places(sizes), np.arange(2 * sizes.length - 1)[None, :], axis=1)
   copies = jnp.pad(bias, ((0, 0), (0, 1)))[:, source]
   return jnp.reshape(copies, (sizes.groups, sizes.group, SUBLANES, wide))
 
 
 def forward(settings: Settings, part, query, *arrays) -> tuple[jax.Array, jax.Array]:
-  """[rows, length, heads * head_dim], and the logarithm of each query's sum of exponentials."""
+  """Returns attention [rows, length, heads * head_dim], and the log of each query's sum of exponentials."""
   sizes = _sizes(settings, query)
   inputs = _inputs(sizes, part, query, *arrays)
   results = attention_call.call(sizes, "forward", inputs, interpret=settings.interpret)
@@ -67,7 +67,7 @@ def forward(settings: Settings, part, query, *arrays) -> tuple[jax.Array, jax.Ar
 
 
 def backward(settings: Settings, part, query, key, value, bias, fixed, out, lse, given) -> tuple:
-  """The gradients of query, key, value, bias and of what was added to query, key and value everywhere."""
+  """Returns gradients of query, key, value, bias, and of biases added to query, key and value."""
   sizes = _sizes(settings, query)
   inputs = _inputs(sizes, part, query, key, value, bias, fixed)
   inputs |= {"out": out, "given": given, "lse": lse}

@@ -1,4 +1,4 @@
-"""Attention on NVIDIA GPUs: the arrays of `attention_triton_kernels`, as one device has them."""
+"""Attention on NVIDIA GPUs: prepares one device's arrays for `attention_triton_kernels`."""
 
 import math
 from collections.abc import Sequence
@@ -12,18 +12,18 @@ from pretrain.ops.attention.attention_inputs import Fixed, Settings
 from pretrain.ops.draws import row_random
 from pretrain.ops.triton_call import Launch
 
-BLOCK = 64  # queries or keys of a block, as the kernels have it
-_KEYS = 32  # of the tiles that `attention_forward` goes through
-_ROWS = 8  # whose scores' gradients one program of `attention_bias` sums
+BLOCK = 64  # queries or keys of a block, as in the kernels
+_KEYS = 32  # keys of a tile in `attention_forward`
+_ROWS = 8  # rows that one program of `attention_bias` sums
 _FORWARD, _BACKWARD = "attention.attention_triton_kernels", "attention.attention_triton_backward_kernels"
-_NO_GROUP = np.iinfo(np.int32).min  # the segment of keys that none may read
+_NO_GROUP = np.iinfo(np.int32).min  # the segment of masked keys
 
 
 def forward(settings: Settings, part, query, key, value, bias, fixed) -> tuple[jax.Array, ...]:
-  """[rows, length, heads * head_dim], and what `backward` takes besides: small arrays, not to be made again.
+  """Computes attention [rows, length, heads * head_dim], and small arrays that `backward` needs.
 
-  Without `key` and `value`, `query` has all three side by side. The rest is the logarithm of each query's sum
-  of exponentials, the bias in tiles for `attention_keys`, and what the kernels read of rows and tokens.
+  Without `key` and `value`, `query` has all three side by side. The small arrays are the logarithm of each
+  query's sum of exponentials, the bias in tiles for `attention_keys`, and facts about rows and tokens.
   """
   rows, length, width = _sizes(query, key)
   lse = jax.ShapeDtypeStruct((rows, width // settings.head_dim, 1, length), jnp.float32)
@@ -35,7 +35,7 @@ def forward(settings: Settings, part, query, key, value, bias, fixed) -> tuple[j
     _first_head(settings, part, width),
   )
   out = jax.ShapeDtypeStruct((rows, length, width), query.dtype)
-  turned = None if bias is None else jnp.flip(bias, 1)  # of blocks of keys and tiles of queries
+  turned = None if bias is None else jnp.flip(bias, 1)  # for blocks of keys and tiles of queries
   made = _over_tokens("attention_forward", settings, bias is not None, arrays, (out, lse))
   return *made, _tiles(turned, length, _queries(settings.head_dim)), *of_tokens
 
@@ -44,8 +44,8 @@ def backward(
   settings: Settings, part, query, key, value, bias, fixed, out,
   lse, tiles, groups, facts, of_queries, of_keys, given,
 ) -> tuple:  # fmt: skip
-  """The gradients of query, key, value, bias and of what was added to query, key and value everywhere."""
-  del fixed  # in what `forward` made of it
+  """Returns gradients of query, key, value, bias, and of biases added to query, key and value."""
+  del fixed  # `forward` saved what is needed of it
   rows, length, width = out.shape
   heads, blocks, is_packed = width // settings.head_dim, -(-length // BLOCK), key is None
   inner = given.astype(jnp.float32) * out.astype(jnp.float32)
@@ -65,17 +65,16 @@ def backward(
 
 
 def _sizes(query: jax.Array, key: jax.Array | None) -> tuple[int, int, int]:
-  """Rows, tokens of each, and heads * head_dim."""
-  return *query.shape[:2], query.shape[2] // (3 if key is None else 1)
+  rows, length, width = query.shape
+  return rows, length, width // (3 if key is None else 1)
 
 
 def _wide(query: jax.Array, key: jax.Array | None, value: jax.Array | None) -> tuple:
-  """The arrays of queries, keys and values as the kernels are given them."""
   return (query, query, query) if key is None else (query, key, value)
 
 
 def _first_head(settings: Settings, part, width: int) -> jax.Array:
-  """[1] int32, the number of this device's first head."""
+  """Returns the number of this device's first head, [1] int32."""
   return jnp.full((1,), part * (width // settings.head_dim))
 
 
@@ -86,7 +85,7 @@ def _of_tokens(settings: Settings, part, rows: int, length: int, width: int, fix
   end, whole = jnp.full((rows,), length), jnp.zeros((rows,), jnp.int32)
   if segments is None:
     segments = jnp.zeros((rows, length), jnp.int32)
-    if settings.window is None:  # each query has keys, or none of the row has: then all average over all
+    if settings.window is None:  # a row without any key averages over all tokens
       end = jnp.max(jnp.where(fixed.key_mask, jnp.arange(1, length + 1), 0), axis=1)
       end = jnp.where(end == 0, length, end)
       whole = jnp.sum(jnp.cumprod(fixed.key_mask, axis=1, dtype=jnp.int32), axis=1)
@@ -95,31 +94,29 @@ def _of_tokens(settings: Settings, part, rows: int, length: int, width: int, fix
 
 
 def _tiles(bias: jax.Array | None, length: int, size: int) -> jax.Array:
-  """[heads, tiles, BLOCK, size] float32, the bias of blocks of queries and tiles of keys for the kernels."""
+  """Returns [heads, tiles, BLOCK, size] float32, the bias of blocks of queries and tiles of keys."""
   if bias is None:
     return jnp.zeros((1, 1, BLOCK, size))
   blocks, at = -(-length // BLOCK), np.arange(BLOCK)
   apart = np.arange((1 - blocks) * BLOCK, blocks * BLOCK, size)[:, None, None]
   places = np.clip(
     apart + at[:size] - at[:, None] + length - 1, 0, 2 * length - 2
-  )  # behind the row: not read
+  )  # beyond the row nothing is read
   return math.log2(math.e) * bias.astype(jnp.float32)[:, places]
 
 
 def _words(
   words: jax.Array | None, first: jax.Array | int, heads: int, length: int
 ) -> tuple[jax.Array, jax.Array]:
-  """The dropout's words of queries, [rows, pairs of heads, length], and of keys, [length], both int32."""
+  """Returns dropout's words of queries, [rows, pairs of heads, length], and of keys, [length], both int32."""
   if words is None:
     return jnp.zeros((1, 1, 1), jnp.int32), jnp.zeros(length, jnp.int32)
   pairs = (heads // 2 + 1, length)
   start = jnp.asarray(first).astype(jnp.uint32) >> 1
   of_queries = row_random.row_bits(words, pairs, start=start)
   of_keys = row_random.column_words(length)
-  return tuple(
-    jax.lax.bitcast_convert_type(row_random.half_mixed(jnp.asarray(array)), jnp.int32)
-    for array in (of_queries, of_keys)
-  )
+  of_queries, of_keys = (row_random.half_mixed(jnp.asarray(array)) for array in (of_queries, of_keys))
+  return jax.lax.bitcast_convert_type(of_queries, jnp.int32), jax.lax.bitcast_convert_type(of_keys, jnp.int32)
 
 
 def _over_tokens(
@@ -136,7 +133,7 @@ def _over_tokens(
     "packed": is_packed,
     **({"keys": _KEYS} if kernel == "attention_forward" else {"queries": _queries(settings.head_dim)}),
   }
-  # Measured on an H200 with heads of 64; twice as wide ones in three stages do not fit smaller GPUs.
+  # Measured on an H200 with heads of 64. Wider heads with three stages do not fit smaller GPUs.
   warps, stages = (4, 3) if constants["lanes"] <= 64 else (8, 2)
   module = _FORWARD if kernel == "attention_forward" else _BACKWARD
   launch = Launch(rows * constants["heads"] * -(-length // BLOCK), warps, stages)
@@ -144,23 +141,22 @@ def _over_tokens(
 
 
 def _queries(head_dim: int) -> int:
-  """Queries of the tiles that `attention_keys` goes through: the fastest that fits the smallest GPUs."""
+  """Returns the queries of a tile in `attention_keys`: the fastest number that fits the smallest GPUs."""
   return 64 if head_dim <= 64 else 32
 
 
 def _constants(settings: Settings, length: int, width: int, dtype: jnp.dtype) -> dict:
-  """Returns the compile-time constants that all attention kernels share."""
   return {
     "length": length,
     "heads": width // settings.head_dim,
     "head_dim": settings.head_dim,
     "lanes": max(16, 1 << (settings.head_dim - 1).bit_length()),
-    "precision": "ieee" if dtype == jnp.float32 else "tf32",  # of no meaning for bfloat16
+    "precision": "ieee" if dtype == jnp.float32 else "tf32",  # without effect for bfloat16
   }
 
 
 def _d_query(settings: Settings, key, facts, d_scores, with_keys, sums) -> Sequence[jax.Array]:
-  """The gradient of the queries, and `sums` with what it comes to; if packed, in the array `with_keys`."""
+  """Computes the gradient of queries and completes `sums`; if packed, it is written into `with_keys`."""
   is_packed = with_keys.ndim > 1
   rows, length, width = _sizes(key, None if is_packed else key)
   constants = _constants(settings, length, width, key.dtype) | {"packed": is_packed, "keys": BLOCK}
@@ -172,7 +168,7 @@ def _d_query(settings: Settings, key, facts, d_scores, with_keys, sums) -> Seque
 
 
 def _d_bias(d_scores: jax.Array, length: int) -> jax.Array:
-  """[heads, 2 length - 1] float32, the gradient of the bias of each distance."""
+  """Returns the gradient of the bias for each distance, [heads, 2 length - 1] float32."""
   rows, heads, padded, _ = d_scores.shape
   parts, diagonals = -(-rows // _ROWS), 2 * (padded // BLOCK) - 1
   sums = jax.ShapeDtypeStruct((parts, heads, diagonals, 2 * BLOCK), jnp.float32)
@@ -183,9 +179,9 @@ def _d_bias(d_scores: jax.Array, length: int) -> jax.Array:
 
 
 def _by_distance(diagonals: jax.Array, length: int) -> jax.Array:
-  """[heads, 2 blocks - 1, 2 BLOCK], of tiles so far apart, to [heads, 2 length - 1]."""
+  """Adds up tiles [heads, 2 blocks - 1, 2 BLOCK] by distance: [heads, 2 length - 1]."""
   heads, tiles = diagonals.shape[:2]
-  # Tiles a block farther apart begin a block later: their first half lies on the second of those before.
+  # Tiles one block farther apart begin one block later: their first half overlaps the previous second half.
   sums = jnp.pad(diagonals[..., :BLOCK], ((0, 0), (0, 1), (0, 0))) + jnp.pad(
     diagonals[..., BLOCK:], ((0, 0), (1, 0), (0, 0))
   )

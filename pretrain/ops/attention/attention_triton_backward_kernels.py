@@ -1,15 +1,16 @@
-"""The Triton kernels of attention's gradients. `attention_triton_kernels` has the rest of what they read.
+"""The Triton kernels of attention's gradients. `attention_triton_kernels` describes their other arguments.
 
-`attention_keys` holds a block of keys and goes through the row's queries. It computes the probabilities again
-from the logarithm of each query's sum, draws the same dropout again, and writes the gradients of the scores,
-which cost more to compute than to write. `attention_queries` multiplies them with the keys. `attention_bias`
-sums them over rows and along diagonals, in an order that does not depend on which program runs first.
+`attention_keys` holds a block of keys and iterates over the row's queries. It recomputes the probabilities
+from the logarithm of each query's sum, redraws the dropout, and writes the gradients of the scores, because
+computing them again costs more than writing them. `attention_queries` multiplies them with the keys.
+`attention_bias` sums them over rows and along diagonals, in an order that does not depend on which program
+runs first.
 
-  given: [rows, length, heads * head_dim], the gradient of what was attended to.
-  lse, inner: [rows, heads, length] float32, what `attention_forward` writes, and the sums of `given` times
-    the attended values over the head.
+  given: [rows, length, heads * head_dim], the gradient of the attention output.
+  lse, inner: [rows, heads, length] float32, written by `attention_forward`, and the sums of `given` times
+    the attention output over the head.
   d_scores: [rows, heads, padded, padded] in the query's dtype, of (key, query); a row of `length` tokens is
-    padded to whole blocks. 0 where a key has no part in the row.
+    padded to whole blocks. 0 for keys outside the row.
   sums: [rows, blocks, 3, heads * head_dim] float32, sums of the gradients of queries, keys and values over
     the tokens of a block.
 """
@@ -37,16 +38,15 @@ from pretrain.ops.attention.attention_triton_tiles import (
 
 @triton.jit
 def _put_sum(array, block, head_dim: tl.constexpr, lanes: tl.constexpr):
-  """Writes the sum of [tokens, lanes] over tokens."""
   lane = tl.arange(0, lanes)
   tl.store(array + lane, tl.sum(block, 0), mask=lane < head_dim)
 
 
 @triton.jit
 def _put_diagonals(tile, array):
-  """Sums along the diagonals of a tile [BLOCK, BLOCK]: element key - query + BLOCK - 1 of `array`.
+  """Writes sums along the diagonals of a tile [BLOCK, BLOCK], at key - query + BLOCK - 1 of `array`.
 
-  Row k, turned by k, has a diagonal in every column: one of this side of the tile and one of the other.
+  After rotating row k by k, every column has parts of two diagonals, one from each side of the tile.
   """
   at = tl.arange(0, BLOCK)
   behind = at[:, None] - at[None, :] - 1
@@ -63,7 +63,7 @@ def _key_tile(
   biased: tl.constexpr, window: tl.constexpr, limit: tl.constexpr, keeps: tl.constexpr,
   precision: tl.constexpr, queries: tl.constexpr, masked: tl.constexpr,
 ):  # fmt: skip
-  """The gradients of a block of keys and of their values with those of one more tile of queries."""
+  """Adds the gradients from one tile of queries to those of a block of keys and their values."""
   d_block, d_values = state
   query_at = start + tl.arange(0, queries)
   real = query_at < length
@@ -87,7 +87,7 @@ def _key_tile(
   d_tile = weights * (d_weights - delta)
   if masked:
     d_tile = tl.where(sums > NO_KEY, d_tile, 0.0)
-    # A query without keys averages: from its sum every weight comes out as 1.
+    # A query without keys averages over the row, but its sum makes every weight 1.
     weights = tl.where(sums > NO_KEY, weights, weights * (1 / length))
   weights = dropped(weights, of_query, of_key, is_odd, limit)
   d_tile = d_tile.to(scaled.dtype)
@@ -100,13 +100,13 @@ def _key_tile(
 def attention_keys(
   query, key, value, bias, groups, facts, of_queries, of_keys, first,
   given, lse, inner,
-  d_key,  # if packed: the array that has all three
+  d_key,  # if packed: one array for all three
   d_value, d_scores, sums,
   length: tl.constexpr, heads: tl.constexpr, head_dim: tl.constexpr, lanes: tl.constexpr,
   biased: tl.constexpr, window: tl.constexpr, limit: tl.constexpr, keeps: tl.constexpr,
   precision: tl.constexpr, packed: tl.constexpr, queries: tl.constexpr,
 ):  # fmt: skip
-  """The gradients of a block of keys and of their values, `queries` of a tile at once."""
+  """Computes the gradients of a block of keys and of their values, a tile of queries at a time."""
   blocks: tl.constexpr = (length + BLOCK - 1) // BLOCK
   tile, at_head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
   row, head = at_head // heads, at_head % heads
@@ -140,7 +140,7 @@ def attention_keys(
       bias, groups, of_queries, d_scores, length, width, apart, head_dim, lanes, biased, window, limit, keeps,
       precision, queries, True,
     )  # fmt: skip
-  for start in range(end, padded, queries):  # keys without a part in the row, whose scores the bias reads
+  for start in range(end, padded, queries):  # keys outside the row; `attention_bias` reads their gradients
     nothing = tl.zeros([BLOCK, queries], d_scores.dtype.element_ty)
     tl.store(d_scores + start + tl.arange(0, queries)[None, :], nothing)
   d_block, d_values = state
@@ -155,11 +155,11 @@ def attention_keys(
 
 @triton.jit
 def attention_queries(
-  key,  # if packed: the array that has all three
+  key,  # if packed: one array for all three
   facts,
   d_scores,
-  with_keys,  # if packed: what `attention_keys` wrote, which is also where `d_query` lies
-  with_sums,  # what `attention_keys` wrote, which is also where `sums` lies
+  with_keys,  # if packed: written by `attention_keys`; the same memory as `d_query`
+  with_sums,  # written by `attention_keys`; the same memory as `sums`
   d_query,
   sums,
   length: tl.constexpr, heads: tl.constexpr, head_dim: tl.constexpr,
@@ -168,7 +168,7 @@ def attention_queries(
   packed: tl.constexpr,
   keys: tl.constexpr,  # of a tile
 ):  # fmt: skip
-  """The gradient of a block of queries."""
+  """Computes the gradient of a block of queries."""
   blocks: tl.constexpr = (length + BLOCK - 1) // BLOCK
   tile, at_head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
   row, head = at_head // heads, at_head % heads
@@ -199,7 +199,7 @@ def attention_bias(
   heads: tl.constexpr,
   at_once: tl.constexpr,  # rows of a part
 ):
-  """The gradient of the bias, of tiles that lie so many apart, summed over some rows and along diagonals."""
+  """Sums the gradient of the bias over some rows and along diagonals, for tiles at one distance."""
   blocks: tl.constexpr = (length + BLOCK - 1) // BLOCK
   diagonals: tl.constexpr = 2 * blocks - 1
   apart, at_head = tl.program_id(0) % diagonals - (blocks - 1), tl.program_id(0) // diagonals

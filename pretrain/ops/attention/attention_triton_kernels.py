@@ -1,20 +1,19 @@
 """The Triton kernel of attention for NVIDIA GPUs, without scores in the GPU's memory.
 
-A program holds a block of queries of one row and one head and goes through the row's keys tile by tile;
-softmax goes along with the tiles (Dao et al. 2022, FlashAttention). `attention_triton_backward_kernels` has
-the gradients.
+A program holds a block of queries of one row and one head and iterates over the row's keys tile by tile, with
+a running softmax (Dao et al. 2022, FlashAttention). `attention_triton_backward_kernels` has the gradients.
 
-Exponentials are powers of 2, which is what GPUs compute: scores are multiplied by log2(e), the bias comes so.
-Tiles that every query reads are computed without a mask, the rest with one.
+Exponentials are powers of 2, which GPUs compute directly: scores are multiplied by log2(e), and the bias
+already is. Tiles that every query reads are computed without a mask, all others with one.
 
-`attention_forward` and `attention_keys` read, in this order, as JAX lays arrays out:
-  query, key, value: [rows, length, heads * head_dim]; if packed, all are one array that has them side by
-    side, [rows, length, 3 * heads * head_dim].
-  bias: [heads, tiles, BLOCK, tile] float32, the bias times log2(e) of a block and a tile, which lie so many
-    tiles apart: from the first tile and the last block to the last tile and the first block.
-  groups: [rows, 2, length] int32, numbers of queries and of keys: a key is read where the two agree.
-  facts: [rows, 2] int32: from which key on none has a part in the row, and how many keys before it all
-    queries read.
+`attention_forward` and `attention_keys` read, in this order, arrays in JAX's layout:
+  query, key, value: [rows, length, heads * head_dim]; if packed, one array with all three side by side,
+    [rows, length, 3 * heads * head_dim].
+  bias: [heads, tiles, BLOCK, tile] float32, the bias times log2(e) for a block and a tile, by their distance
+    in tiles: from (first tile, last block) to (last tile, first block).
+  groups: [rows, 2, length] int32, numbers of queries and of keys: a key is read if the two are equal.
+  facts: [rows, 2] int32: the number of keys up to the last one in the row, and the number of first keys that
+    all queries read.
   of_queries: [rows, pairs of heads, length] int32, and of_keys: [length] int32, the dropout's words.
   first: [1] int32, the number of the first head.
 """
@@ -46,7 +45,7 @@ def _forward_tile(
   biased: tl.constexpr, window: tl.constexpr, limit: tl.constexpr, precision: tl.constexpr,
   keys: tl.constexpr, masked: tl.constexpr,
 ):  # fmt: skip
-  """Highest scores, sums and attended values of a block of queries after one more tile of keys."""
+  """Updates maxima, sums and attended values of a block of queries with one tile of keys."""
   highest, total, attended = state
   key_at = start + tl.arange(0, keys)
   block = block_of(key, key_at, length, width, head_dim, lanes)
@@ -79,7 +78,7 @@ def attention_forward(
   packed: tl.constexpr,
   keys: tl.constexpr,  # of a tile
 ):  # fmt: skip
-  """Attention of a block of queries, and the logarithm of each query's sum of exponentials."""
+  """Computes attention of a block of queries, and the logarithm of each query's sum of exponentials."""
   blocks: tl.constexpr = (length + BLOCK - 1) // BLOCK
   tile, at_head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
   row, head = at_head // heads, at_head % heads

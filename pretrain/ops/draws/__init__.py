@@ -1,1 +1,1 @@
-"""Random numbers that are functions of a row's key."""
+"""Random numbers as functions of a row's key."""

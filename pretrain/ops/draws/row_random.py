@@ -1,23 +1,25 @@
 """Randomness as a function of (seed, step, row, use): the same on any number of devices.
 
-Every row of the global batch has its own key; every use of it folds in a constant of `Use`. Bulk
-draws (dropout masks, Gumbel noise) come from a counter hash keyed by the row: element `i` of row `r`
-depends on nothing else, the mask fuses into its consumer, and the backward pass draws it again
-instead of storing it. Threefry, JAX's default, costs about 12 % of a CPU step for the same bits.
+Every row of the global batch has its own key, and every use folds in a constant of `Use`. Bulk draws (dropout
+masks, Gumbel noise) come from a counter hash keyed by the row: element `i` of row `r` depends on nothing
+else, the mask fuses into its consumer, and the backward pass redraws it instead of storing it. Threefry,
+JAX's default, costs about 12 % of a CPU step for the same bits.
 """
 
 import enum
 import functools
 import math
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+Bits = TypeVar("Bits", jax.Array, np.ndarray)
+
 
 class Use(enum.IntEnum):
-  """What a row key is used for. The numbers are part of what makes a run repeatable: never reuse one."""
+  """Uses of a row key. The numbers determine a run's random draws: never change or reuse one."""
 
   MASK_COUNT = 1
   MASK_POSITIONS = 2
@@ -39,36 +41,36 @@ class Use(enum.IntEnum):
 
 
 class Part(NamedTuple):
-  """Which part of a whole draw an array takes: other places of one axis in every row."""
+  """The part of a larger draw that an array gets: some positions of one axis, different for every row."""
 
-  positions: jax.Array  # [batch, n] int32, the places in the whole draw
-  axis: int  # of the draw, without the batch
-  size: int  # of that axis in the whole draw
+  positions: jax.Array  # [batch, n] int32, indices in the whole draw
+  axis: int  # axis of the draw, not counting the batch
+  size: int  # size of that axis in the whole draw
 
 
-def step_row_keys(seed: int, step: jax.Array | int, rows: jax.Array) -> jax.Array:
-  """[batch] typed PRNG keys of `rows`, [batch] int32 numbers within the global batch, at a step (from 0)."""
+def step_row_keys(seed: jax.typing.ArrayLike, step: jax.Array | int, rows: jax.Array) -> jax.Array:
+  """Returns [batch] typed PRNG keys for `rows`, [batch] int32 within the global batch, at a step (from 0)."""
   step_key = jax.random.fold_in(jax.random.key(seed), step)
   return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(step_key, rows)
 
 
 def fold(row_keys: jax.Array, use: jax.Array | int) -> jax.Array:
-  """Folds one constant (a `Use`, a layer index) into every row key: [batch] keys to [batch] keys."""
+  """Folds a constant, such as a `Use` or a layer number, into every row key: [batch] keys to [batch] keys."""
   return jax.vmap(jax.random.fold_in, in_axes=(0, None))(row_keys, use)
 
 
 def key_words(row_keys: jax.Array) -> jax.Array:
-  """[batch] typed keys as [batch, 2] uint32, what the counter hash reads."""
+  """Returns [batch] typed keys as [batch, 2] uint32, for the counter hash."""
   return jax.random.key_data(row_keys)[..., :2]
 
 
-def _mix(bits: jax.Array) -> jax.Array:
-  """A bijection of uint32 with good avalanche: two multiply-xorshift rounds (constants by C. Wellons)."""
+def _mix(bits: Bits) -> Bits:
+  """Mixes uint32 bijectively with good avalanche: two multiply-xorshift rounds (constants by C. Wellons)."""
   bits = _mix_but_last(bits)
   return bits ^ (bits >> 16)
 
 
-def _mix_but_last(bits: jax.Array) -> jax.Array:
+def _mix_but_last(bits: Bits) -> Bits:
   bits = (bits ^ (bits >> 16)) * np.uint32(0x7FEB352D)
   return (bits ^ (bits >> 15)) * np.uint32(0x846CA68B)
 
@@ -76,25 +78,26 @@ def _mix_but_last(bits: jax.Array) -> jax.Array:
 def row_bits(
   words: jax.Array, shape: tuple[int, ...], *, start: jax.Array | int = 0, part: Part | None = None
 ) -> jax.Array:
-  """Random bits for each row, [batch, *shape] uint32, from [batch, 2] uint32 `words` of `key_words`.
+  """Draws random bits for each row, [batch, *shape] uint32, from `key_words` [batch, 2] uint32.
 
-  The draw begins at index `start` along the first axis of `shape`, or takes the `part`, so that a part of a
-  larger draw equals that part. The product of the larger draw's shape must be below 2**32.
+  The draw begins at index `start` along the first axis of `shape`, or is a `part`; so a part of a larger draw
+  can be drawn alone. The larger draw must have fewer than 2**32 elements.
   """
   return counter_bits(_counter(shape, start=start, part=part), *_columns(words, shape))
 
 
 def row_kept(words: jax.Array, shape: tuple[int, ...], *, rate: float, part: Part | None = None) -> jax.Array:
-  """[batch, *shape] bool, what dropout of a `rate` leaves: where `row_bits` are not below `drop_below`."""
+  """Draws dropout's mask, [batch, *shape] bool: True, kept, where `row_bits` are at least `drop_below`."""
   return is_kept(_counter(shape, start=0, part=part), *_columns(words, shape), rate=rate)
 
 
 def row_kept_of_heads(
   words: jax.Array, shape: tuple[int, ...], *, rate: float, part: Part | None = None
 ) -> jax.Array:
-  """[batch, *shape] bool, what dropout leaves of [heads, query, key]: `pair_kept` of `pair_bits`.
+  """Draws attention dropout's mask [batch, heads, query, key] bool, True where an element is kept.
 
-  Heads 2 i and 2 i + 1 share the bits of pair i; the hash of (pair, query) and the word of a key give them.
+  Heads 2 i and 2 i + 1 share the bits of pair i: `pair_bits` of a hash of (pair, query) and a word of the
+  key.
   """
   of_query = counter_bits(
     _counter(shape[:-1], start=0, part=part, in_pairs=True), *_columns(words, shape[:-1])
@@ -105,7 +108,7 @@ def row_kept_of_heads(
 
 
 def _columns(words: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
-  """Both words of every row, each [batch, 1, ...] for a draw of `shape`."""
+  """Returns both words of every row, each [batch, 1, ...] for a draw of `shape`."""
   expand = (slice(None),) + (None,) * len(shape)
   return words[:, 0][expand], words[:, 1][expand]
 
@@ -113,7 +116,7 @@ def _columns(words: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.A
 def _counter(
   shape: tuple[int, ...], *, start: jax.Array | int, part: Part | None, in_pairs: bool = False
 ) -> jax.Array:
-  """The place of each element (`in_pairs`: each two of the first axis) in the draw, [1 or batch, *shape]."""
+  """Returns the index of each element in the draw, [1 or batch, *shape]; `in_pairs` halves the first axis."""
   whole = list(shape)
   if part is not None:
     whole[part.axis] = part.size
@@ -131,21 +134,21 @@ def _counter(
 
 
 def counter_bits(counter: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
-  """The counter hash: random uint32 bits of uint32 counters and the two uint32 words of a row key."""
+  """Hashes uint32 counters with the two uint32 words of a row key to random uint32 bits."""
   return _mix(_mix(counter ^ first) + second)
 
 
 def drop_below(rate: float) -> np.uint32:
-  """Elements whose bits are below it are dropped: a share `rate` of all."""
+  """Returns the bound below which bits are dropped: a share `rate` of all."""
   return np.uint32(round(rate * 2**32))
 
 
 def is_kept(counter: jax.Array, first: jax.Array, second: jax.Array, *, rate: float) -> jax.Array:
-  """What dropout of a `rate` leaves, bool: where `counter_bits` are not below `drop_below`, with less work.
+  """Returns dropout's mask, bool: whether `counter_bits` are at least `drop_below`, with less work.
 
-  The last step of the hash changes the lower half of the bits alone, to its exclusive or with the upper half.
-  The lower half counts only where the upper one is that of the limit, a constant. Turning the highest bit
-  over makes a comparison of signed numbers, which every processor has, out of that of unsigned ones.
+  The last step of the hash changes only the lower half of the bits, to its exclusive or with the upper half.
+  The lower half matters only if the upper half equals the limit's, a constant. Flipping the highest bit turns
+  the unsigned comparison into a signed one, which every processor has.
   """
   limit = int(drop_below(rate))
   bits = _mix_but_last(_mix(counter ^ first) + second)
@@ -154,35 +157,35 @@ def is_kept(counter: jax.Array, first: jax.Array, second: jax.Array, *, rate: fl
 
 
 def column_words(size: int) -> np.ndarray:
-  """[size] uint32, a word for each place of a last axis, the same in every draw."""
+  """Returns a fixed word for each index of a last axis, [size] uint32, the same in every draw."""
   return _mix(np.arange(1, size + 1, dtype=np.uint32) * np.uint32(0x9E3779B9))
 
 
 def half_mixed(bits: jax.Array) -> jax.Array:
-  """uint32 words so that the exclusive or of two is what the hash first does to that of the words."""
+  """Applies the hash's first step to words; it commutes with exclusive or."""
   return bits ^ (bits >> 16)
 
 
 def pair_bits(of_row: jax.Array, of_column: jax.Array | np.ndarray) -> jax.Array:
-  """Random int32 bits for two elements, for `pair_kept`, of a row's hash and a column's word, both uint32.
+  """Combines a row's hash and a column's word, both uint32, to random int32 bits for `pair_kept`.
 
-  What is random is the row's; the columns' words spread it, by half of the counter hash. For a kernel that
-  draws where it multiplies, all of the hash was more work than the products.
+  The row's hash is random; columns' words spread it by half of the counter hash. In kernels that draw while
+  they multiply, the whole hash was more work than the products.
   """
   return _mix_but_last(of_row ^ of_column).astype(jnp.int32)
 
 
 def pair_limit(rate: float) -> np.int32:
-  """What the bits of an element are not below where it is kept: a share `rate` of all, in steps of 2**-16."""
+  """Returns the bound at or above which `pair_kept` keeps an element; rates have steps of 2**-16."""
   return np.int32(min(round(rate * 2**16), 2**16 - 1) - 2**15) << 16
 
 
 def pair_kept(bits: jax.Array, half: jax.Array | int, *, rate: float) -> jax.Array:
-  """What dropout of a `rate` leaves, bool, of the first (`half` 0) or second (1) of two elements.
+  """Returns dropout's mask, bool, for the first (`half` 0) or second (1) of two elements.
 
-  Half as much hashing: 16 bits are enough to drop by. The first has the upper half of `pair_bits`, the second
-  the lower half after the hash's last step, its exclusive or with the upper one. What lies below the half
-  in a comparison does not count: the limit ends in 16 zeros.
+  16 bits are enough for a rate, so two elements share a hash. The first uses the upper half of `pair_bits`,
+  the second the lower half after the hash's last step, its exclusive or with the upper half. Bits below the
+  half do not change the comparison, because the limit ends in 16 zeros.
   """
   if isinstance(half, int):
     own = bits ^ (bits << 16) if half else bits
@@ -192,22 +195,22 @@ def pair_kept(bits: jax.Array, half: jax.Array | int, *, rate: float) -> jax.Arr
 
 
 def row_uniform(words: jax.Array, shape: tuple[int, ...], *, start: jax.Array | int = 0) -> jax.Array:
-  """[batch, *shape] float32, uniform in [0, 1) on a grid of 2**-24."""
+  """Draws [batch, *shape] float32, uniform in [0, 1) on a grid of 2**-24."""
   bits = row_bits(words, shape, start=start) >> 8
   return bits.astype(jnp.float32) * jnp.float32(2.0**-24)
 
 
 def row_integers(words: jax.Array, shape: tuple[int, ...], limit: jax.Array | int) -> jax.Array:
-  """[batch, *shape] int32, uniform in [0, limit); `limit` may be an array that broadcasts (0 gives 0).
+  """Draws [batch, *shape] int32, uniform in [0, limit); `limit` may be an array that broadcasts (0 gives 0).
 
-  The remainder of 32 random bits: for a limit below 2**16 no value is more likely by over 2**-16.
+  They are remainders of 32 random bits: for limits below 2**16, probabilities differ by at most 2**-16.
   """
   limit = jnp.maximum(jnp.asarray(limit), 1).astype(jnp.uint32)
   return (row_bits(words, shape) % limit).astype(jnp.int32)
 
 
 def row_gumbel(words: jax.Array, shape: tuple[int, ...], *, start: jax.Array | int = 0) -> jax.Array:
-  """[batch, *shape] float32 standard Gumbel noise.
+  """Draws [batch, *shape] float32 standard Gumbel noise.
 
   -log(E) with E = -log1p(-v) exponential: small E, the draws that win an argmax, keep full relative
   precision because v is small there (log(u) of a u near 1 would lose it).
@@ -219,11 +222,11 @@ def row_gumbel(words: jax.Array, shape: tuple[int, ...], *, start: jax.Array | i
 
 
 class _Draw(NamedTuple):
-  """What does not change from call to call of a program."""
+  """Static settings of a dropout."""
 
   rate: float
   of_heads: bool
-  whole: tuple[int, ...]  # axis and size of a `Part`, or nothing
+  whole: tuple[int, ...]  # axis and size of a `Part`, or ()
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
@@ -238,7 +241,7 @@ def _dropout_forward(x, words, positions, draw: _Draw):
   return _dropout(x, words, positions, draw), (words, positions)
 
 
-def _dropout_backward(draw: _Draw, drawn, cotangent: jax.Array):
+def _dropout_backward(draw: _Draw, drawn: tuple[jax.Array, jax.Array | None], cotangent: jax.Array):
   return _dropout(cotangent, *drawn, draw), None, None
 
 
@@ -250,9 +253,9 @@ def dropout(
 ) -> jax.Array:
   """Drops elements of x [batch, ...] with probability `rate` in [0, 1), scales the rest by 1 / (1 - rate).
 
-  `use` keeps this mask apart from the others of the row's key; without [batch] `row_keys` (evaluation) x is
-  left alone. An x that is a `part` of a larger array gets that part of its mask. The backward pass draws
-  the mask again. That of attention, [heads, query, key], is drawn as its kernels draw it.
+  `use` separates this mask from others with the same row key. Without `row_keys` [batch] (evaluation) x is
+  returned unchanged. If x is a `part` of a larger array it gets that part of the mask. The backward pass
+  redraws the mask. Attention's mask, [heads, query, key], is drawn as in its kernels.
   """
   if row_keys is None or rate == 0.0:
     return x

@@ -1,1 +1,1 @@
-"""Layer norms, alone and fused with a residual sum."""
+"""Layer norms, plain and fused with a residual sum."""

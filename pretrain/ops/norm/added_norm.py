@@ -1,4 +1,4 @@
-"""LayerNorm of a sum: a residual, and a branch that gets its bias and dropout first."""
+"""LayerNorm of the sum of a residual and a branch, with the branch's bias and dropout."""
 
 import functools
 from types import ModuleType
@@ -16,16 +16,16 @@ from pretrain.ops.norm import added_norm_tpu, added_norm_triton, layer_norm
 
 
 class Branch(NamedTuple):
-  """What is added to a residual."""
+  """A branch that is added to a residual."""
 
   product: jax.Array  # [batch, length, width] float
   bias: jax.Array | None  # [width] float, added to every product, rounded to its dtype; None: there is none
-  kept_rows: jax.Array | None  # [batch] bool, False where it is 0; None: nowhere
-  row_keys: jax.Array | None  # [batch] of its dropout; None: no dropout
+  kept_rows: jax.Array | None  # [batch] bool, False where the branch counts as 0; None: it never does
+  row_keys: jax.Array | None  # [batch] keys of its dropout; None: no dropout
 
 
 class Settings(NamedTuple):
-  """What does not change from call to call of a program."""
+  """Static settings of the operation."""
 
   rate: float  # of dropout
   use: row_random.Use
@@ -42,16 +42,16 @@ def added_norm(
   *,
   part: row_random.Part | None = None,
 ) -> jax.Array:
-  """layer_norm(x + dropout(product + bias of the branch)), [batch, length, width].
+  """Computes layer_norm(x + dropout(product + bias of the branch)), [batch, length, width].
 
-  Where rows are whole and nothing is left to the partitioner, one kernel has all gradients on TPUs, and on
-  NVIDIA GPUs another the value too.
+  With whole rows and nothing left to the partitioner, one kernel computes all gradients on TPUs; on NVIDIA
+  GPUs another one also computes the value.
 
   Args:
     x: [batch, length, width] float, like the branch's product.
     scale: [width] float32.
     bias: [width] float32, of the norm.
-    part: which part of longer rows these are, for the dropout; None: they are whole.
+    part: the part of longer rows that these are, for the dropout; None: whole rows.
   """
   kernels = {"tpu": added_norm_tpu, "gpu": added_norm_triton}.get(platform())
   is_whole = part is None and not automatic_axes() and branch.bias is not None
@@ -75,24 +75,25 @@ def added_to(
 def with_kernels(
   kernels: ModuleType, settings: Settings, x: jax.Array, branch: Branch, scale: jax.Array, bias: jax.Array
 ) -> jax.Array:
-  """`added_norm` of whole rows by the kernels of `added_norm_tpu` or `added_norm_triton`."""
+  """Computes `added_norm` of whole rows with the kernels of `added_norm_tpu` or `added_norm_triton`."""
   return _forward(kernels, settings, x, branch, scale, bias)[0]
 
 
 def _forward(
   kernels: ModuleType, settings: Settings, x: jax.Array, branch: Branch, scale: jax.Array, bias: jax.Array
 ) -> tuple[jax.Array, tuple]:
+  assert branch.bias is not None  # `added_norm` computes branches without one itself
   words, kept_rows = _of_rows(settings, len(x), branch.kept_rows, branch.row_keys)
   if kernels is added_norm_triton:
     vectors = jnp.stack([vector.astype(jnp.float32) for vector in (branch.bias, scale, bias)])
     arrays = x, branch.product, vectors, added_norm_triton.facts(words, kept_rows)
     normed, added = added_norm_triton.forward(*arrays, _rate(settings, words), settings.eps, settings.dtype)
-    # The norm's result too: else the kernel, and the product before it, would run again for the gradients.
-    # The small arrays, because making them again takes several kernels that do next to nothing.
+    # Without the norm's result the kernel, and the product before it, would run again for the gradients.
+    # The small arrays are kept because recomputing them takes several tiny kernels.
     normed, added, *fixed = (keep(array) for array in (normed, added, *arrays[2:]))
   else:
     added = added_to(x, branch, settings)
-    # Its moments are marked to be kept: products whose gradients read the norm's result compute it again.
+    # Only its moments are kept: products whose gradients read the norm's result recompute it.
     normed, _ = layer_norm.forward(added, scale, bias, settings.eps, settings.dtype)
     fixed = scale, words, kept_rows
   return normed, (added, tuple(fixed), words, jnp.zeros((), branch.bias.dtype))
@@ -112,9 +113,10 @@ def _rate(settings: Settings, words: jax.Array | None) -> float:
 def _of_rows(
   settings: Settings, number: int, kept_rows: jax.Array | None, row_keys: jax.Array | None
 ) -> tuple:
-  """What the kernels know of rows: the words of their dropout or None, and whether a branch is added."""
-  has_dropout = row_keys is not None and settings.rate
-  words = row_random.key_words(row_random.fold(row_keys, settings.use)) if has_dropout else None
+  """Returns the kernels' facts about rows: words of their dropout or None, and whether a branch is added."""
+  words = None
+  if row_keys is not None and settings.rate:
+    words = row_random.key_words(row_random.fold(row_keys, settings.use))
   return words, jnp.ones(number, jnp.bool_) if kept_rows is None else kept_rows
 
 

@@ -1,7 +1,7 @@
-"""Pallas kernel for TPUs: in one pass over memory all gradients of what `added_norm` computes.
+"""A Pallas kernel for TPUs that computes all gradients of `added_norm` in one pass over memory.
 
-As XLA's fusions these are four passes over arrays [rows, length, width], and every product that reads the
-gradient before dropout draws the mask again.
+XLA's fusions make four passes over arrays [rows, length, width], and every product that reads the gradient
+before dropout redraws the mask.
 """
 
 import functools
@@ -17,13 +17,13 @@ from pretrain.ops.attention.attention import platform
 from pretrain.ops.draws import row_random
 
 _LANES = 128
-_SUBLANES = 8  # of a float32 register: sums over tokens are left in so many parts
-_AT_ONCE = 16  # tokens that registers can hold; memory has bfloat16 in pairs of 8
+_SUBLANES = 8  # of a float32 register; sums over tokens keep so many parts
+_AT_ONCE = 16  # tokens that fit the registers; bfloat16 is stored in pairs of 8
 _BLOCK = 512  # tokens of a grid step, of one row or of several short ones, of a width up to 1,024
 
 
 class Sizes(NamedTuple):
-  """What a kernel is compiled for."""
+  """The sizes that a kernel is compiled for."""
 
   rows: int
   length: int
@@ -33,7 +33,7 @@ class Sizes(NamedTuple):
 
   @property
   def tokens(self) -> int:
-    """Tokens of a row that a grid step has."""
+    """Tokens of a row in a grid step."""
     return min(self._block, -(-self.length // _AT_ONCE) * _AT_ONCE)
 
   @property
@@ -47,7 +47,7 @@ class Sizes(NamedTuple):
 
 
 def takes(width: int) -> bool:
-  """Whether the kernel takes vectors of a width: whole registers, in blocks that fit VMEM."""
+  """Returns whether the kernel supports this width: whole registers, in blocks that fit VMEM."""
   return width % _LANES == 0 and width <= 8_192
 
 
@@ -59,8 +59,8 @@ def gradients(
   kept_rows: jax.Array,
   dropout_rate: float,
   eps: float,
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
-  """Gradients of the norm's input, of the branch in it, of the branch's bias, of the norm's scale and bias.
+) -> tuple[jax.Array, ...]:
+  """Returns gradients of the norm's input, the branch, the branch's bias, the norm's scale and its bias.
 
   On CPUs the kernel is interpreted, for tests.
 
@@ -71,7 +71,7 @@ def gradients(
     words: [rows, 2] uint32 of `row_random.key_words`; None: no dropout.
     kept_rows: [rows] bool, False where a row's branch was not added.
   """
-  sizes = Sizes(*x.shape, 0.0 if words is None else dropout_rate, eps)
+  sizes = Sizes(*x.shape, dropout_rate=0.0 if words is None else dropout_rate, eps=eps)
   grid = (sizes.rows // sizes.at_once, pl.cdiv(sizes.length, sizes.tokens))
   block = pl.BlockSpec((sizes.at_once, sizes.tokens, sizes.width), lambda rows, tile: (rows, tile, 0))
   scalars = pl.BlockSpec(memory_space=pltpu.SMEM)
@@ -106,7 +106,7 @@ def gradients(
 
 
 def _vmem_bytes(sizes: Sizes, dtype: jnp.dtype) -> int:
-  """A bound of the VMEM that the kernel asks for: blocks of four arrays twice, and what registers lack."""
+  """Returns an upper bound of the kernel's VMEM: blocks of four arrays twice, and spilled registers."""
   return (8 << 20) + 8 * sizes.at_once * sizes.tokens * sizes.width * jnp.dtype(dtype).itemsize
 
 
@@ -121,8 +121,8 @@ def _kernel(sizes: Sizes, words, factors, x, given, scale, d_x, sums, *d_branch)
     row = rows * sizes.at_once + at
     for start in range(0, sizes.tokens, _AT_ONCE):
       tokens, first = (at, slice(start, start + _AT_ONCE)), tile * sizes.tokens + start
-      own = [_real(sizes, array[tokens], first) for array in (x, given)]
-      d_norm, *summands = _differentiate(sizes, *own, scale[...])
+      own, of_norm = (_real(sizes, array[tokens], first) for array in (x, given))
+      d_norm, *summands = _differentiate(sizes, own, of_norm, scale[...])
       d_x[tokens] = d_norm.astype(d_x.dtype)
       dropped = d_norm * factors[row, 0]
       if d_branch:
@@ -135,7 +135,7 @@ def _kernel(sizes: Sizes, words, factors, x, given, scale, d_x, sums, *d_branch)
 
 
 def _real(sizes: Sizes, tokens: jax.Array, first) -> jax.Array:
-  """Tokens of a row from `first` on in float32; 0 behind its end, where memory holds anything."""
+  """Returns tokens of a row from `first` on in float32; 0 beyond its end, where memory is undefined."""
   tokens = tokens.astype(jnp.float32)
   if sizes.length % sizes.tokens == 0:
     return tokens
@@ -144,7 +144,7 @@ def _real(sizes: Sizes, tokens: jax.Array, first) -> jax.Array:
 
 
 def _differentiate(sizes: Sizes, x: jax.Array, given: jax.Array, scale: jax.Array) -> tuple:
-  """The gradient of the norm's input, and what adds up to those of scale and bias, [tokens, width]."""
+  """Returns the gradient of the norm's input, and the summands of scale's and bias's, [tokens, width]."""
 
   def mean(of: jax.Array) -> jax.Array:
     return jnp.sum(of, axis=1, keepdims=True) * (1.0 / sizes.width)
@@ -158,7 +158,7 @@ def _differentiate(sizes: Sizes, x: jax.Array, given: jax.Array, scale: jax.Arra
 
 
 def _kept(sizes: Sizes, first, words: list) -> jax.Array:
-  """[tokens, width] bool, what dropout left of the branch: the draw of `row_random.row_kept`."""
+  """Draws the branch's dropout mask, [tokens, width] bool, as `row_random.row_kept`."""
   shape = (_AT_ONCE, sizes.width)
   token = first + jax.lax.broadcasted_iota(jnp.int32, shape, 0)
   counter = token * sizes.width + jax.lax.broadcasted_iota(jnp.int32, shape, 1)

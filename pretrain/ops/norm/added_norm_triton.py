@@ -1,6 +1,6 @@
-"""The norm of a sum on NVIDIA GPUs: the arrays of `added_norm_triton_kernels`, as one device has them.
+"""The norm of a sum on NVIDIA GPUs: prepares arrays for `added_norm_triton_kernels`.
 
-XLA has two passes over arrays of tokens forward, and seven backward, of which some write float32.
+XLA makes two passes over arrays of tokens forward and seven backward, some of which write float32.
 """
 
 import jax
@@ -10,19 +10,19 @@ from pretrain.ops import triton_call
 from pretrain.ops.draws import row_random
 from pretrain.ops.triton_call import Launch
 
-# The fastest of those that were tried on an H200 with a width of 768.
+# The fastest of several values on an H200 with a width of 768.
 _LANES = 1_024  # of a warp
 _BLOCK = 1  # tokens of a program at once
 _PROGRAMS = 1_056  # of the backward kernel: eight for each of an H100's 132 multiprocessors
 
 
 def takes(width: int) -> bool:
-  """Whether there are kernels, and vectors of this width fit the registers of a program."""
+  """Returns whether the kernels are installed and support this width: a program's registers must fit it."""
   return width <= 8_192 and triton_call.is_installed()
 
 
 def facts(words: jax.Array | None, kept_rows: jax.Array) -> jax.Array:
-  """[rows, 3] int32, what the kernels read of each row.
+  """Packs the kernels' facts about rows, [rows, 3] int32.
 
   Args:
     words: [rows, 2] uint32 of `row_random.key_words`; None: no dropout.
@@ -42,7 +42,7 @@ def forward(
   eps: float,
   dtype: jnp.dtype,
 ) -> tuple[jax.Array, jax.Array]:
-  """The norm of x + dropout(product + bias of the branch), in `dtype`, and the sum, in x's.
+  """Returns the norm of x + dropout(product + bias of the branch), in `dtype`, and the sum, in x's dtype.
 
   Args:
     x: [rows, length, width] float, like `product`.
@@ -53,9 +53,9 @@ def forward(
   arrays = x, product, vectors, facts
   results = jax.ShapeDtypeStruct(x.shape, dtype), jax.ShapeDtypeStruct(x.shape, x.dtype)
   launch = Launch(-(-constants["tokens"] // _BLOCK), max(1, constants["lanes"] // _LANES))
-  return tuple(
-    triton_call.call("norm.added_norm_triton_kernels.norm_forward", arrays, results, launch, constants)
-  )
+  kernel = "norm.added_norm_triton_kernels.norm_forward"
+  normed, added = triton_call.call(kernel, arrays, results, launch, constants)
+  return normed, added
 
 
 def gradients(
@@ -65,13 +65,13 @@ def gradients(
   facts: jax.Array,
   dropout_rate: float,
   eps: float,
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
-  """Gradients of the norm's input, of the branch in it, of the branch's bias, of the norm's scale and bias.
+) -> tuple[jax.Array, ...]:
+  """Returns gradients of the norm's input, the branch, the branch's bias, the norm's scale and its bias.
 
   Args:
     added: [rows, length, width] float, the sum that was normalised.
     given: the gradient of the norm's result, like `added`.
-    vectors: as `forward` has them, like `facts`.
+    vectors, facts: as in `forward`.
   """
   constants = _constants(added.shape, dropout_rate, eps)
   constants["programs"] = programs = min(_PROGRAMS, -(-constants["tokens"] // _BLOCK))

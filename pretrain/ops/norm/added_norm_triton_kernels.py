@@ -1,9 +1,9 @@
-"""Triton kernels for NVIDIA GPUs: a residual and a branch to the norm of their sum, and all gradients of it.
+"""Triton kernels for NVIDIA GPUs: the norm of the sum of a residual and a branch, and all of its gradients.
 
-A program holds some tokens, each a vector of `width` numbers in `lanes` places. Both kernels read or write
-each array of tokens, [tokens, width], once. Of each row they read, [rows, 3] int32 `facts`: both words of
-the dropout's key, and whether its branch is added (else it is 0). `vectors` is [3, width] float32: the
-branch's bias, the norm's scale and its bias.
+A program holds some tokens, each a vector of `width` numbers in `lanes` positions. Both kernels read or write
+each array of tokens, [tokens, width], once. `facts` are [rows, 3] int32: both words of a row's dropout key,
+and whether its branch is added (else it counts as 0). `vectors` are [3, width] float32: the branch's bias,
+the norm's scale and its bias.
 """
 
 import triton
@@ -14,7 +14,7 @@ from pretrain.ops.draws.row_random_triton import kept
 
 @triton.jit
 def _kept(facts, token, lane, length: tl.constexpr, width: tl.constexpr, limit: tl.constexpr):
-  """Where a branch is added, [tokens, lanes] bool: `row_random.row_kept` of rows that have one."""
+  """Returns where a branch is added, [tokens, lanes] bool: `row_random.row_kept` for rows that have one."""
   facts += 3 * (token // length)
   is_added = (tl.load(facts + 2) != 0)[:, None] & (lane >= 0)[None, :]
   if limit == 0:
@@ -47,7 +47,7 @@ def norm_forward(
   limit: tl.constexpr,  # `row_random.drop_below`, 0: no dropout
   keeps: tl.constexpr,  # 1 - the rate of dropout
 ):
-  """The norm of x + dropout(product + bias of the branch), and the sum."""
+  """Writes the norm of x + dropout(product + bias of the branch), and the sum."""
   token, lane = tl.program_id(0) * block + tl.arange(0, block), tl.arange(0, lanes)
   real = (token < tokens)[:, None] & (lane < width)[None, :]
   places = token.to(tl.int64)[:, None] * width + lane[None, :]
@@ -84,7 +84,7 @@ def norm_backward(
   keeps: tl.constexpr,
   programs: tl.constexpr,
 ):
-  """The gradients of x and the product, and each program's part of those of the vectors."""
+  """Writes the gradients of x and the product, and each program's part of the vectors' gradients."""
   lane = tl.arange(0, lanes)
   scale = _vector(vectors + width, lane, width)
   d_branch_bias = tl.zeros([block, lanes], tl.float32)

@@ -1,4 +1,4 @@
-"""LayerNorm; on TPUs with its gradient by formula, which reads the input and two numbers a vector."""
+"""LayerNorm; on TPUs its gradient is by formula and reads the input and two numbers for each vector."""
 
 import functools
 
@@ -11,11 +11,11 @@ from pretrain.ops.kept import keep
 
 
 def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array, eps: float, dtype: jnp.dtype) -> jax.Array:
-  """(x - mean) / sqrt(variance + eps) * scale + bias over the last axis, in `dtype`; x is [..., width] float.
+  """Computes (x - mean) / sqrt(variance + eps) * scale + bias over the last axis, in `dtype`.
 
-  `scale` and `bias` are [width] float32. Statistics are float32; the variance is that of x less its mean, in
-  two passes as torch computes it. On TPUs the gradient is by formula, and bfloat16 is read once for both
-  moments; a CPU is faster with the gradient that JAX finds.
+  x is [..., width] float; `scale` and `bias` are [width] float32. Statistics are float32; the variance is
+  computed from x - mean, in two passes as in torch. On TPUs the gradient is by formula, and bfloat16 is read
+  once for both moments. On CPUs JAX's own gradient is faster.
   """
   on = platform()
   if on == "gpu":
@@ -34,17 +34,17 @@ def rms_norm(x: jax.Array, scale: jax.Array, eps: float, dtype: jnp.dtype) -> ja
 
 
 def row_major(x: jax.Array) -> jax.Array:
-  """x, whose last axis lies together in memory, like its gradient's.
+  """Returns x in row-major layout, also for its gradient.
 
-  XLA had laid [rows, length, width] out with the rows together on an H200: what read the norms of a masked LM
-  copied them into another order first, and took a third of the step.
+  On an H200 XLA stored [rows, length, width] with rows innermost; readers of masked LM's norms then copied
+  them into another order, in a third of the step's time.
   """
   return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
 
 def _plain(x: jax.Array, scale: jax.Array, bias: jax.Array, eps: float, dtype: jnp.dtype) -> jax.Array:
   wide = x.astype(jnp.float32)
-  # [...], not [..., 1]: on a TPU an array with a short last axis is a padded one.
+  # [...], not [..., 1], because TPUs pad a short last axis.
   centred = wide - jnp.mean(wide, axis=-1)[..., None]
   inverse = jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1) + eps)
   return (centred * (inverse[..., None] * scale) + bias).astype(dtype)
@@ -52,12 +52,12 @@ def _plain(x: jax.Array, scale: jax.Array, bias: jax.Array, eps: float, dtype: j
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
 def by_formula(x: jax.Array, scale: jax.Array, bias: jax.Array, eps: float, dtype: jnp.dtype) -> jax.Array:
-  """`layer_norm`, with mean and deviation of each vector kept for the backward pass."""
+  """Computes `layer_norm`, storing mean and deviation of each vector for the backward pass."""
   return forward(x, scale, bias, eps, dtype)[0]
 
 
 def forward(x: jax.Array, scale: jax.Array, bias: jax.Array, eps: float, dtype: jnp.dtype) -> tuple:
-  """`layer_norm`, and what the backward pass wants; mean and deviation are marked to be kept."""
+  """Computes `layer_norm` and the backward pass' inputs; mean and deviation are marked to be kept."""
   wide = x.astype(jnp.float32)
   mean = keep(jnp.mean(wide, axis=-1))
   centred = wide - mean[..., None]
@@ -79,7 +79,7 @@ def _backward(eps: float, dtype: jnp.dtype, saved: tuple, d_output: jax.Array) -
   of_mean = jnp.mean(d_normed, axis=-1, keepdims=True)
   of_inverse = jnp.mean(d_normed * normed, axis=-1, keepdims=True)
   d_x = inverse * (d_normed - of_mean - normed * of_inverse)
-  # Written once: XLA computed it again in the product that adds to it, which so took 2.6 times as long.
+  # The barrier stops XLA from recomputing it in the product that adds to it, which took 2.6 times as long.
   d_x = jax.lax.optimization_barrier(d_x.astype(x.dtype))
   rows = tuple(range(x.ndim - 1))
   return d_x, jnp.sum(d_output * normed, axis=rows), jnp.sum(d_output, axis=rows)

@@ -1,6 +1,7 @@
-"""Rows of a table, looked up; on NVIDIA GPUs their gradient adds up in the same order each time.
+"""Looks up rows of a table; on NVIDIA GPUs the gradient is summed in a fixed order.
 
-JAX's own gradient is a scatter, and where rows are read several times GPUs add up by atomics, in any order.
+JAX's own gradient is a scatter, which GPUs sum with atomics, in varying order, if a row is read several
+times.
 """
 
 import functools
@@ -15,10 +16,10 @@ from pretrain.ops.vocab import lookup_triton
 
 
 def lookup(table: jax.Array, ids: jax.Array, *, fixed: int) -> tuple[jax.Array, jax.Array]:
-  """The rows [batch, length, width] of ids [batch, length] int32, and the table for who else reads it.
+  """Returns rows [batch, length, width] for ids [batch, length] int32, and the table for its other readers.
 
-  Row `fixed` gets no gradient from the lookup. By the kernels the lookup's gradient is added to that of the
-  table that this gives, in its memory.
+  Row `fixed` gets no gradient from the lookup. The kernels add the lookup's gradient to that of the returned
+  table, in place.
   """
   if takes_triton():
     return with_kernels(fixed, table, ids)
@@ -27,13 +28,13 @@ def lookup(table: jax.Array, ids: jax.Array, *, fixed: int) -> tuple[jax.Array, 
 
 
 def added(table: jax.Array, ids: jax.Array, rows: jax.Array) -> jax.Array:
-  """`table.at[ids].add(rows)` of a table [height, width], ids [...] int32 and rows [..., width]."""
+  """Computes `table.at[ids].add(rows)` for a table [height, width], ids [...] int32 and rows [..., width]."""
   return lookup_triton.added(table, ids, rows) if takes_triton() else table.at[ids].add(rows)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def with_kernels(fixed: int, table: jax.Array, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """`lookup` with the gradient of `lookup_triton`."""
+  """Computes `lookup` with the gradient of `lookup_triton`."""
   del fixed
   return table[ids], table
 
@@ -51,7 +52,7 @@ with_kernels.defvjp(_forward, _backward)
 
 
 def of_few_rows(table: jax.Array, ids: np.ndarray) -> jax.Array:
-  """`table[ids]`; for the gradient, GPUs compare all ids with each of the table's few rows."""
+  """Returns `table[ids]`; its gradient on GPUs compares all ids with each of the table's few rows."""
   if platform() != "gpu":
     return table[ids]
 

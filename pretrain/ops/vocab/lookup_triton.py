@@ -1,4 +1,4 @@
-"""The gradient of a table's lookup on NVIDIA GPUs, by the kernels of `lookup_triton_kernels`."""
+"""The gradient of a table's lookup on NVIDIA GPUs, with the kernels of `lookup_triton_kernels`."""
 
 import jax
 import jax.numpy as jnp
@@ -8,18 +8,18 @@ from pretrain.ops.triton_call import Launch
 
 # Not measured yet. [MASK] is a seventh of a batch's tokens and a common word a twentieth; most rows of the
 # table have no token, and most others one or two.
-_BLOCK = 16  # rows of the shortest run that has programs of its own
+_BLOCK = 16  # runs of at least so many rows have their own programs
 _FEW = 128, 4  # lanes and warps of a program
 _MANY = 64, 4
 _AT_ONCE = 128  # rows of a long run
 
 
 def added(table: jax.Array, ids: jax.Array, rows: jax.Array) -> jax.Array:
-  """`table.at[ids].add(rows)`, summed up in float32 and in the order of the rows.
+  """Computes `table.at[ids].add(rows)`, summed in float32 and in the order of the rows.
 
   Args:
     table: [height, width] float.
-    ids: [...] int; rows of those beyond the table are left out.
+    ids: [...] int; ids beyond the table are ignored.
     rows: [..., width] float.
   """
   height, width = table.shape

@@ -1,14 +1,14 @@
-"""Triton kernels for NVIDIA GPUs: rows added to those rows of a table that they belong to, in a fixed order.
+"""Triton kernels for NVIDIA GPUs that add rows to rows of a table, in a fixed order.
 
-The rows come sorted, as numbers, by their row of the table. Those of one row of the table are a run: it adds
-up in float32, and then the row of the table changes once. `of_few` adds the runs of less than `block` rows,
-`of_many` the others, in each of which lies a mark, a place that `block` divides.
+The rows are sorted, as numbers, by their row of the table. All rows for one row of the table are a run, which
+is summed in float32 and then added once. `of_few` adds runs of less than `block` rows, `of_many` longer ones;
+each of those contains a mark, an index that `block` divides.
 
 Both read and write:
-  ids: [number] int32, ascending: rows of the table; those it does not have are left out.
-  order: [number] int32, which of `rows` each belongs to.
+  ids: [number] int32, ascending rows of the table; ids beyond the table are ignored.
+  order: [number] int32, the index in `rows` for each id.
   rows: [number, width] float.
-  table, result: [height, width] float, one array.
+  table, result: [height, width] float, in the same memory.
 """
 
 import triton
@@ -17,7 +17,7 @@ import triton.language as tl
 
 @triton.jit
 def _ids(ids, places, number):
-  """The ids at these places, -1 where there is none."""
+  """Reads the ids at these indices; -1 out of range."""
   return tl.load(ids + places, mask=(places >= 0) & (places < number), other=-1)
 
 
@@ -34,14 +34,14 @@ def of_few(
   lanes: tl.constexpr,  # of a program, a power of two
   block: tl.constexpr,  # places of a program
 ):
-  """Adds the runs that begin at the places of a program and have fewer rows than it has places."""
+  """Adds the runs that begin in a program's block and are shorter than the block."""
   columns: tl.constexpr = (width + lanes - 1) // lanes
-  # Programs side by side have the same places: together they read whole rows.
+  # Neighbouring programs have the same indices, so that together they read whole rows.
   places = tl.program_id(0) // columns * block + tl.arange(0, block)
   lane = tl.program_id(0) % columns * lanes + tl.arange(0, lanes)
   row = _ids(ids, places, number)
   followers = _ids(ids, places[:, None] + tl.arange(0, block)[None, :], number)
-  sizes = tl.sum((followers == row[:, None]).to(tl.int32), 1)  # block: so many or more
+  sizes = tl.sum((followers == row[:, None]).to(tl.int32), 1)  # `block` means at least so many
   is_run = (row != _ids(ids, places - 1, number)) & (row >= 0) & (row < height) & (sizes < block)
   sums = tl.zeros([block, lanes], tl.float32)
   for step in range(tl.max(tl.where(is_run, sizes, 0), 0)):
@@ -69,13 +69,13 @@ def of_many(
   block: tl.constexpr,
   at_once: tl.constexpr,  # rows of a program
 ):
-  """Adds the run of `block` rows or more at the mark of a program, if no mark before is in it."""
+  """Adds a run of at least `block` rows at a program's mark, if the run has no earlier mark."""
   columns: tl.constexpr = (width + lanes - 1) // lanes
   mark = tl.program_id(0) // columns * block
   lane = tl.program_id(0) % columns * lanes + tl.arange(0, lanes)
   row = _ids(ids, mark, number)
   before = _ids(ids, mark - tl.arange(0, block), number)
-  first = mark + 1 - tl.sum((before == row).to(tl.int32), 0)  # unless a program before has it
+  first = mark + 1 - tl.sum((before == row).to(tl.int32), 0)  # unless an earlier program adds it
   is_run = (row != _ids(ids, mark - block, number)) & (row == _ids(ids, first + block - 1, number))
   if is_run & (row >= 0) & (row < height):
     sums = tl.zeros([lanes], tl.float32)

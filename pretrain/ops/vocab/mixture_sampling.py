@@ -1,16 +1,16 @@
-"""AMOS's way from several generator heads to one sampled token, with its three special gradients.
+"""AMOS's sampling of one token from several generator heads, with its three special gradients.
 
 Forward: mixed logits = sum_k weight_k * logits_k, one hard token by Gumbel-max, its embedding.
 Backward of the embedding (AMOS section 3, equations 5-7; official AMOS_Model.forward):
-  * to the token table: that of an ordinary look-up, not reversed;
-  * to the sampled one-hot: `multiplier` times, then through softmax((logits + noise) / temperature)
+  * to the token table: that of an ordinary lookup, not reversed;
+  * to the sampled one-hot: times `multiplier`, then through softmax((logits + noise) / temperature)
     (straight-through) to the mixed logits, and from there to the mixture weights;
-  * to the heads' logits: none, or `adv_mlm_multiplier` times the same gradient ("+ adv. MLM").
-The one-hot and its gradient never exist for more than a chunk of positions.
+  * to the heads' logits: none, or the same gradient times `adv_mlm_multiplier` ("+ adv. MLM").
+The one-hot and its gradient exist only for one chunk of positions at a time.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,16 +22,16 @@ from pretrain.ops.vocab.vocab_cross_entropy import top_ids, vocab_logits, vocab_
 
 
 class MixtureSettings(NamedTuple):
-  """Static numbers of the operation."""
+  """Static settings of the operation."""
 
   temperature: float  # of the Gumbel softmax
-  multiplier: float  # of the gradient to the one-hot; -1 reverses it
-  adv_mlm_multiplier: float  # of that gradient on its way into the heads' logits; 0 stops it
+  multiplier: float  # for the gradient to the one-hot; -1 reverses it
+  adv_mlm_multiplier: float  # for that gradient into the heads' logits; 0 stops it
   chunk: int  # positions of a row whose vocabulary arrays may exist at once
 
 
 class Noise(NamedTuple):
-  """Where the Gumbel noise comes from: the rows' keys, or given values."""
+  """The source of Gumbel noise: the rows' keys, or given values."""
 
   words: jax.Array  # [batch, 2] uint32
   values: jax.Array | None = None  # [batch, positions, vocab] float32, used instead when given
@@ -52,7 +52,7 @@ def _chunk_noise(noise: Noise, start: jax.Array, size: int, vocab_size: int) -> 
 def mixed_logits(
   weights: jax.Array, transformed: jax.Array, table: jax.Array, biases: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  """Mixed logits, [batch, positions, vocab] float32, and the [batch, positions, embed] they come from.
+  """Returns mixed logits, [batch, positions, vocab] float32, and mixed vectors [batch, positions, embed].
 
   sum_k w_k (t_k E^T + c_k) = (sum_k w_k t_k) E^T + c, for weights w [batch, positions, heads] float32,
   transformed t [heads, batch, positions, embed], table E [vocab, embed] and biases c [heads or 1, vocab].
@@ -63,9 +63,9 @@ def mixed_logits(
 
 
 def relaxed_sample(scores: jax.Array, *, temperature: float) -> tuple[jax.Array, jax.Array]:
-  """The Gumbel softmax of scores = logits + noise, the one-hot's stand-in backward, in two factors.
+  """Returns the Gumbel softmax of scores = logits + noise in two factors, for the backward pass.
 
-  scores are [..., vocab] float32. The softmax is the first result, of their shape, over the second, [..., 1].
+  `scores` are [..., vocab] float32. The softmax is the first result, [..., vocab], over the second, [..., 1].
   """
   scores = scores / temperature
   parts = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
@@ -75,13 +75,13 @@ def relaxed_sample(scores: jax.Array, *, temperature: float) -> tuple[jax.Array,
 def _logits_gradient(
   scores: jax.Array, d_onehot: jax.Array, biases: jax.Array, *, temperature: float
 ) -> tuple[jax.Array, jax.Array]:
-  """From the gradient of `relaxed_sample` to those of its scores and of the biases' shares in them.
+  """Returns gradients of the scores and of the biases' shares from that of `relaxed_sample`.
 
   scores and d_onehot are [batch, positions, vocab] float32, biases [heads or 1, vocab]; gives the gradients
   [batch, positions, vocab] and [batch, positions, heads or 1], float32.
   """
   parts, total = relaxed_sample(scores, temperature=temperature)
-  # No sum over the vocabulary waits for another one, so that a compiler finds all of them in one reading.
+  # No sum over the vocabulary depends on another, so that a compiler computes all in one pass.
   weighed = parts * d_onehot
   mean = jnp.sum(weighed, axis=-1, keepdims=True) / total
   over_biases = functools.partial(jnp.einsum, "kv,bmv->bmk", biases.astype(jnp.float32))
@@ -89,8 +89,8 @@ def _logits_gradient(
   return d_scores, (over_biases(weighed) - mean * over_biases(parts)) / (total * temperature)
 
 
-def _over_chunks(function, size: int, chunk: int, carry):
-  """Folds `function(carry, start, width)` over chunks; a last short chunk is a second call."""
+def _over_chunks(function, size: int, chunk: int, carry) -> tuple[Any, Any]:
+  """Scans `function(carry, start, width)` over chunks; a shorter last chunk is a second call."""
   whole = size // chunk
   outputs = []
   if whole:
@@ -120,7 +120,7 @@ def sample_from_mixture(
   noise: Noise,
   settings: MixtureSettings,
 ) -> tuple[jax.Array, jax.Array]:
-  """Draws one token per position from the mixed logits and looks its embedding up.
+  """Draws one token per position from the mixed logits and returns it with its embedding.
 
   Args:
     weights: [batch, positions, heads] float32, mixture weights.
@@ -155,8 +155,8 @@ def _backward(settings: MixtureSettings, residuals, cotangents):
   weights, transformed, table, biases, noise, ids = residuals
   cotangent = cotangents[1]
   if platform() == "tpu":
-    # The scores wait for the cotangent: where one chunk has all positions, the compiler would recognise the
-    # draw's, and keep them through both passes of the encoder.
+    # Makes the scores depend on the cotangent. Otherwise, with a single chunk, the compiler would reuse the
+    # forward pass' scores and keep them through both passes of the encoder.
     weights, transformed, cotangent = jax.lax.optimization_barrier((weights, transformed, cotangent))
   adversarial_mlm = settings.adv_mlm_multiplier != 0.0
 

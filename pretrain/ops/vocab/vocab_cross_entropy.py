@@ -1,7 +1,7 @@
-"""Log-probabilities over the vocabulary at gathered positions, without keeping the logits.
+"""Log-probabilities over the vocabulary at gathered positions, without storing the logits.
 
-At most `chunk` positions of each row have logits at any time; with more than one chunk the backward
-pass computes them again. [batch, length, vocab] never exists.
+At most `chunk` positions of each row have logits at any time; with more than one chunk the backward pass
+recomputes them. [batch, length, vocab] never exists.
 """
 
 import functools
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 
 class VocabScores(NamedTuple):
-  """What the heads need of a softmax over the vocabulary."""
+  """Results of a softmax over the vocabulary that heads need."""
 
   log_probs: jax.Array  # [batch, positions, targets] float32, nats; differentiable
   top_ids: jax.Array  # [batch, positions] int32, the most probable token
@@ -20,7 +20,7 @@ class VocabScores(NamedTuple):
 
 
 def vocab_logits(x: jax.Array, table: jax.Array, bias: jax.Array) -> jax.Array:
-  """Scores of every token, x . table^T + bias: [..., vocab] float32.
+  """Computes the scores of every token, x . table^T + bias: [..., vocab] float32.
 
   x is [..., embed], table [vocab, embed], bias [vocab] or [..., vocab]; the products run in x's dtype.
   """
@@ -28,16 +28,16 @@ def vocab_logits(x: jax.Array, table: jax.Array, bias: jax.Array) -> jax.Array:
 
 
 def vocab_products(x: jax.Array, table: jax.Array) -> jax.Array:
-  """x . table^T, [..., vocab] float32, of x [..., embed] and table [vocab, embed], in x's dtype."""
+  """Computes x . table^T in x's dtype, [..., vocab] float32, for x [..., embed] and table [vocab, embed]."""
   return jnp.einsum("...d,vd->...v", x, table.astype(x.dtype), preferred_element_type=jnp.float32)
 
 
 def top_ids(scores: jax.Array) -> jax.Array:
-  """Which token has the largest score, the first of equals: [...] int32 from [..., vocab] float.
+  """Returns the token with the largest score, the first of equal ones: [...] int32 from [..., vocab] float.
 
-  It is argmax in two plain reductions, where XLA's own one of pairs takes five times as long on a CPU. Ids
-  are compared as float32, exact below 2^24 of them, because the TPU compiler joins reductions of one dtype,
-  which saves one reading of the scores. Scores with a NaN give the last token.
+  It is argmax as two plain reductions, because XLA's argmax of pairs takes five times as long on a CPU. Ids
+  are compared as float32, exact below 2^24, because the TPU compiler joins reductions of one dtype, which
+  saves one pass over the scores. Scores with a NaN give the last token.
   """
   last = scores.shape[-1] - 1
   is_top = scores == jnp.max(scores, axis=-1, keepdims=True)
@@ -77,7 +77,7 @@ def over_position_chunks(function, *arrays: jax.Array, chunk: int):
   """Applies `function` to chunks of positions one after another, recomputing in the backward pass.
 
   `function` takes arrays [batch, <= chunk, ...], parts of `arrays` [batch, positions, ...] padded with zeros,
-  and returns a pytree of such arrays, which come back joined to all positions.
+  and returns a pytree of such arrays; the result has them joined over all positions.
   """
   num_positions = arrays[0].shape[1]
   num_chunks = -(-num_positions // chunk)

@@ -1,8 +1,8 @@
-"""A loss of log-probabilities over the vocabulary whose gradient is computed with it, in one pass.
+"""A loss of log-probabilities over the vocabulary whose gradient is computed in the same pass.
 
-`vocab_cross_entropy.vocab_scores` is the definition. Here a chunk of rows has logits once: loss, gradient and
-metrics are read from them before the next chunk, so that nothing over the vocabulary is kept for the
-backward pass or computed again, and rows that do not count are left out.
+`vocab_cross_entropy.vocab_scores` is the definition. Here each chunk of rows has logits once: loss, gradient
+and metrics are computed before the next chunk. So nothing over the vocabulary is stored for the backward pass
+or recomputed, and unused rows are skipped.
 """
 
 import functools
@@ -18,7 +18,7 @@ from pretrain.ops.vocab.vocab_cross_entropy import VocabScores, top_ids, vocab_l
 
 
 class Inputs(NamedTuple):
-  """What the loss reads of every position, [batch, positions, ...], beside the log-probabilities."""
+  """Further inputs of the loss at every position, [batch, positions, ...]."""
 
   floats: tuple[jax.Array, ...] = ()  # get gradients
   fixed: tuple[jax.Array, ...] = ()  # get none
@@ -36,14 +36,16 @@ class _Rows(NamedTuple):
 
 
 class _Outputs(NamedTuple):
-  """What a chunk gives for each of its rows."""
+  """Outputs of a chunk for each of its rows."""
 
   scores: VocabScores
   d_x: jax.Array  # float32
   d_floats: tuple[jax.Array, ...]
 
 
-Sums = tuple[jax.Array, ...]  # float32 gradients of table and bias, or one array with the bias behind it
+Sums = tuple[
+  jax.Array, ...
+]  # float32 gradients of table and bias, or one array with the bias as a further column
 
 
 def _scores(logits: jax.Array, targets: jax.Array) -> tuple[VocabScores, jax.Array]:
@@ -55,9 +57,9 @@ def _scores(logits: jax.Array, targets: jax.Array) -> tuple[VocabScores, jax.Arr
 def _chunk_gradient(
   sum_loss: SumLoss, rows: _Rows, table: jax.Array, bias: jax.Array
 ) -> tuple[jax.Array, _Outputs, Sums]:
-  """Loss, outputs per row and the gradients of table and bias of one chunk.
+  """Computes loss, outputs per row and the gradients of table and bias for one chunk.
 
-  All products are of x's dtype and add up in float32.
+  Products are in x's dtype, accumulated in float32.
   """
   logits = vocab_logits(rows.x, table, bias)
   scores, log_total = _scores(logits, rows.targets)
@@ -77,10 +79,11 @@ def _chunk_gradient(
 
 
 def _summed(d_logits: jax.Array, low: jax.Array, x: jax.Array) -> Sums:
-  """The sums over the rows of a chunk; `low` is `d_logits` [rows, vocab] in the dtype of x [rows, embed].
+  """Sums the gradients of table and bias over the rows of a chunk; `low` is `d_logits` in x's dtype.
 
-  On TPUs the bias is one more column of the product, or all of d_logits would be computed again to sum it up.
-  It fills a tile of 128 columns: XLA laid 769 out the other way round, and copied them back.
+  `d_logits` is [rows, vocab], x [rows, embed]. On TPUs the bias is a further column of the product, because
+  otherwise d_logits would be recomputed for its sum. Columns are padded to a tile of 128, because XLA stored
+  769 columns transposed, and copied them back.
   """
   is_tiled = platform() == "tpu" and x.dtype == jnp.bfloat16
   ones = 128 - x.shape[-1] % 128 if is_tiled else 0
@@ -94,7 +97,7 @@ def _flat(array: jax.Array) -> jax.Array:
 
 
 def _loss_and_gradients(sum_loss: SumLoss, chunk: int, x, table, bias, targets, used, inputs: Inputs):
-  """The [] loss, `_Outputs` of every position, and the float32 gradients of table and bias."""
+  """Returns the [] loss, `_Outputs` of every position, and float32 gradients of table and bias."""
   shape, number = used.shape, used.size
   table = table.astype(x.dtype)
   rows = jax.tree.map(_flat, _Rows(x, targets, inputs))
@@ -103,7 +106,7 @@ def _loss_and_gradients(sum_loss: SumLoss, chunk: int, x, table, bias, targets, 
   else:
     chunks = -(-number // chunk)
     chunk = -(-number // chunks)
-    # The rows that count come first; only as many chunks are computed as hold them.
+    # Used rows come first, and only their chunks are computed.
     order = jnp.argsort(~used.reshape(-1), stable=True)
     order = jnp.pad(order, (0, chunks * chunk - number), constant_values=number)
     read = functools.partial(jnp.take, axis=0, mode="fill", fill_value=0)
@@ -121,14 +124,14 @@ def _loss_and_gradients(sum_loss: SumLoss, chunk: int, x, table, bias, targets, 
     outputs = jax.tree.map(lambda leaf: jnp.zeros((number, *leaf.shape[1:]), leaf.dtype), outputs)
     needed = (jnp.sum(used, dtype=jnp.int32) + chunk - 1) // chunk
     _, (loss, outputs, sums) = jax.lax.while_loop(
-      # `needed` is never more, but who reads the compiled program finds the worst case here.
+      # `needed` is never larger; the constant shows the worst case to readers of the compiled program.
       lambda carry: (carry[0] < needed) & (carry[0] < chunks),
       one_chunk,
       (jnp.zeros((), jnp.int32), (loss, outputs, sums)),
     )
   outputs = jax.tree.map(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), outputs)
   embed = x.shape[-1]
-  d_table, d_bias = sums if len(sums) > 1 else (sums[0][:, :embed], sums[0][:, embed])
+  d_table, d_bias = sums if len(sums) == 2 else (sums[0][:, :embed], sums[0][:, embed])
   return loss, outputs, d_table, d_bias
 
 
@@ -143,19 +146,19 @@ def vocab_loss(
   used: jax.Array,
   inputs: Inputs,
 ) -> tuple[jax.Array, VocabScores]:
-  """The [] float32 `sum_loss` of the log-probabilities under softmax(x . table^T + bias), and `VocabScores`.
+  """Returns the [] float32 `sum_loss` of log-probabilities of softmax(x . table^T + bias), and their scores.
 
   Only the loss has a gradient: to x, table, bias and `inputs.floats`.
 
   Args:
-    sum_loss: (log_probs, *inputs.floats, *inputs.fixed), all [rows, ...], to a sum over rows to which a row
-      that is not `used` adds 0; `log_probs` [rows] float32 are those of the first target.
+    sum_loss: (log_probs, *inputs.floats, *inputs.fixed), all [rows, ...] -> a sum over rows, with 0 for rows
+      that are not `used`; `log_probs` [rows] float32 are the first target's.
     chunk: rows (positions of any row of the batch) that have logits at once.
     x: [batch, positions, embed] float; the products run in its dtype.
     table: [vocab, embed] float.
     bias: [vocab] float.
     targets: [batch, positions, targets] int32 token ids.
-    used: [batch, positions] bool; the scores of other positions mean nothing.
+    used: [batch, positions] bool; scores of other positions are undefined.
     inputs: arrays [batch, positions, ...].
   """
   loss, outputs, _, _ = _loss_and_gradients(sum_loss, chunk, x, table, bias, targets, used, inputs)
@@ -174,7 +177,7 @@ def _backward(sum_loss, chunk, residuals, cotangents):
   gradients, dtypes = residuals
   *arrays, d_floats = jax.tree.map(lambda gradient: gradient * cotangents[0], gradients)
   d_x, d_table, d_bias = (array.astype(like.dtype) for array, like in zip(arrays, dtypes))
-  return d_x, d_table, d_bias, None, None, Inputs(d_floats, None)
+  return d_x, d_table, d_bias, None, None, Inputs(d_floats, None)  # pyright: ignore[reportArgumentType] (JAX's word for no gradient)
 
 
 vocab_loss.defvjp(_forward, _backward)

@@ -1,5 +1,6 @@
 """The objectives there are, a row each, and which of them a config switches on. Imports no jax."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,9 +25,12 @@ OBJECTIVES: dict[str, type[Objective]] = {row.name: row for row in _ROWS}
 
 
 def switched_on(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, Objective]:
-  """{name: settings} of the objectives with a weight, in those of a config or a checkpoint's plain dict."""
+  """{name: settings} of the objectives with a weight, in those of a config or a checkpoint's plain dict.
+
+  The dict may lack later objectives, and have fields of earlier versions.
+  """
   return {
-    name: settings(**groups[name])
+    name: settings(**{field.name: groups[name][field.name] for field in dataclasses.fields(settings)})
     for name, settings in OBJECTIVES.items()
     if name in groups and groups[name]["weight"]
   }

@@ -17,14 +17,11 @@ class MaskedLM(Objective):
   reads = ("masks",)
 
   positions: Literal["masked", "all"]
-  all_reduction: Literal["one_mean", "separate_means"]
 
   @property
   def terms(self) -> tuple[str, ...]:
-    """A loss over masked tokens or over all, or two, over masked and unmasked; see `Objective.terms`."""
-    if self.positions == "masked":
-      return ("masked_lm_loss",)
-    return ("token_lm_loss",) if self.all_reduction == "one_mean" else ("masked_lm_loss", "unmasked_lm_loss")
+    """A loss over masked tokens or over all; see `Objective.terms`."""
+    return ("masked_lm_loss",) if self.positions == "masked" else ("token_lm_loss",)
 
   @property
   def reads_slots_only(self) -> bool:

@@ -63,7 +63,7 @@ def test_a_function_that_fails_is_named_with_file_document_and_reason(own):
   with pytest.raises(errors.DataError) as caught:
     cleaned(own, [["good"], [], ["bad"]], unit=PART)
   assert str(caught.value) == (
-    f"a.txt[500:]: document 3: --clean={own} failed (KeyError: 'no such\\nthing'); mend this function"
+    f"a.txt[500:]: document 3: --clean={own} failed (KeyError: 'no such\\nthing'); correct this function"
   )
 
 
@@ -102,9 +102,7 @@ def test_duplicates_are_sought_among_documents_that_reach_the_step(own, tmp_path
 
 def test_nothing_left_names_the_step_that_dropped_most():
   counts = {"documents_read": 5, "dropped_by length:9": 2, "dropped_by symbols": 3}
-  with pytest.raises(
-    errors.DataError, match="dropped all 5 documents, symbols 3 of them; leave out symbols or"
-  ):
+  with pytest.raises(errors.DataError, match="dropped all 5 documents, symbols 3 of them; remove symbols or"):
     apply.refuse_nothing_left("length:9,symbols", counts)
   apply.refuse_nothing_left("length:9,symbols", counts | {"documents_read": 6})
   apply.refuse_nothing_left("", {})
@@ -118,7 +116,7 @@ def test_parts_of_a_file_have_places_and_lists_of_their_own(tmp_path):
 def test_a_worker_with_other_code_of_a_function_is_refused(own):
   """A worker of Dask lives on when the file was changed and the command started again."""
   cleaning = apply.Cleaning(own, "", "the digest of the new file")
-  with pytest.raises(errors.StorageError, match="older or newer file of your function; restart the workers"):
+  with pytest.raises(errors.StorageError, match="another version of your function; restart the workers"):
     list(apply.documents(cleaning, UNIT, [["a"]], apply.Dropped(collections.Counter())))
 
 

@@ -102,7 +102,7 @@ def test_an_answer_that_is_neither_document_nor_reason_is_refused(module, name, 
 def test_a_missing_library_is_told_with_the_command_that_brings_it(package, item, monkeypatch):
   monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
   with pytest.raises(
-    errors.ConfigError, match=rf"{item} needs {package}, not installed here; run `pip install "
+    errors.ConfigError, match=rf"{item} needs {package}, not installed here; install it:\n  pip install "
   ):
     steps._step(item)
 

@@ -96,7 +96,7 @@ def test_a_mark_is_the_digest_of_all_before_and_begins_the_same_blocks_elsewhere
 def test_other_blocks_before_are_refused():
   with pytest.raises(
     errors.DataError,
-    match=r"now than to the 2 steps of this run \(abc.*\(--workdir=NEW --config.train.init_fr",
+    match=r"of the first 2 steps of this run \(abc.*\n  --workdir=NEW --config.train.init_fr",
   ):
     fed(2, "abc").batch(2, 2)
 
@@ -159,7 +159,7 @@ def test_a_child_that_is_killed_is_one_line(monkeypatch):
   feed = client.Feed("seqio:mine", [])
   threading.Timer(0.2, os.kill, (feed.described["pid"], signal.SIGKILL)).start()
   with pytest.raises(
-    errors.PeerError, match=r"reads seqio:mine is gone \(killed by signal 9\); start the same"
+    errors.PeerError, match=r"reads seqio:mine has ended \(killed by signal 9\); run the same"
   ):
     feed.receive()
   with pytest.raises(errors.PeerError):

@@ -76,7 +76,7 @@ def test_all_draws_that_are_missing_are_told_at_once_and_no_file_is_read(tmp_pat
   with pytest.raises(DataError) as caught:
     kshot.check(tmp_path, ["sst2", "mnli"], k=2, seeds=[13, 21])
   line = str(caught.value)
-  assert line.startswith(f"{tmp_path}/SST-2/2-21/train.tsv (or .gz) is not there, nor SST-2/2-21/dev.tsv, ")
+  assert line.startswith(f"{tmp_path}/SST-2/2-21/train.tsv (or .gz) is missing, nor SST-2/2-21/dev.tsv, ")
   assert "nor MNLI/2-13/dev_matched.tsv, nor MNLI/2-21/dev_matched.tsv;" in line
   assert "MNLI/2-21/train" not in line and "\n" not in line
 

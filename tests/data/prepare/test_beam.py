@@ -216,16 +216,16 @@ def test_options_of_runners_that_were_never_run_are_handed_through():
 @pytest.mark.parametrize(
   ("more", "said"),
   [
-    (["--", "--runner=DirectRunner"], "options behind '--' are an engine's; add --engine=beam or ranks"),
+    (["--", "--runner=DirectRunner"], "options after '--' are an engine's; add --engine=beam or ranks"),
     (["--engine=beam", "--workers=2"], "--direct_running_mode=multi_processing --direct_num_workers=2"),
     (["--engine=spark"], "invalid choice: 'spark'"),
     (
       ["--output=s3://bucket/x", "--engine=ranks", "--", "--rank=0", "--ranks=2"],
-      "ranks share a directory",
+      "ranks share a local directory",
     ),
     (
       ["--output=s3://bucket/x", "--engine=beam", "--", "--runner=DaskRunner"],
-      "TEXT_ENCODER_CACHE=/shared/cache python -m data.prepare",
+      "mount:\n  export TEXT_ENCODER_CACHE=/shared/cache\n",
     ),
   ],
 )
@@ -250,7 +250,7 @@ def test_without_beam_the_message_says_what_to_install(flags):
   arguments = [sys.executable, "-c", f"{code}sys.exit(command.main())", *flags, "--engine=beam"]
   done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=120)
   assert done.returncode == errors.ConfigError.exit_code
-  assert done.stderr.strip().endswith("type: pip install -r requirements-beam.txt")
+  assert done.stderr.strip().endswith("install it:\n  pip install -r requirements-beam.txt")
 
 
 def test_the_reason_of_a_failed_pipeline_is_the_last_line_of_its_traceback():
@@ -280,6 +280,6 @@ def test_relative_paths_are_refused_where_workers_may_run_elsewhere(
   monkeypatch.chdir(tmp_path)
   flags = [f"--vocabulary={vocabulary_directory}", "--output=records", "--engine=beam", "--"]
   assert command.main(["--source=a/*.txt", *flags, "--runner=DaskRunner"]) == errors.ConfigError.exit_code
-  assert f"--source=a/*.txt: workers may run in other directories; type --source={tmp_path}/a/*.txt" in (
+  assert f"--source=a/*.txt: workers may run in other directories:\n  --source={tmp_path}/a/*.txt" in (
     capsys.readouterr().err
   )

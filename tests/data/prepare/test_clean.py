@@ -127,7 +127,7 @@ def test_all_dropped_is_an_error_that_names_the_step(more, corpus, vocabulary_di
   flags = arguments(corpus, vocabulary_directory, tmp_path / "out", "--clean=exact,length:9000", *more)
   code, line = refused(capsys, *flags)
   assert code == 3
-  assert "--clean=exact,length:9000 dropped all 180 documents, length:9000 180 of them; leave out" in line
+  assert "--clean=exact,length:9000 dropped all 180 documents, length:9000 180 of them; remove" in line
   assert not (tmp_path / "out").exists()
 
 
@@ -138,7 +138,7 @@ def test_a_function_that_fails_ends_the_command_and_leaves_nothing(
   clean = f"--clean={tmp_path}/failing.py:keep"
   code, line = refused(capsys, *arguments(corpus, vocabulary_directory, tmp_path / "out", clean))
   assert code == 3
-  assert f"{corpus}/part0.txt: document 1: {clean} failed (IndexError: list index out of range); mend" in line
+  assert f"{corpus}/part0.txt: document 1: {clean} failed (IndexError: list index out of range); cor" in line
   assert not (tmp_path / "out").exists()
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 
 import pytest
@@ -13,11 +14,11 @@ from tests.data.conftest import arguments, make_documents, write_text
 
 
 def refused(capsys, *flags):
-  """Runs `data.prepare` and returns its exit code and the one line it must say."""
+  """Runs `data.prepare` and returns its exit code and the one error that it prints, from its start."""
   code = prepare.main(list(flags))
-  lines = [line for line in capsys.readouterr().err.split("\n") if line.startswith("error: ")]
-  assert len(lines) == 1
-  return code, lines[0]
+  said = capsys.readouterr().err
+  assert len(re.findall("^error: ", said, re.MULTILINE)) == 1
+  return code, said[said.index("error: ") :]
 
 
 def test_another_setting_in_the_same_directory_is_refused(prepared, corpus, vocabulary_directory, capsys):
@@ -81,8 +82,8 @@ def test_files_that_changed_since_a_finished_preparation_are_told(
   ("flags", "code", "message"),
   [
     (["--source=nothing*.txt"], 3, "--source=nothing*.txt matches no file"),
-    (["--source=tfds:wikipedia/20230601.en:1.0.0"], 3, "add --download"),
-    (["--source=seqio:wikipedia_books"], 3, "add --download"),
+    (["--source=tfds:wikipedia/20230601.en:1.0.0"], 3, "\n  --download\n"),
+    (["--source=seqio:wikipedia_books"], 3, "\n  --download\n"),
     (["--source=seqio:"], 2, "expected seqio:NAME"),
     (["--source="], 2, "--source is empty"),
     (["--source=installed_docs", "--lenght=3"], 2, "did you mean '--length'?"),

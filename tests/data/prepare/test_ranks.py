@@ -190,7 +190,8 @@ def test_a_follower_ends_after_rank_0_failed_and_removed_its_work(follower, tmp_
     follower(lambda: shutil.rmtree(follower.work), lambda: None, lambda: None)
 
 
-def test_a_follower_goes_on_when_rank_0_begins_again(follower, tmp_path, monkeypatch, capsys):
+def test_a_follower_goes_on_when_rank_0_begins_again(follower, tmp_path, monkeypatch, caplog):
+  caplog.set_level("INFO", logger="data")
   step = published(follower.work, tmp_path / "b", tmp_path / "a")
   (step.directory / "errors" / "0.error").write_text('{"code": 3, "line": "of an earlier start"}')
 
@@ -211,7 +212,7 @@ def test_a_follower_goes_on_when_rank_0_begins_again(follower, tmp_path, monkeyp
   finish = follower.work.parent / "manifest.json"
   follower(lambda: None, lambda: finish.write_text("{}"))
   assert follower.second.missing() == [0, 2]
-  assert capsys.readouterr().err.splitlines()[-1].endswith("finished by rank 0")
+  assert caplog.messages[-1].endswith("finished by rank 0")
 
 
 def test_a_missing_file_of_a_step_that_is_there_ends_a_follower(follower, tmp_path, monkeypatch):

@@ -89,12 +89,13 @@ def test_a_worker_with_other_code_is_refused(work, step):
   assert "another version of this program" in str(step.error())
 
 
-def test_waiting_ends_when_all_is_done_when_one_fails_and_when_the_engine_ends(work, step, capsys):
+def test_waiting_ends_when_all_is_done_when_one_fails_and_when_the_engine_ends(work, step, caplog):
+  caplog.set_level("INFO", logger="data")
   write(work, 3, 2)
   steps.run(0, str(step.directory))
   step.wait(lambda: True, str)
   assert step.missing() == [1, 2]
-  assert "done in" not in capsys.readouterr().err
+  assert "done in" not in caplog.text
   steps.run(1, str(step.directory))
   step.wait(lambda: False, str)
   write(work, 1)
@@ -102,14 +103,15 @@ def test_waiting_ends_when_all_is_done_when_one_fails_and_when_the_engine_ends(w
   for number in (1, 2):
     steps.run(number, str(step.directory))
   step.wait(lambda: False, str)
-  assert "read: done in" in capsys.readouterr().err
+  assert "read: done in" in caplog.text
 
 
-def test_silence_is_answered_by_who_is_waited_for(step, monkeypatch, capsys):
+def test_silence_is_answered_by_who_is_waited_for(step, monkeypatch, caplog):
+  caplog.set_level("INFO", logger="data")
   monkeypatch.setattr(steps, "SILENCE", 0.0)
   looks = iter([False, False, True])
   step.wait(lambda: next(looks), lambda: "waiting for rank 2")
-  assert "read: 0 of 3 parts; waiting for rank 2" in capsys.readouterr().err
+  assert "read: 0 of 3 parts; waiting for rank 2" in caplog.text
 
 
 def test_a_part_that_outlives_its_start_leaves_no_mark_in_the_next(work, step, monkeypatch):

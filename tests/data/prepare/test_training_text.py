@@ -57,7 +57,8 @@ def test_a_small_source_is_taken_whole_and_in_order_without_held_out_documents(t
   assert sample(taken(path)) == lines(training(documents))
 
 
-def test_a_large_source_gives_documents_of_all_its_units(tmp_path, monkeypatch, capsys):
+def test_a_large_source_gives_documents_of_all_its_units(tmp_path, monkeypatch, caplog):
+  caplog.set_level("INFO", logger="data")
   parts = [make_documents(200, seed=number) for number in range(4)]
   for number, documents in enumerate(parts):
     write_text(tmp_path / f"{number}.txt", documents)
@@ -72,7 +73,7 @@ def test_a_large_source_gives_documents_of_all_its_units(tmp_path, monkeypatch, 
   ]
   assert found == [line for documents in chosen for line in lines(documents)]
   assert all(25 < len(documents) < 65 for documents in chosen)  # a quarter of 180: 45, within 3 deviations
-  assert f"is trained on 25.00% of {whole:,} characters" in capsys.readouterr().err
+  assert f"is trained on 25.00% of {whole:,} characters" in caplog.text
 
 
 def test_sources_have_their_rates_for_any_number_of_processes(tmp_path):

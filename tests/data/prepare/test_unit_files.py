@@ -151,7 +151,7 @@ def test_records_of_format_1_stay_readable(prepared, tmp_path):
   path.write_text(json.dumps(made | {"format": 1}))
   assert manifest.read(tmp_path / "old").format == 1
   path.write_text(json.dumps(made | {"format": 3}))
-  with pytest.raises(errors.DataError, match="format 3, this program reads 1 to 2"):
+  with pytest.raises(errors.DataError, match="format 3; expected 1 to 2"):
     manifest.read(tmp_path / "old")
 
 
@@ -168,7 +168,7 @@ def test_an_unfinished_preparation_by_an_older_version_is_refused(
   assert settings.pop("format") == 2
   path.write_text(json.dumps(settings))
   assert prepare.main(flags) == 3
-  assert f"by an older version; remove it and start anew: rm -r {tmp_path / 'o'}" in capsys.readouterr().err
+  assert f"older version; remove it and start again:\n  rm -r {tmp_path / 'o'}" in capsys.readouterr().err
   path.write_text(json.dumps(settings | {"format": 2}))
   (tmp_path / "o" / "work" / "unit-000000.abcdef01.part").mkdir()  # of a worker that was killed
   assert prepare.main(flags) == 0

@@ -114,7 +114,7 @@ def test_the_pretokenization_is_part_of_what_a_vocabulary_is(files, tmp_path):
 
 def test_wordpiece_takes_no_pretokenization(tmp_path):
   (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n")
-  with pytest.raises(errors.ConfigError, match="--pretokenization=official is for --sp_model"):
+  with pytest.raises(errors.ConfigError, match="--pretokenization=official needs --sp_model"):
     vocabulary_train.import_files(
       tmp_path / "v", vocab_txt=str(tmp_path / "vocab.txt"), cased=False, pretokenization="official"
     )

@@ -20,7 +20,7 @@ def places(small_encoder_run, small_glue_folder):
   return small_encoder_run, small_glue_folder
 
 
-def job(places, workdir, *more, say=print, download=False):
+def job(places, workdir, *more, download=False):
   """A search with two seeds and two cells for each task."""
   arguments = [
     "--config=configs/finetune_glue.py",
@@ -36,9 +36,7 @@ def job(places, workdir, *more, say=print, download=False):
     *more,
   ]
   parsed = flags.read_arguments(arguments, main.PROGRAM)
-  return glue_search.Glue(
-    Session(parsed.config, parsed.workdir, stop=StopRequest(), say=say), download=download
-  )
+  return glue_search.Glue(Session(parsed.config, parsed.workdir, stop=StopRequest()), download=download)
 
 
 class Told:

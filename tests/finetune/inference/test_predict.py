@@ -186,7 +186,7 @@ def test_questions_are_read_as_in_training(small_encoder_run, tmp_path):
   assert (model.schema.max_length, features.windows[0].offset, features.windows[1].first) == (20, 5, 5)
   params = {"encoder": open_model(saved).params["encoder"], "heads": small_models.head(0)}
   batch = {name: np.asarray(values)[None] for name, values in given[0].items()}
-  starts, _ = model.kind.compute(params, batch)
+  starts, _ = model.kind.problem.outputs(params, batch, None)
   assert np.isfinite(np.asarray(starts)[0]).all() and not batch["allowed"].all()
   assert all(
     len(answer["predicted"].split()) <= 2 for answer in model.answers([row], model.kind.inputs([row]))

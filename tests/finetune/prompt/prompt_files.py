@@ -78,17 +78,15 @@ def make_config(place: pathlib.Path, **changed):
     "prompt.num_samples": 2,
     "prompt.num_steps": 40,
     "prompt.eval_every": 10,
-    "prompt.batch_sizes": (2,),
-    "prompt.learning_rates": RATES,
+    "search.batch_sizes": (2,),
+    "search.learning_rates": RATES,
     "train.runs_at_once": 2,
   }
   config.update_from_flattened_dict(given | changed)
   return config
 
 
-def make_search(place: pathlib.Path, workdir, stop=None, lines=None, **changed) -> Prompts:
+def make_search(place: pathlib.Path, workdir, stop=None, **changed) -> Prompts:
   """The search of `make_config`."""
-  say = (lambda line: None) if lines is None else lines.append
-  return Prompts(
-    Session(make_config(place, **changed), str(workdir), stop=stop or StopRequest(), say=say), download=False
-  )
+  session = Session(make_config(place, **changed), str(workdir), stop=stop or StopRequest())
+  return Prompts(session, download=False)

@@ -30,7 +30,7 @@ def _outcome(runs):
 
 
 def test_an_interrupted_program_has_the_same_runs_at_the_next_start(place, tmp_path, monkeypatch):
-  rates = {"prompt.learning_rates": (1e-3, 2e-3, 3e-3, 4e-3, 5e-3), "train.runs_at_once": 4}
+  rates = {"search.learning_rates": (1e-3, 2e-3, 3e-3, 4e-3, 5e-3), "train.runs_at_once": 4}
   starts = []
 
   def train(group, *_, **__):
@@ -56,7 +56,7 @@ def test_splits_can_be_added_to_a_grid_but_none_may_change(place, tmp_path, monk
     return _outcome(group.runs)
 
   def num_runs(given, **changed):
-    kind = make_search(given, tmp_path / "out", **changed, **{"prompt.learning_rates": (1e-3,)})
+    kind = make_search(given, tmp_path / "out", **changed, **{"search.learning_rates": (1e-3,)})
     (plan,) = kind.plans
     (record,) = Search(plan, kind.session).run(plan.cells, plan.seeds)
     return len(record.seeds)
@@ -89,8 +89,8 @@ def test_every_field_of_prompts_reaches_what_it_is_for(place, tmp_path):
     "prompt.num_samples": 3,
     "prompt.num_steps": 12,
     "prompt.eval_every": 5,
-    "prompt.batch_sizes": (3, 6),
-    "prompt.learning_rates": (1e-2, 2e-2),
+    "search.batch_sizes": (3, 6),
+    "search.learning_rates": (1e-2, 2e-2),
   }
   kind = make_search(place, tmp_path, **changed)
   data, (plan,) = kind.data["sst2"], kind.plans

@@ -12,6 +12,7 @@ from finetune.search import driver
 from finetune.search.program import RunGroup
 from pretrain.checkpoints.checkpoint import load_params, step_path
 from pretrain.pod.stop import StopRequest
+from tests import lines
 from tests.finetune import shared_programs
 from tests.finetune import stored as runs_of
 from tests.finetune.prompt.prompt_files import (
@@ -126,7 +127,7 @@ def test_a_stopped_search_goes_on_where_it_was(place, finished, steps, tmp_path)
 def test_only_weights_that_are_not_there_are_trained_for_again_and_that_can_be_stopped(
   place, finished, steps, tmp_path
 ):
-  workdir, lines = tmp_path / "copy", []
+  workdir, said = tmp_path / "copy", []
   shutil.copytree(finished, workdir)
   for name in ("test", "sst2/weights"):  # as an earlier version leaves a search before its test
     shutil.rmtree(workdir / name)
@@ -135,9 +136,10 @@ def test_only_weights_that_are_not_there_are_trained_for_again_and_that_can_be_s
     assert driver.run(make_search(place, workdir, stop=After(looks))) == STOPPED
     assert steps["train_step"] == done
   assert not (workdir / "test").exists()
-  run(place, workdir, lines=lines)
+  with lines.heard(said.append):
+    run(place, workdir)
   assert steps["train_step"] == 80
-  assert sum("no weights are stored of" in line for line in lines) == 1  # the other's are kept by now
+  assert sum("no weights are stored of" in line for line in said) == 1  # the other's are kept by now
   assert stored(workdir, "test/sst2") == stored(finished, "test/sst2")
 
 
@@ -187,9 +189,9 @@ def test_what_would_be_done_is_told_before(place, tmp_path):
       r"'unsure' must be one piece .* is un ##sure; .*--config.prompt.words",
     ),
     ({"prompt.max_length": LENGTH + 1}, r"max_length=33, but the checkpoint has 32 positions"),
-    ({"prompt.batch_sizes": (2, 2)}, r"prompt.batch_sizes=\(2, 2\): 2"),
-    ({"prompt.learning_rates": (0.0,)}, r"prompt.learning_rates=\(0.0,\): 0.0"),
-    ({"prompt.learning_rates": (2.0,)}, r"2.0; expected numbers above 0, at most 1"),
+    ({"search.batch_sizes": (2, 2)}, r"search.batch_sizes=\(2, 2\): 2"),
+    ({"search.learning_rates": (0.0,)}, r"search.learning_rates=\(0.0,\): 0.0"),
+    ({"search.learning_rates": (2.0,)}, r"2.0; expected numbers above 0, at most 1"),
     ({"search.epochs": (2,)}, r"search.epochs=\(2,\): kind='prompt' does not read it"),
     ({"from_scratch": True}, "from_scratch=True: kind='prompt' does not read it"),
   ],

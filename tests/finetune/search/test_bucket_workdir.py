@@ -1,5 +1,6 @@
 """The workdir of a search in a bucket: what goes up, in which order, what goes there and what does not."""
 
+import logging
 import pathlib
 import time
 
@@ -9,7 +10,7 @@ from data.buckets.place import Address
 from data.errors import DataError, StorageError
 from finetune.search.search import IN_BUCKET
 from pretrain.checkpoints import bucket_workdir, checkpoint
-from tests import buckets
+from tests import buckets, lines
 
 MARK = checkpoint.COMMITTED
 
@@ -21,8 +22,8 @@ def here(tmp_path):
     yield
 
 
-def _opened(address: str, say):
-  return bucket_workdir.opened(address, None, say, IN_BUCKET)
+def _opened(address: str):
+  return bucket_workdir.opened(address, None, IN_BUCKET)
 
 
 def _write(workdir: str, *names: str) -> None:
@@ -42,7 +43,7 @@ def _wait(address: str, *names: str) -> None:
 def test_weights_go_up_before_their_marks_and_results_after_both(monkeypatch):
   address, sent, send = "memory://order/search", [], Address.send
   monkeypatch.setattr(Address, "send", lambda self, given: (sent.append({*given}), send(self, given)))
-  with _opened(address, print) as (workdir, _):
+  with _opened(address) as workdir:
     weights = "sst2/weights/c_seed0/checkpoints/3/params"
     unwanted = (".hidden", "lock", "sst2/c.json.7.part", "sst2/.model.a.part/x", "sst2/.model.a.old/x")
     _write(
@@ -54,7 +55,7 @@ def test_weights_go_up_before_their_marks_and_results_after_both(monkeypatch):
 
 def test_what_is_finished_is_sent_while_the_search_goes_on_but_not_for_logs_alone():
   address = "memory://during/search"
-  with _opened(address, print) as (workdir, _):
+  with _opened(address) as workdir:
     _write(workdir, "sst2/logs/c/e")
     time.sleep(1.2)  # two looks
     assert "sst2/logs/c/e" not in buckets.names(address)
@@ -68,18 +69,18 @@ def test_what_is_finished_is_sent_while_the_search_goes_on_but_not_for_logs_alon
 
 def test_a_machine_that_had_an_older_copy_gets_what_the_bucket_has():
   address, said = "memory://truth/search", []
-  with _opened(address, said.append) as (workdir, say):
+  with lines.heard(said.append), _opened(address) as workdir:
     _write(workdir, "sst2/c.json", "sst2/d.json")
-    say(f"model is in {workdir}/sst2/model")
+    logging.getLogger("finetune").info(f"model is in {workdir}/sst2/model")
   buckets.remove(f"{address}/sst2/d.json")
   of_users = {".gitkeep": b"", "sst2/notes.old": b"mine"}
   buckets.put(address, {"sst2/c.json": b"newer", "sst2/e.json": b"e", **of_users})
-  with _opened(address, said.append) as (workdir, _):
+  with lines.heard(said.append), _opened(address) as workdir:
     assert {path.name for path in pathlib.Path(workdir).rglob("*.json")} == {"c.json", "e.json"}
     assert pathlib.Path(workdir, "sst2/c.json").read_text() == "newer"
     with (
       pytest.raises(DataError, match=r"^another process on this machine is at work in memory:"),
-      _opened(address, print),
+      _opened(address),
     ):
       pass
   assert said[0] == f"model is in {address}/sst2/model"
@@ -98,7 +99,7 @@ def test_weights_that_go_while_they_are_sent_are_no_error(monkeypatch):
 
   monkeypatch.setattr(Address, "send", removing)
   monkeypatch.setattr("os.kill", lambda *_: pytest.fail("the search was asked to stop"))
-  with _opened(address, print) as (workdir, _):
+  with _opened(address) as workdir:
     _write(workdir, "sst2/weights/c_seed0/beaten")
     _write(workdir, "sst2/d.json")
     _wait(address, "sst2/d.json")
@@ -115,7 +116,7 @@ def test_a_bucket_that_cannot_be_written_stops_the_search_and_says_why(monkeypat
   line = "^--workdir=memory://full/search cannot be written"
   with (
     pytest.raises(StorageError, match=line),
-    _opened("memory://full/search", print) as (workdir, _),
+    _opened("memory://full/search") as workdir,
   ):
     _write(workdir, "sst2/c.json")
     deadline = time.monotonic() + 20

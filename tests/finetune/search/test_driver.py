@@ -13,6 +13,7 @@ from finetune.search.examples import make_buckets
 from finetune.search.results import Results
 from finetune.search.session import Session
 from pretrain.pod.stop import StopRequest
+from tests import lines
 from tests.finetune import shared_programs, small_task
 
 
@@ -60,18 +61,19 @@ def _compiled_once():
     yield
 
 
-def _toy(checkpoint, workdir, say=print, *, save_minutes=0.0):
+def _toy(checkpoint, workdir, *, save_minutes=0.0):
   config = finetune_glue.get_config()
   config.update_from_flattened_dict(
     {"checkpoint": str(checkpoint), "search.num_seeds": 2, "train.runs_at_once": 2}
     | {"train.save_minutes": save_minutes}
   )
-  return Toy(Session(config, str(workdir), stop=StopRequest(), say=say))
+  return Toy(Session(config, str(workdir), stop=StopRequest()))
 
 
 def test_a_kind_is_one_class(small_encoder_run, tmp_path, capsys):
   said = []
-  assert driver.run(_toy(small_encoder_run, tmp_path, said.append, save_minutes=10.0)) == 0
+  with lines.heard(said.append):
+    assert driver.run(_toy(small_encoder_run, tmp_path, save_minutes=10.0)) == 0
   assert len(json.loads((tmp_path / "toy.json").read_text())["rows"]) == 2
   assert (tmp_path / "toy" / "model" / "vocabulary").is_dir()
   assert any(line.startswith("toy 2/2  bs8_lr0.003_ep2_wu0.1: accuracy") for line in said)

@@ -5,12 +5,15 @@ import numpy as np
 import pytest
 
 from data.errors import ConfigError, DataError
-from finetune.search import loop
+from finetune.search import logs, loop
+from finetune.search.evaluations import Schedule
+from pretrain.logs import metrics
 from pretrain.pod.stop import StopRequest
 from tests.finetune import small_task
 
 SEEDS = (1, 2)
-SCHEDULE = loop.Schedule(6, (2, 4, 6), 3)
+SCHEDULE = Schedule(6, (2, 4, 6), 3)
+SCORES = ((0.1, 0.9), (0.3, 0.4), (0.2, 0.6))  # by evaluation, of both runs
 
 
 @pytest.fixture(scope="module")
@@ -104,20 +107,41 @@ def test_a_stopped_group_goes_on_exactly(program, tmp_path, stop_at):
   jax.tree.map(np.testing.assert_array_equal, resumed.best_params, whole.best_params)
 
 
+def test_losses_of_an_interval_that_a_stop_cut_are_logged_as_if_it_had_not_come(
+  program, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(logs, "_ENTRIES", 2)  # one after every 3 steps
+  feed, stop, evaluate = small_task.feed(SEEDS), StopRequest(), _scores(*SCORES)
+  whole, cut = ([tmp_path / name / str(seed) for seed in SEEDS] for name in ("whole", "cut"))
+  _train(program, _scores(*SCORES), logs=whole)
+
+  def stopping(step):
+    stop.is_set = step == 4
+    return feed(step)
+
+  options = {"saving": loop.Saving(tmp_path / "state", {}, seconds=1e9), "logs": cut}
+  group = program.group(small_task.runs(SEEDS))
+  with pytest.raises(loop.Stopped):
+    loop.train(group, stopping, evaluate, SCHEDULE, metric="score", stop=stop, **options)
+  _train(program, evaluate, **options)
+  assert [line["step"] for line in metrics.read(whole[0]) if "loss" in line] == [3, 6]
+  assert [metrics.read(run) for run in cut] == [metrics.read(run) for run in whole]
+
+
 class _Loss(np.ndarray):
   """A step's loss that says when it is waited for."""
 
   said: list
   step: int
 
-  def block_until_ready(self):
+  def __array__(self, dtype=None, copy=None):
     self.said.append(f"waited for {self.step}")
-    return self
+    return np.array(memoryview(self))
 
 
 def test_a_step_begins_when_the_one_before_the_last_is_done(program):
   group, feed, said = program.group(small_task.runs(SEEDS)), small_task.feed(SEEDS), []
-  train_step, schedule = group.train_step, loop.Schedule(4, (4,), 4)
+  train_step, schedule = group.train_step, Schedule(4, (4,), 4)
 
   def noted(state, batch):
     state, metrics = train_step(state, batch)
@@ -129,9 +153,6 @@ def test_a_step_begins_when_the_one_before_the_last_is_done(program):
   group.train_step = noted
   loop.train(group, feed, _scores((0.1, 0.2)), schedule, metric="score", stop=StopRequest())
   assert said[:6] == ["began 0", "began 1", "waited for 0", "began 2", "waited for 1", "began 3"]
-
-
-SCORES = ((0.1, 0.9), (0.3, 0.4), (0.2, 0.6))
 
 
 def test_a_killed_group_goes_on_from_its_last_save_in_the_middle_of_an_epoch(program, tmp_path):

@@ -40,7 +40,7 @@ def test_a_saved_head_gives_numbers_on_the_scale_of_the_file(tmp_path, monkeypat
     save_model, "save", lambda directory, params, start, **more: saved.append((params, more))
   )
   start = types.SimpleNamespace(meta={"config": {}})
-  session = types.SimpleNamespace(workdir=tmp_path, start=start, say=lambda line: None)
+  session = types.SimpleNamespace(workdir=tmp_path, start=start)
   search = types.SimpleNamespace(
     session=session,
     plan=types.SimpleNamespace(name="own", seed_name="seed"),

@@ -21,6 +21,7 @@ from pretrain.checkpoints.checkpoint import Checkpoints, load_params, step_path
 from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import init_encoder
 from pretrain.pod.stop import StopRequest
+from tests import lines
 from tests.finetune.squad.squad_case import contexts, make_vocabulary, write
 
 LENGTH = 16
@@ -52,7 +53,7 @@ def place(tmp_path_factory):
   return root
 
 
-def make_session(place, workdir, said, **changed):
+def make_session(place, workdir, **changed):
   config = finetune_squad.get_config()
   given = {
     "checkpoint": str(place / "run"),
@@ -70,14 +71,15 @@ def make_session(place, workdir, said, **changed):
     "squad.stride": 6,
   }
   config.update_from_flattened_dict(given | changed)
-  return Session(config, str(workdir), stop=StopRequest(), say=said.append)
+  return Session(config, str(workdir), stop=StopRequest())
 
 
 @pytest.fixture(scope="module")
 def searched(place, tmp_path_factory):
   """(workdir, what was said) of a finished search."""
   workdir, said = tmp_path_factory.mktemp("out"), []
-  assert driver.run(Squad(make_session(place, workdir, said), download=False)) == 0
+  with lines.heard(said.append):
+    assert driver.run(Squad(make_session(place, workdir), download=False)) == 0
   return workdir, said
 
 
@@ -131,7 +133,7 @@ def test_the_saved_model_gives_the_answers_scores(searched, place):
     "labels": None,
     "problem_type": None,
   }
-  session = make_session(place, workdir, [])
+  session = make_session(place, workdir)
   search = Squad(session, download=False)
   problem = make_problem(session.encoder, pad_id=session.pad_id)
 
@@ -164,22 +166,22 @@ def test_a_finished_search_is_trained_again_only_for_answers_that_are_not_its_ow
   shutil.copytree(searched[0], workdir)
   monkeypatch.setattr(loop, "train", train)
   shutil.rmtree(workdir / "squad" / "weights")  # as an earlier version leaves a search
-  assert driver.run(Squad(make_session(place, workdir, []), download=False)) == 0
+  assert driver.run(Squad(make_session(place, workdir), download=False)) == 0
   evaluation = workdir / "squad" / "evaluation.json"
   written = json.loads(evaluation.read_text())
   of_another = written | {"run": written["run"] | {"seed": 99}}
   evaluation.write_text("damaged")
-  quiet = make_session(place, workdir, [], **{"output.predict": False})
+  quiet = make_session(place, workdir, **{"output.predict": False})
   assert driver.run(Squad(quiet, download=False)) == 0
   for content in (json.dumps(of_another), "damaged", "[]"):
     evaluation.write_text(content)
     with pytest.raises(Trains):
-      driver.run(Squad(make_session(place, workdir, []), download=False))
+      driver.run(Squad(make_session(place, workdir), download=False))
 
 
 def test_other_settings_of_answers_are_another_search(searched, place):
   for changed in ({"squad.n_best": 5}, {"squad.mask_query": False}):
-    session = make_session(place, searched[0], [], **changed)
+    session = make_session(place, searched[0], **changed)
     with pytest.raises(DataError, match="made with other settings"):
       driver.run(Squad(session, download=False))
 
@@ -187,13 +189,13 @@ def test_other_settings_of_answers_are_another_search(searched, place):
 def test_every_field_of_squad_reaches_what_it_is_for(place, tmp_path):
   fields = {"stride": 5, "max_query_length": 3, "n_best": 7, "max_answer_length": 2}
   changed = {f"squad.{name}": value for name, value in fields.items()}
-  settings = Squad(make_session(place, tmp_path, [], **changed), download=False).data.settings
+  settings = Squad(make_session(place, tmp_path, **changed), download=False).data.settings
   assert {name: getattr(settings, name) for name in fields} == fields
   for name in ("train", "dev"):
     for copy in (f"my_{name}.json", f"{name}-v2.0.json"):  # the second is the default, and not asked for
       shutil.copy(place / "data" / f"{name}-v2.0.json", tmp_path / copy)
   named = {"squad.train_file": "my_train.json", "squad.dev_file": "my_dev.json"}
-  session = make_session(place, tmp_path, [], **{"data.directory": str(tmp_path)}, **named)
+  session = make_session(place, tmp_path, **{"data.directory": str(tmp_path)}, **named)
   data = Squad(session, download=False).data
   assert [part.file.source for part in (data.train, data.dev)] == [
     str(tmp_path / name) for name in named.values()
@@ -202,7 +204,7 @@ def test_every_field_of_squad_reaches_what_it_is_for(place, tmp_path):
 
 @pytest.mark.parametrize("is_masked", [True, False])
 def test_the_mask_of_question_and_separators_is_read_only_if_asked_for(place, tmp_path, is_masked):
-  kind = Squad(make_session(place, tmp_path, [], **{"squad.mask_query": is_masked}), download=False)
+  kind = Squad(make_session(place, tmp_path, **{"squad.mask_query": is_masked}), download=False)
   problem, read = kind.plans[0].problem, set()
 
   class Batch(dict):
@@ -220,7 +222,7 @@ def test_the_mask_of_question_and_separators_is_read_only_if_asked_for(place, tm
 
 
 def test_what_would_be_done_is_described(place, tmp_path):
-  session = make_session(place, tmp_path, [], **{"squad.stride": 64})
+  session = make_session(place, tmp_path, **{"squad.stride": 64})
   lines = Squad(session, download=False).describe()
   assert "fresh: heads/question_answering" in lines[0]
   for part in ("36 questions: ", "do not overlap", "1 cell x 2 seeds", "not the official"):
@@ -235,7 +237,7 @@ def test_what_would_be_done_is_described(place, tmp_path):
   ],
 )
 def test_mistakes_are_one_line_before_anything_compiles(place, tmp_path, changed, error, message):
-  session = make_session(place, tmp_path, [], **changed)
+  session = make_session(place, tmp_path, **changed)
   with pytest.raises(error, match=message) as caught:
     Squad(session, download=False)
   assert "\n" not in str(caught.value)

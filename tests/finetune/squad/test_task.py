@@ -109,7 +109,7 @@ def test_scores_of_best_texts_are_those_of_whole_lists(data):
 def test_training_drops_and_counts_answers_that_are_not_there(files, words):
   questions = list(files["2.0"].questions)
   questions[0] = dataclasses.replace(questions[0], answers=(Answer("Zoe", 0, False),))
-  lost = dataclasses.replace(files["2.0"], questions=questions, misplaced_answers=1)
+  lost = dataclasses.replace(files["2.0"], questions=questions)
   found = squad.load(lost, lost, words, SETTINGS)
   assert list(found.train.features.dropped) == [questions[0].id]
   assert {window.question for window in found.train.features.windows} == set(range(1, 36))

@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from configs import base
 from lab.analysis import cases, correction, space
 from lab.analysis.__main__ import main
 from lab.analysis.outcome import LeftOut, Needs, Outcome
 from lab.analysis.request import Request
 from pretrain.corruption.generator import GeneratorOutput
 from pretrain.ops.draws import row_random
-from pretrain.settings.corruption import MixtureFields
+from pretrain.settings.corruption import GeneratorSettings
 from tests.pretrain.small_recipe import AMOS, small_batch, small_ids, small_recipe
 
 RNG = np.random.default_rng(0)
@@ -99,15 +100,9 @@ def test_every_layer_of_a_generator_draws_what_it_is_sure_of():
   sure = 1e4 * np.eye(3, 13, k=5)  # of tokens 5, 6 and 7
   nothing = np.zeros((3, 2, 4, 5))
   output = GeneratorOutput(nothing, nothing, sure)
-  choice = MixtureFields(
-    mixture="adversarial",
-    mixture_weights=(),
-    gumbel_temperature=0.3,
-    reversal_multiplier=-1,
-    adv_mlm_multiplier=0,
-  )
+  settings = GeneratorSettings(**base.get_config().generator)
   keys = row_random.step_row_keys(0, 0, np.arange(2))
-  drawn = cases.draws(choice, jax.tree.map(jnp.asarray, output), jnp.zeros((13, 5)), keys, 1.0, 4)
+  drawn = cases.draws(settings, jax.tree.map(jnp.asarray, output), jnp.zeros((13, 5)), keys, 4)
   assert [np.unique(tokens).tolist() for tokens in drawn] == [[5], [6], [7]]
 
 

@@ -9,6 +9,7 @@ import pytest
 from lab.analysis import blocks, figures
 from pretrain.evaluate import evaluate
 from pretrain.reading import prepared
+from pretrain.settings.run import reading_settings
 from tests.pretrain import small_run
 from tests.pretrain.small_recipe import TOKENS
 
@@ -39,7 +40,7 @@ def test_losses_and_rates_are_those_of_the_evaluation(small_records):
   config = small_run.small_config("union", small_records, {"objectives.scl.head": "projection"})
   with small_run.devices(1):
     run = small_run.small_run(config)
-    heldout = prepared.open(config).heldout
+    heldout = prepared.open(reading_settings(config)).heldout
     params = run.init_state().params
     expected = evaluate(run, run.compile_eval_step(), params, heldout, progress=1.0)
     found = figures.measure(run, params, heldout, np.ones(small_run.VOCAB_SIZE), batches=2)

@@ -8,6 +8,7 @@ import pytest
 
 from pretrain.logs import heldout
 from pretrain.reading import prepared
+from pretrain.settings.run import reading_settings
 from tests.pretrain import small_run
 
 
@@ -42,7 +43,7 @@ def test_the_share_of_the_commonest_token():
 def test_the_first_rows_are_described_once_and_the_last_batch_is_filled_with_padding(small_records):
   config = small_run.small_config("mlm", small_records)
   run = small_run.small_run(config)
-  records = prepared.open(config).heldout
+  records = prepared.open(reading_settings(config)).heldout
 
   def describe(run, params, ids, index):
     return {"ids": ids + params["shift"], "index": jax.numpy.full(ids.shape[0], index)}

@@ -132,9 +132,9 @@ def test_scores_that_are_no_curve_are_refused(monkeypatch, tmp_path):
   (again,) = scores.read(tuned(tmp_path / "again", "known", mnli(0.8, 0.7)))
   (subset,) = scores.read(tuned(tmp_path / "subset", "known", mnli(0.8, 0.7), data="less"))
   (foreign,) = scores.read(tuned(tmp_path / "foreign", "of another run", mnli(0.8, 0.7)))
-  with pytest.raises(DataError, match=r"foreign: its mnli began with no saved step of a; name its run in"):
+  with pytest.raises(DataError, match=r"foreign: its mnli started from no saved step of a; add its run"):
     scores.over_steps(asked, [known, foreign])
-  with pytest.raises(DataError, match=r"again: its mnli began with step 5 of a, as in another folder"):
+  with pytest.raises(DataError, match=r"again: its mnli started from step 5 of a, like another folder"):
     scores.over_steps(asked, [known, again])
   with pytest.raises(
     DataError, match=r"subset: its mnli has other data, another vocabulary or another protocol than .*known;"
@@ -163,6 +163,6 @@ def test_the_command_knows_a_saved_step_by_its_digest(finished, tmp_path, capsys
   capsys.readouterr()
   flags[0] += "/checkpoints/6"  # of a step that is named only its own scores are drawn
   assert main([*flags, "--only=efficiency"]) == 3
-  assert "began with no saved step of" in capsys.readouterr().err
+  assert "started from no saved step of" in capsys.readouterr().err
   assert main([*flags, "--only=mixture"]) == 2
-  assert "--scores is for efficiency, which --only=mixture leaves out" in capsys.readouterr().err
+  assert "--scores needs the analysis efficiency, missing in --only=mixture" in capsys.readouterr().err

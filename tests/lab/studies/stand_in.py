@@ -10,7 +10,7 @@ class Commands:
   def __init__(self, codes: dict[str, int] | None = None) -> None:
     self.run, self.codes, self.tuned = [], codes or {}, {}
 
-  def __call__(self, words, *, relay, stdout):
+  def __call__(self, words, *, relay, log):
     module, flags = words[2], dict(word[2:].split("=", 1) for word in words[3:])
     place = pathlib.Path(flags.get("workdir") or flags["output"])
     folder = next(parent for parent in place.parents if parent.name.startswith("seed_"))

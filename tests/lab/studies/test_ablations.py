@@ -11,6 +11,7 @@ from data.errors import ConfigError, DataError, StorageError
 from lab.studies import cells, measured, papers, statistics, table
 from lab.studies.cells import Asked, Cell
 from lab.studies.studies import Arm, Study
+from tests import lines
 from tests.lab.studies.stand_in import Commands, write
 
 SHARE, LOSS = "part of speech, all words, last", "detection: all tokens, loss"
@@ -37,7 +38,8 @@ def _asked(output: pathlib.Path, **others) -> Asked:
 def _run(asked: Asked, commands: Commands, monkeypatch) -> list[str]:
   monkeypatch.setattr(cells, "run_child", commands)
   said: list[str] = []
-  cells.run(asked, said.append, lambda: None)
+  with lines.heard(said.append):
+    cells.run(asked, lambda: None)
   return said
 
 

@@ -82,10 +82,10 @@ def test_every_glue_task_is_a_config_that_finetune_takes(name, data, tmp_path):
     (("--study=e9",), 2, "unknown study 'e9'"),
     (("--paper=coco_lm",), 2, "--budget is missing"),
     (("--study=e1", "--budget=-1"), 2, "--budget=-1: expected at least 1"),
-    (("--study=e1", "--tiny"), 2, "--tiny is for --paper"),
+    (("--study=e1", "--tiny"), 2, "--tiny needs --paper"),
     (("--study=e1", "--rows=mlmm"), 2, "unknown row 'mlmm'; did you mean 'mlm'"),
     (("--study=e1", "--config.train.total=1"), 2, "mlm: "),
-    (("--study=e2", "--data=nowhere"), 3, "nowhere: nothing to ask about"),
+    (("--study=e2", "--data=nowhere"), 3, "nowhere: no data for any probe"),
     (
       ("--study=e1", "--data=nowhere"),
       3,

@@ -45,5 +45,5 @@ def test_the_table_is_drawn_where_neither_records_nor_annotated_data_are(name, t
   shutil.copytree(_KEPT / name, tmp_path / name)
   asked = [f"--study={name}", "--data=annotated", f"--output={name}", "--config.data.directory=records"]
   assert command.main([*asked, "--table"]) == 0
-  assert f"{name}/ablations.md" in capsys.readouterr().out
+  assert f"{name}/ablations.md" in capsys.readouterr().err
   assert command.main(asked) == 3  # to run it needs them

@@ -7,10 +7,11 @@ import pytest
 from data.buckets import copies
 from data.errors import DataError
 from pretrain.checkpoints import __main__ as checkpoints
-from pretrain.checkpoints import bucket_steps, checkpoint
+from pretrain.checkpoints import bucket_steps, checkpoint, warm_start
 from pretrain.checkpoints.saved_model import open_model
 from pretrain.mesh import trees
 from pretrain.reading import prepared
+from pretrain.settings.run import TrainFields, reading_settings
 from pretrain.start import preflight
 from tests import buckets
 from tests.pretrain import small_run
@@ -44,7 +45,7 @@ def test_records_are_held_against_their_digests(here, small_records, moved):
   buckets.put(address, {shard: (small_records / shard).read_bytes()})
   assert (copies.records(address, flag="data.directory") / shard).read_bytes() != b""
   with pytest.raises(
-    DataError, match=r"no prepared records there; make them with .* --output=memory://prepared`$"
+    DataError, match=r"no prepared records there; to make them:\n  .* --output=memory://prepared$"
   ):
     copies.records("memory://prepared", flag="data.directory")
 
@@ -53,8 +54,9 @@ def test_a_run_reads_its_records_from_a_bucket(here, small_records):
   address = "memory://prepared/of_run"
   buckets.put_folder(address, small_records)
   config = small_run.small_config("mlm", address)
-  assert prepared.ensure_records(config, download=False) == prepared.records_directory(config)
-  here, there = prepared.open(config), prepared.open(small_run.small_config("mlm", small_records))
+  settings, local = reading_settings(config), small_run.small_config("mlm", small_records)
+  assert prepared.ensure_records(settings, download=False) == prepared.records_directory(settings)
+  here, there = prepared.open(settings), prepared.open(reading_settings(local))
   assert here.digests == there.digests
   assert (here.train.batch(3, 8) == there.train.batch(3, 8)).all()
 
@@ -65,12 +67,12 @@ def test_a_mixture_reads_its_sources_from_buckets(here, small_records, more_reco
     buckets.put_folder(address, directory)
   config = small_run.small_config("mlm", "", {"data.mixture": f"{names[0]}:7,{names[1]}:3"})
   local = small_run.small_config("mlm", "", {"data.mixture": f"{small_records}:7,{more_records}:3"})
-  here, there = prepared.open(config), prepared.open(local)
+  here, there = prepared.open(reading_settings(config)), prepared.open(reading_settings(local))
   assert list(here.train.sources) == ["one_a", "other"]
   assert (here.train.batch(3, 8) == there.train.batch(3, 8)).all()  # the place of a source changes nothing
   config.data.mixture = "memory://prepared/none:1"
   with pytest.raises(DataError, match=r"^data.mixture=memory://prepared/none: no prepared records there"):
-    prepared.open(config)
+    prepared.open(reading_settings(config))
 
 
 def test_a_checkpoint_is_fetched_alone_and_checked(here, finished, moved):
@@ -88,8 +90,9 @@ def test_a_checkpoint_is_fetched_alone_and_checked(here, finished, moved):
   with pytest.raises(DataError, match=f"^no checkpoint of step 5 in {address}; there are 1, .*6$"):
     bucket_steps.step_path(address, 5)
   config = small_run.small_config("mlm", finished, {"train.init_from": "memory://runs/nothing"})
+  origins = warm_start.origins(config.to_dict())
   with pytest.raises(DataError, match=r"^train.init_from=memory://runs/nothing: no checkpoint in memory"):
-    preflight.check(config, str(finished), is_new=True)
+    preflight.check(origins, TrainFields(**config.train), str(finished), is_new=True)
   name = next(name for name in moved if name.startswith("checkpoints/6/params/d/"))
   buckets.put(address, {name: b"?"})
   with pytest.raises(DataError, match=f"^checkpoint={address}: files there are not those that were written"):

@@ -17,8 +17,8 @@ from data.buckets.mirror import WORKDIRS, Mirror
 from data.buckets.place import Address
 from data.errors import ConfigError, DataError, StorageError, UserError
 from pretrain.checkpoints import bucket_steps, bucket_workdir, checkpoint, resume
-from pretrain.pod.peers import Alone, among
-from tests import buckets
+from pretrain.pod.peers import Peers, among
+from tests import buckets, lines
 from tests.pretrain import small_run
 from tests.pretrain.conftest import ROOT
 
@@ -29,6 +29,8 @@ FIELDS = {
   "train.checkpoint_every": 40,
   "train.checkpoint_steps": (3,),
 }
+
+KEPT = bucket_workdir.Kept(2, ())
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +45,6 @@ def here(tmp_path):
   """A machine with an empty cache."""
   with buckets.machine(tmp_path / "cache"):
     yield tmp_path
-
-
-def _train(config, address, say) -> int:
-  with bucket_workdir.opened(address, config, say) as (workdir, log):
-    return small_run.run_training(config, workdir, say=log)
 
 
 def _kill_after(config_flags, address, cache, line) -> None:
@@ -77,7 +74,7 @@ def test_a_killed_run_goes_on_elsewhere_as_if_it_had_been_left_in_peace(
   assert "owner.json" in buckets.names(address)
   monkeypatch.setattr(owner, "SILENCE", 1.0)
   said = []
-  assert _train(config, address, said.append) == 0
+  assert small_run.run_training(config, address, say=said.append) == 0
   assert any(re.match(rf"{address} belongs to process \d+ on .*; waiting", line) for line in said)
   continued = [re.match(rf"Continuing at step (\d+) from {address}/checkpoints", line) for line in said]
   (start,) = [int(found[1]) for found in continued if found]
@@ -92,13 +89,13 @@ def test_a_killed_run_goes_on_elsewhere_as_if_it_had_been_left_in_peace(
 
 
 def test_what_is_damaged_in_the_bucket_is_set_aside_there_and_an_older_step_used(here, finished):
-  address, config = "memory://damaged/run", small_run.small_config("mlm", "records")
+  address = "memory://damaged/run"
   buckets.put_folder(address, finished)
   (name, *_) = sorted(name for name in buckets.names(address) if name.startswith("checkpoints/6/params/d/"))
   buckets.put(address, {name: b"?"})
   said = []
-  with bucket_workdir.opened(address, config, said.append) as (workdir, log):
-    assert resume.newest_good_step(workdir, log) == 4
+  with lines.heard(said.append), bucket_workdir.opened(address, KEPT) as workdir:
+    assert resume.newest_good_step(workdir) == 4
     assert not (pathlib.Path(workdir) / "checkpoints" / "1").exists()  # nobody needs it
   assert any(
     line.startswith(f"{address}/checkpoints/6 is damaged: params/") and "renamed to 6.damaged_1" in line
@@ -110,11 +107,8 @@ def test_what_is_damaged_in_the_bucket_is_set_aside_there_and_an_older_step_used
 
 def test_old_checkpoints_and_remains_of_uploads_go(here, finished):
   address = "memory://pruned/run"
-  config = small_run.small_config(
-    "mlm", "records", {"train.checkpoints_to_keep": 1, "train.checkpoint_steps": (1,)}
-  )
   buckets.put_folder(address, finished)
-  with bucket_workdir.opened(address, config, print) as (workdir, _):
+  with bucket_workdir.opened(address, bucket_workdir.Kept(1, (1,))) as workdir:
     steps = pathlib.Path(workdir) / "checkpoints"
     buckets.remove(f"{address}/checkpoints/6/{checkpoint.COMMITTED}")  # as if it had not been sent to its end
     buckets.put(address, {"checkpoints/6/params/old": b"?"})
@@ -125,20 +119,20 @@ def test_old_checkpoints_and_remains_of_uploads_go(here, finished):
 
 
 def test_processes_with_copies_of_their_own_are_refused(here):
-  class Second(Alone):
+  class Second(Peers):
     """A process whose copy another made."""
 
-    index, number = 1, 2
+    def gather(self, what, value, *, seconds):
+      return [value]
 
     def first(self, what, work, *, seconds):
       return "the copy of process 0"
 
-  config = small_run.small_config("mlm", "records")
-  line = "^--workdir=memory://pod/run: the processes keep copies of their own, .*set TEXT_ENCODER_CACHE to"
+  line = "^--workdir=memory://pod/run: every process has its own local copy,(.|\n)*export TEXT_ENCODER_CACHE="
   with (
     pytest.raises(ConfigError, match=line),
-    among(Second()),
-    bucket_workdir.opened("memory://pod/run", config, print),
+    among(Second(1, ["a", "b"], {})),
+    bucket_workdir.opened("memory://pod/run", KEPT),
   ):
     pass
 
@@ -147,13 +141,13 @@ def test_one_process_owns_a_place_and_a_dead_one_is_outlasted(here, monkeypatch)
   monkeypatch.setattr(owner, "BEAT", 0.1)
   monkeypatch.setattr(owner, "_LOOK", 0.05)
   mirror, lost = Mirror(Address("memory://owned/run", flag="--workdir"), WORKDIRS), []
-  with owner.owned(mirror, lost=lost.append, log=print):
+  with owner.owned(mirror, lost=lost.append):
     mirror.id = "that of another machine"
     with (
       pytest.raises(
         DataError, match=r"^another run is at work in memory://owned/run \(process \d+ on .*\); wait"
       ),
-      owner.owned(mirror, lost=lost.append, log=print),
+      owner.owned(mirror, lost=lost.append),
     ):
       pass
     # Somebody took this process for dead.
@@ -164,34 +158,33 @@ def test_one_process_owns_a_place_and_a_dead_one_is_outlasted(here, monkeypatch)
     assert "process 7 on c has taken it over" in str(lost)
   assert mirror.place.read(owner.NAME)  # which is not ours to remove
   monkeypatch.setattr(owner, "SILENCE", 0.3)
-  with owner.owned(mirror, lost=lost.append, log=print):
+  with owner.owned(mirror, lost=lost.append):
     assert b"process 7 on c" not in mirror.place.read(owner.NAME)
   assert mirror.place.read(owner.NAME) is None
 
 
-def _refused(address, config) -> str:
-  with pytest.raises(UserError) as error, bucket_workdir.opened(address, config, print):
+def _refused(address) -> str:
+  with pytest.raises(UserError) as error, bucket_workdir.opened(address, KEPT):
     raise AssertionError("a run began")
   line = str(error.value)
   assert "\n" not in line and line.startswith(f"--workdir={address} cannot be ")
   return f"{error.value.exit_code} {line.partition(' cannot be ')[2]}"
 
 
-def test_a_bucket_that_cannot_be_used_is_one_line(s3, here, small_records, monkeypatch):
-  config = small_run.small_config("mlm", small_records)
-  assert _refused("s3://nosuch/run", config).startswith(
+def test_a_bucket_that_cannot_be_used_is_one_line(s3, here, monkeypatch):
+  assert _refused("s3://nosuch/run").startswith(
     "5 written (FileNotFoundError: The specified bucket does not exist); check the name of the bucket"
   )
   with buckets.strict(s3):
-    assert "5 written (PermissionError: The AWS Access Key Id" in _refused("s3://bucket/b", config)
+    assert "5 written (PermissionError: The AWS Access Key Id" in _refused("s3://bucket/b")
   monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
   monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")  # of botocore, which waits between them
   monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
   fsspec.filesystem("s3").clear_instance_cache()
-  assert "5 written (EndpointConnectionError" in _refused("s3://bucket/c", config)
+  assert "5 written (EndpointConnectionError" in _refused("s3://bucket/c")
   fsspec.filesystem("s3").clear_instance_cache()
   unknown = r"^--workdir=abc://x/y: .*abc; install its library"
-  with pytest.raises(ConfigError, match=unknown), bucket_workdir.opened("abc://x/y", config, print):
+  with pytest.raises(ConfigError, match=unknown), bucket_workdir.opened("abc://x/y", KEPT):
     pass
 
 
@@ -206,5 +199,5 @@ def test_a_failing_upload_stops_the_run_and_says_why(here, small_records, monkey
   monkeypatch.setattr(Address, "send", fail)
   said = []
   with pytest.raises(StorageError, match=f"^--workdir={address} cannot be written"):
-    _train(config, address, said.append)
+    small_run.run_training(config, address, say=said.append)
   assert any(line.startswith("Stopped as asked") for line in said)

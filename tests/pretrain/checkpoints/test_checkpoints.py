@@ -53,7 +53,7 @@ def test_steps_are_listed_with_what_was_set_aside(finished, run, call):
   assert names == ["1", "6", "4.damaged_1"]
   run_id = integrity.run_id(run / "checkpoints" / "6")
   assert printed.splitlines()[1].endswith(f"run {run_id}") and " MB " in printed
-  assert printed.splitlines()[2].endswith("set aside, or not whole")
+  assert printed.splitlines()[2].endswith("renamed as damaged, or incomplete")
   assert call("list", run / "checkpoints" / "6")[1].split()[0] == "6"
   assert call("list", run / "nothing")[0] == 3
 
@@ -80,7 +80,7 @@ def test_damage_is_found_and_nothing_is_changed(run, call):
   assert "step 6: sha256.json is gone" in call("verify", run)[1]
   meta = run / "checkpoints" / "6" / "meta" / "metadata"
   meta.write_text(json.dumps(json.loads(meta.read_text()) | {"run_id": ""}))
-  assert "step 6: saved by a version that listed no digests" in call("verify", run)[1]
+  assert "step 6: unknown: saved by a version without digests" in call("verify", run)[1]
 
 
 def test_two_steps_are_compared(finished, run, call):
@@ -134,8 +134,8 @@ def test_steps_that_cannot_be_are_refused_with_some_that_can(finished, call, ste
 
 def test_an_average_is_the_mean_and_a_model_of_its_own(finished, tmp_path, call):
   output = tmp_path / "averaged"
-  code, printed, _ = call("average", finished, "--last=3", f"--output={output}")
-  assert code == 0 and "the mean of steps 1, 4, 6" in printed
+  code, _, said = call("average", finished, "--last=3", f"--output={output}")
+  assert code == 0 and "the mean of steps 1, 4, 6" in said
   saved = [saved_params(finished, step) for step in STEPS]
   for name, leaf in saved_params(output).items():
     mean = np.mean([params[name].astype(np.float64) for params in saved], axis=0)
@@ -146,7 +146,7 @@ def test_an_average_is_the_mean_and_a_model_of_its_own(finished, tmp_path, call)
   (line,) = [line for line in history.training(model.meta, 0.0) if line.startswith("| updates")]
   assert "the mean of those after 1, 4, 6" in line
   newest = tmp_path / "newest"
-  assert "the mean of steps 4, 6" in call("average", finished, "--last=2", f"--output={newest}")[1]
+  assert "the mean of steps 4, 6" in call("average", finished, "--last=2", f"--output={newest}")[2]
   assert call("average", finished, "--last=3", f"--output={output}")[0] == 2  # it is there
   assert call("average", finished, "--last=4", f"--output={tmp_path / 'more'}")[0] == 2
   assert not (tmp_path / "more").exists()
@@ -162,7 +162,7 @@ def test_older_steps_are_removed_and_the_newest_sound_one_is_not(run, call):
   (place / "6.damaged_1").mkdir()
   _damage(run, 6)
   code, _, error = call("prune", run, "--keep=1")
-  assert code == 3 and "none of the steps that would stay is sound" in error
+  assert code == 3 and "all steps to keep are damaged" in error
   assert checkpoint.saved_steps(place) == [1, 6] and (place / "6.damaged_1").is_dir()
   assert call("prune", run, "--keep=2", "--set_aside")[0] == 0
   assert checkpoint.saved_steps(place) == [1, 6] and not (place / "6.damaged_1").exists()

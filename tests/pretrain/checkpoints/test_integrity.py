@@ -11,6 +11,7 @@ import pytest
 from data.errors import DataError
 from pretrain.checkpoints import checkpoint, integrity, resume
 from pretrain.checkpoints.checkpoint import COMMITTED, Checkpoints
+from tests import lines
 from tests.pretrain import small_run
 
 STEPS = (5, 10)
@@ -42,8 +43,9 @@ def run(saved, tmp_path):
 
 
 def _good(place):
-  lines = []
-  return resume.newest_good_step(place, lines.append), lines
+  said = []
+  with lines.heard(said.append):
+    return resume.newest_good_step(place), said
 
 
 def test_every_file_of_a_step_is_listed_and_whole_steps_are_taken(run):
@@ -102,7 +104,10 @@ def test_weights_that_are_damaged_are_not_read(run):
   path = max((run / "checkpoints/10/params").rglob("d/*"), key=lambda file: file.stat().st_size)
   content = path.read_bytes()
   path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-  with pytest.raises(DataError, match=r"10 is damaged: params/.*\(its sha256 differs\); move its directory"):
+  with pytest.raises(
+    DataError,
+    match=r"10 is damaged: params/.*\(its sha256 differs\); to use an older one",
+  ):
     checkpoint.load_params(run)
   params, _ = checkpoint.load_params(run, 5)
   np.testing.assert_array_equal(params["w"], np.arange(64.0) + 5)
@@ -117,7 +122,9 @@ def test_steps_and_items_that_change_places_are_noticed(run):
     (place / "5" / item).rename(place / "aside")
     (place / "10" / item).rename(place / "5" / item)
     (place / "aside").rename(place / "10" / item)
-  with pytest.raises(DataError, match=r"no checkpoint of this run is whole \(10.damaged_1, 5.damaged_1, 99"):
+  with pytest.raises(
+    DataError, match=r"all checkpoints of this run are damaged \(10.damaged_1, 5.damaged_1, 99"
+  ):
     _good(run)
 
 
@@ -132,7 +139,7 @@ def test_a_copy_without_commit_marks_is_no_new_run(run):
   for mark in run.rglob(COMMITTED):
     mark.unlink()
   for _ in range(2):
-    with pytest.raises(DataError, match=r"no checkpoint of this run is whole \(10, 5\); bring one back"):
+    with pytest.raises(DataError, match=r"all checkpoints of this run are damaged \(10, 5\); restore one"):
       _good(run)
 
 
@@ -157,7 +164,7 @@ def test_a_list_that_is_gone_is_noticed_and_so_is_a_step_of_another_number(run):
   assert step == 5 and "99 is damaged: it was saved as step 5" in lines[0]
   assert "10 is damaged: sha256.json is gone" in lines[1]
   (run / "checkpoints/5" / integrity.NAME).unlink()
-  with pytest.raises(DataError, match=r"5 is damaged: sha256.json is gone; move its directory away"):
+  with pytest.raises(DataError, match=r"5 is damaged: sha256.json is gone; to use an older one"):
     checkpoint.load_params(run)
 
 
@@ -166,8 +173,6 @@ def test_a_finished_run_whose_checkpoints_are_gone_does_not_start_over(small_rec
   assert small_run.run_training(config, tmp_path) == 0
   shutil.rmtree(tmp_path / "checkpoints")
   logged = (tmp_path / "metrics.jsonl").read_bytes()
-  with pytest.raises(
-    DataError, match="held checkpoints of a run, as its file has_saved says, and none is left"
-  ):
+  with pytest.raises(DataError, match=r"had checkpoints of a run \(file has_saved\), but none is left"):
     small_run.run_training(config, tmp_path)
   assert (tmp_path / "metrics.jsonl").read_bytes() == logged

@@ -1,5 +1,7 @@
 """What may change between a checkpoint and the run that continues it; what a run takes from others."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -84,6 +86,20 @@ def test_a_field_that_came_later_changes_nothing_at_its_default():
     resume.check_same_run(_changed({"objectives.taco.window": 6}), DIGESTS, saved)
 
 
+@pytest.mark.parametrize("name", resume.GONE_FIELDS)
+def test_a_field_that_is_gone_is_refused_at_any_value_but_the_one_that_is_left(name):
+  saved, (*groups, field) = _meta(), name.split(".")
+  group = functools.reduce(dict.__getitem__, groups, saved["config"])
+  group[field] = resume.GONE_FIELDS[name]
+  assert name not in known_fields()
+  assert resume.check_same_run(base.get_config(), DIGESTS, saved) == []
+  group[field] = "other"
+  with pytest.raises(
+    ConfigError, match=rf"{name}: other -> {resume.GONE_FIELDS[name]} \(the only value of this version"
+  ):
+    resume.check_same_run(base.get_config(), DIGESTS, saved)
+
+
 @pytest.mark.parametrize(
   "fields",
   [
@@ -124,7 +140,8 @@ def _taken(recipe, directory, fields, *, digest=None) -> dict[str, np.ndarray]:
   """The arrays a warm start puts in; what it leaves alone stays a shape."""
   run = small_run(small_config(recipe, directory, fields))
   digest = digest or manifest.read(directory).vocabulary.digest
-  params = warm_start.load_into(run.abstract_state.params, run.config, vocabulary_digest=digest)
+  origins = warm_start.origins(run.config.to_dict())
+  params = warm_start.load_into(run.abstract_state.params, origins, vocabulary_digest=digest)
   assert trees.by_path(params).keys() == trees.by_path(run.abstract_state.params).keys()
   for name, leaf in trees.by_path(params).items():
     assert leaf.sharding == trees.by_path(run.abstract_state.params)[name].sharding
@@ -189,7 +206,10 @@ def test_a_token_table_comes_from_a_checkpoint(small_records, finished):
     ({"model.hidden_size": 32}, r"\(generator\): .* has shape \(.*16.*\), expected \(.*32.*\)"),
     ({"generator.num_layers": 2, "generator.mlm_layers": (1, 2)}, "is missing|has shape"),
     ({"generator.init_from": "nowhere"}, "no checkpoint in .*nowhere"),
-    ({"generator.num_heads": 4}, r"generator\.init_from=.*another model \(num_heads: 2 there, 4 here\)"),
+    (
+      {"generator.num_heads": 4},
+      r"generator\.init_from=.*kind of model \(num_heads: 2 there, 4 here\)",
+    ),
     ({"model.layer_norm_eps": 1e-12}, "layer_norm_eps: 1e-05 there, 1e-12 here"),
     ({"model.relative_position": "official"}, "relative_position: t5 there, official here"),
   ],
@@ -214,13 +234,13 @@ def test_the_heads_of_a_generator_are_those_of_the_run_it_comes_from(small_recor
   ],
 )
 def test_a_part_of_a_run_with_another_vocabulary_is_refused(small_records, finished, field, fields):
-  with pytest.raises(DataError, match=rf"{field}=.*vocabulary is another \(.* there, cccccccccccc"):
+  with pytest.raises(DataError, match=rf"{field}=.*is not that of the records \(cccccccccccc"):
     _taken("coco_lm", small_records, {field: str(finished)} | fields, digest="c" * 64)
 
 
 def test_a_warm_start_that_does_not_fit_is_told_before_anything_is_written(small_records, finished, tmp_path):
   fields = {"generator.init_from": str(finished), "generator.num_heads": 4}
-  with pytest.raises(DataError, match="another model"):
+  with pytest.raises(DataError, match="another kind of model"):
     run_training(small_config("coco_lm", small_records, fields), tmp_path / "run")
   assert list(tmp_path.iterdir()) == []
 
@@ -263,7 +283,8 @@ def test_a_frozen_generator_stays_bit_equal_while_the_rest_learns(small_records,
 
 @pytest.mark.parametrize("kind", ["random", "checkpoint"])
 def test_a_frozen_token_table_stays_bit_equal_while_the_rest_learns(small_records, finished, tmp_path, kind):
-  fields = _FROZEN | {"model.freeze_embeddings": kind, "model.freeze_embeddings_from": str(finished)}
+  source = str(finished) if kind == "checkpoint" else ""
+  fields = _FROZEN | {"model.freeze_embeddings": kind, "model.freeze_embeddings_from": source}
   config = small_config("mlm", small_records, fields)
   assert run_training(config, tmp_path) == 0
   table = "encoder/embeddings/token/embedding"

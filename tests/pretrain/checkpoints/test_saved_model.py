@@ -63,9 +63,9 @@ def test_the_vocabulary_is_the_named_one_else_beside_the_checkpoint_else_beside_
 
 def test_another_vocabulary_or_none_is_refused_with_the_flag_that_mends_it(small_records, tmp_path):
   other = _save(tmp_path / "other", {"config": base.get_config().to_dict(), "vocabulary_digest": "d"})
-  with pytest.raises(DataError, match=r"is not the vocabulary of checkpoint .*--v=DIR"):
+  with pytest.raises(DataError, match=r"is not the vocabulary of checkpoint .*\n  --v=DIR"):
     open_model(other).load_vocabulary(str(small_records / "vocabulary"), flag="--v")
-  with pytest.raises(DataError, match=r"no vocabulary in .* or .*--v=DIR"):
+  with pytest.raises(DataError, match=r"no vocabulary in .* or .*\n  --v=DIR"):
     open_model(other).load_vocabulary("", flag="--v")
   bare = _save(tmp_path / "bare", {"config": {"model": {}}, "vocabulary_digest": "d"})
   with pytest.raises(DataError, match=r"no vocabulary in .*--v=DIR"):
@@ -74,7 +74,7 @@ def test_another_vocabulary_or_none_is_refused_with_the_flag_that_mends_it(small
 
 def test_where_no_flag_names_a_vocabulary_the_error_says_where_to_put_it(small_records, tmp_path):
   bare = _save(tmp_path / "bare", {"config": {"model": {}}, "vocabulary_digest": "d"})
-  with pytest.raises(DataError, match=r"no vocabulary in .*: copy its files to .*/bare/vocabulary$"):
+  with pytest.raises(DataError, match=r"no vocabulary in .*; copy its files to .*/bare/vocabulary$"):
     open_model(bare).load_vocabulary()
   shutil.copytree(small_records / "vocabulary", bare / "vocabulary")
   with pytest.raises(DataError, match=r"is not the vocabulary of .*copy its files to .*/bare/vocabulary$"):

@@ -14,8 +14,10 @@ from pretrain.checkpoints.checkpoint import Checkpoints
 from tests.pretrain.pod.processes import running
 
 
-def test_a_save_longer_than_its_interval_is_told_with_both_times_and_none_is_skipped(tmp_path, monkeypatch):
-  seal, lines, at_work = integrity.seal, [], []
+def test_a_save_longer_than_its_interval_is_told_with_both_times_and_none_is_skipped(
+  tmp_path, monkeypatch, caplog
+):
+  seal, at_work = integrity.seal, []
 
   def slow_seal(*arguments, **options):
     at_work.append(options["step"])
@@ -26,13 +28,13 @@ def test_a_save_longer_than_its_interval_is_told_with_both_times_and_none_is_ski
 
   monkeypatch.setattr(integrity, "seal", slow_seal)
   monkeypatch.setattr(checkpoint, "LONG_WAIT", 0.1)
-  checkpoints = Checkpoints(tmp_path, every=1, keep=5, log=lines.append)
+  checkpoints = Checkpoints(tmp_path, every=1, keep=5)
   state = {"params": {"w": jnp.ones(2)}, "step": jnp.int32(1)}
   assert [checkpoints.save(step, state, {}) for step in (1, 2, 3)] == [True] * 3
   checkpoints.close()
   assert checkpoint.saved_steps(checkpoints.directory) == [1, 2, 3]
   pattern = r"Saving step (.) took ([\d.]+) s, the next was due after ([\d.]+) s: training waited .*"
-  words = [re.fullmatch(pattern, line) for line in lines]
+  words = [re.fullmatch(pattern, line) for line in caplog.messages]
   assert [found and found[1] for found in words] == ["1", "2"]
   assert all(found and float(found[2]) >= 0.3 > float(found[3]) for found in words)
 
@@ -50,7 +52,9 @@ def test_nothing_that_orbax_deprecates_is_called(tmp_path, monkeypatch):
   assert events and not [name for name in events if "deprecat" in name]
 
 
-def test_a_disk_that_fills_ends_the_command_with_one_line_and_the_older_step_stays(small_records, tmp_path):
+def test_a_disk_that_fills_ends_the_command_with_one_line_and_the_older_step_stays(
+  small_records, tmp_path, caplog
+):
   fields = {"train.total_steps": 100_000, "train.checkpoint_every": 20, "data.directory": small_records}
   with running(1, tmp_path / "run", *[f"--config.{name}={value}" for name, value in fields.items()]) as one:
     one.wait_for_step(30)
@@ -65,8 +69,7 @@ def test_a_disk_that_fills_ends_the_command_with_one_line_and_the_older_step_sta
   assert (
     re.match("error: (cannot save to .*|.*: cannot be written) .*check space", line) and "Trace" not in err
   )
-  lines: list[str] = []
-  assert (resume.newest_good_step(tmp_path / "run", lines.append) or 0) >= 20 and not lines
+  assert (resume.newest_good_step(tmp_path / "run") or 0) >= 20 and not caplog.messages
 
 
 # Most of sixty arrays fail, some of them after the save has ended with the error of the first.

@@ -11,10 +11,10 @@ from pretrain.checkpoints.checkpoint import Checkpoints
 SOURCE = {"path": "cocolm-base", "family": "official"}
 
 
-def _config(**fields):
+def _origins(**fields):
   config = base.get_config()
   config.update_from_flattened_dict({name.replace("__", "."): value for name, value in fields.items()})
-  return config
+  return warm_start.origins(config.to_dict())
 
 
 def test_a_warm_start_says_who_made_the_checkpoint(tmp_path):
@@ -22,11 +22,10 @@ def test_a_warm_start_says_who_made_the_checkpoint(tmp_path):
   meta = {"config": {"recipe": "imported"}, "source": SOURCE}
   checkpoints.save(3, {"params": {"a": np.zeros(1)}, "step": np.int32(3)}, meta)
   checkpoints.close()
-  config = _config(train__init_from=str(tmp_path / "first"))
   expected = {"train.init_from": {"recipe": "imported", "step": 3, "source": SOURCE}}
-  assert warm_start.started_from(config) == expected
-  with pytest.raises(DataError, match=r"no checkpoint in .*gone"):
-    warm_start.started_from(_config(train__init_from=str(tmp_path / "gone")))
+  assert _origins(train__init_from=str(tmp_path / "first")).facts() == expected
+  with pytest.raises(DataError, match=r"^train\.init_from=.*gone: no checkpoint in .*gone"):
+    _origins(train__init_from=str(tmp_path / "gone")).facts()
 
 
 @pytest.mark.parametrize(
@@ -37,14 +36,14 @@ def test_a_warm_start_says_who_made_the_checkpoint(tmp_path):
   ],
 )
 def test_equal_arrays_that_would_mean_something_else_are_refused(field):
-  ours = warm_start._meaning(_config(model__relative_position="t5"))
+  ours = _origins(model__relative_position="t5").encoder
   warm_start._check_meaning(ours, ours, "train.init_from=a")
-  with pytest.raises(DataError, match=f"train.init_from=a: it is another model .{field}: 99 there"):
+  with pytest.raises(DataError, match=f"train.init_from=a: another kind of model .{field}: 99 there"):
     warm_start._check_meaning(ours, ours | {field: 99}, "train.init_from=a")
 
 
 def test_a_checkpoint_that_the_method_does_not_use_is_no_start():
   fields = {"generator__init_from": "a", "model__freeze_embeddings_from": "b"}
-  assert warm_start.starts(_config(**fields)) == {}
+  assert _origins(**fields).named == {}
   used = fields | {"corruption__kind": "generator", "model__freeze_embeddings": "checkpoint"}
-  assert list(warm_start.starts(_config(**used)).values()) == ["a", "b"]
+  assert list(_origins(**used).named.values()) == ["a", "b"]

@@ -17,7 +17,7 @@ from tests.pretrain.small_run import VOCAB_SIZE, small_config
 
 
 def begin(place, config, records):
-  workdir.begin(place, config, records / "vocabulary", manifest.read(records).vocabulary)
+  workdir.begin(place, config.to_dict(), records / "vocabulary", manifest.read(records).vocabulary)
 
 
 @pytest.fixture
@@ -39,12 +39,12 @@ def test_a_run_keeps_its_config_and_vocabulary(config, small_records, tmp_path):
 
 
 def test_ids_that_are_not_those_of_the_vocabulary_are_refused(config, small_records, tmp_path):
-  described = manifest.read(small_records).vocabulary
+  described, fields = manifest.read(small_records).vocabulary, config.to_dict()
   ids = described.special_ids
   swapped = {**ids, "mask": ids["unk"], "unk": ids["mask"]}
   for other in ({"special_ids": swapped}, {"size": described.size + 1}):
-    with pytest.raises(DataError, match="does not have the size and special ids of"):
-      workdir.begin(tmp_path, config, small_records / "vocabulary", dataclasses.replace(described, **other))
+    with pytest.raises(DataError, match="has another size or other special ids than"):
+      workdir.begin(tmp_path, fields, small_records / "vocabulary", dataclasses.replace(described, **other))
   assert not (tmp_path / "config.json").exists()
 
 
@@ -59,7 +59,7 @@ def test_a_vocabulary_of_an_earlier_run_that_saved_nothing_is_replaced(config, s
 def test_a_vocabulary_of_the_users_own_is_left_alone(config, small_records, tmp_path):
   (tmp_path / "vocabulary").mkdir()
   (tmp_path / "vocabulary" / "vocabulary.json").write_text("{}")
-  with pytest.raises(ConfigError, match=r"vocabulary is there, .* was not put there by a run; move it away"):
+  with pytest.raises(ConfigError, match=r"vocabulary is not .*, and no run put it there; move it away"):
     begin(tmp_path, config, small_records)
   assert [path.name for path in tmp_path.rglob("*")] == ["vocabulary", "vocabulary.json"]
 
@@ -105,21 +105,17 @@ def test_leftovers_of_killed_starts_go_and_a_vocabulary_must_be_that_of_the_reco
     path.touch()
   (tmp_path / ".vocabulary.ab.part").mkdir()
   described = manifest.read(small_records).vocabulary
-  workdir.begin(str(tmp_path), config, str(small_records / "vocabulary"), described)
+  fields, words = config.to_dict(), str(small_records / "vocabulary")
+  workdir.begin(str(tmp_path), fields, words, described)
   assert mine.exists() and not any(path.exists() for path in leftovers)
   assert not list(tmp_path.glob(".vocabulary*"))
-  with pytest.raises(DataError, match=r"is not the vocabulary that the records beside it were made with"):
-    workdir.begin(
-      str(tmp_path),
-      config,
-      str(small_records / "vocabulary"),
-      dataclasses.replace(described, digest="0" * 64),
-    )
+  with pytest.raises(DataError, match=r"is not the vocabulary of the records beside it"):
+    workdir.begin(str(tmp_path), fields, words, dataclasses.replace(described, digest="0" * 64))
 
 
 def test_a_phase_of_an_earlier_version_is_not_started_over(tmp_path):
   (tmp_path / "phase_2").mkdir()
   with pytest.raises(
-    DataError, match=r"phase_2 holds a run that is over.*--config.train.init_from=.*phase_2"
+    DataError, match=r"phase_2 has a finished run.*\n  --workdir=NEW --config.train.init_from=.*phase_2"
   ):
     workdir.refuse_lost_checkpoints(tmp_path)

@@ -24,7 +24,7 @@ def _refused(*argv):
   with pytest.raises(errors.ConfigError) as raised:
     flags.read_arguments(argv)
   lines = str(raised.value).splitlines()
-  return lines[1:] if len(lines) > 1 else lines
+  return lines[1:] if lines[0].endswith(" problems") else lines
 
 
 def _file(tmp_path, text, name="mine.py"):
@@ -114,7 +114,7 @@ def test_an_argument_goes_to_get_config(tmp_path):
   assert arguments.config.recipe == "a:b"
   assert arguments.config_name == "mine_a_b" and arguments.workdir == os.path.join("runs", "mine_a_b")
   assert "needs an argument" in _refused(f"--config={path}")[0]
-  assert "takes no argument" in _refused(f"--config={CONFIG}:x")[0]
+  assert "has no parameter for it" in _refused(f"--config={CONFIG}:x")[0]
 
 
 def test_all_mistakes_are_in_one_list():
@@ -162,12 +162,12 @@ def test_sizes_are_held_against_the_devices_once_there_is_a_list():
     ([], "--config is missing"),
     (["--config"], "--config: needs a value"),
     (["--config="], "--config: needs a value"),
-    ([f"--config={ROOT / 'configs'}"], "is a directory; give a file, for example"),
-    ([f"--config={ROOT / 'configs' / 'amos_tinny.py'}"], "there is no such file; did you mean"),
-    (["--config=nowhere/at/all.py"], "there is no such file"),
-    ([f"--config={CONFIG}", "--train.batch_size=3"], "write --config.train.batch_size=VALUE"),
-    ([f"--config={CONFIG}", "--config.train"], "is a group of fields"),
-    ([f"--config={CONFIG}", "--config.train=3"], "is a group of fields"),
+    ([f"--config={ROOT / 'configs'}"], "is a directory; expected a file, such as"),
+    ([f"--config={ROOT / 'configs' / 'amos_tinny.py'}"], "no such file; did you mean"),
+    (["--config=nowhere/at/all.py"], "no such file"),
+    ([f"--config={CONFIG}", "--train.batch_size=3"], "use --config.train.batch_size=VALUE"),
+    ([f"--config={CONFIG}", "--config.train"], "a group of fields"),
+    ([f"--config={CONFIG}", "--config.train=3"], "a group of fields"),
     ([f"--config={CONFIG}", "--config.train.batch_size"], "needs a value"),
     ([f"--config={CONFIG}", "--config.batch_size=3"], "did you mean 'train.batch_size'"),
     ([f"--config={CONFIG}", "--config.model.remat=maybe"], "expected one of none, cheap, full"),
@@ -181,13 +181,13 @@ def test_sizes_are_held_against_the_devices_once_there_is_a_list():
     ),
     ([f"--config={CONFIG}", "--config.generator.mlm_layers=1.5,3"], "expected whole numbers (such as 4,6,8)"),
     ([f"--config={CONFIG}", "--dry_run=perhaps"], "expected true or false"),
-    ([f"--config={CONFIG}", "--colour=red"], "there is no such flag; there are --config"),
-    ([f"--config={CONFIG}", f"--workdir={CONFIG}"], "is a file; give a directory"),
+    ([f"--config={CONFIG}", "--colour=red"], "no such flag; flags are --config"),
+    ([f"--config={CONFIG}", f"--workdir={CONFIG}"], "is a file; expected a directory"),
   ],
 )
-def test_a_mistake_is_told_in_one_line(argv, expected):
-  lines = _refused(*argv)
-  assert len(lines) == 1 and expected in lines[0], lines
+def test_a_mistake_is_told_in_one_line_with_its_ways_out(argv, expected):
+  first, *ways = _refused(*argv)
+  assert expected in first and all(way.startswith("  --") for way in ways), (first, ways)
 
 
 @pytest.mark.parametrize(
@@ -198,16 +198,16 @@ def test_a_mistake_is_told_in_one_line(argv, expected):
     ("import nothing_of_this_name\n", "raised ModuleNotFoundError"),
     ("raise SystemExit(3)\n", "raised SystemExit"),
     ("def get_config():\n  return {'a': 1}['b']\n", "raised KeyError: 'b' (line 2)"),
-    ("config = 3\n", "the file has no get_config()"),
-    ("get_config = 3\n", "the file has no get_config()"),
+    ("config = 3\n", "the file has no function get_config()"),
+    ("get_config = 3\n", "the file has no function get_config()"),
     ("def get_config():\n  return {}\n", "get_config returned dict; expected a ConfigDict"),
     ("def get_config():\n  return None\n", "get_config returned NoneType"),
     ("from configs import base\ndef get_config():\n  return base.get_config()\n", "no objective is on"),
   ],
 )
-def test_a_bad_config_file_is_told_in_one_line(tmp_path, text, expected):
-  lines = _refused(f"--config={_file(tmp_path, text)}")
-  assert len(lines) == 1 and expected in lines[0], lines
+def test_a_bad_config_file_is_told_in_one_line_with_its_way_out(tmp_path, text, expected):
+  first, *ways = _refused(f"--config={_file(tmp_path, text)}")
+  assert expected in first and ways in ([], ["  --debug"]), (first, ways)
 
 
 def test_a_field_that_a_file_lacks_is_named_even_if_it_is_given(tmp_path):
@@ -245,7 +245,7 @@ def test_help_names_every_flag_and_every_field(capsys):
   text = capsys.readouterr().out
   assert all(f"--{flag}" in text for flag in flags.PRETRAINING.flags)
   assert all(f"--config.{name}=" in text for name in fields.known_fields())
-  assert "runs with your" in text and "rights" in text
+  assert "It is a Python program: read it" in text
 
 
 def test_parse_arguments_prints_and_leaves_with_2(capsys):

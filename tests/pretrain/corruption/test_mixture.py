@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from configs import base
 from pretrain.corruption import mixture
 from pretrain.corruption.generator import GeneratorOutput
 from pretrain.ops.draws import row_random
-from pretrain.settings.corruption import MixtureFields
+from pretrain.settings.corruption import GeneratorSettings
 from tests.pretrain import drawn
 from tests.pretrain.one_program import one_program
 
@@ -21,31 +22,25 @@ PARAMS = {"mixture": {"kernel": np.asarray(drawn.normal(3, D, 1))}}
 ALIKE = np.full((B, M, HEADS), 1 / 3)  # weights
 
 
-def _choice(kind: str, **changes) -> MixtureFields:
-  fields = {
-    "mixture_weights": (),
-    "gumbel_temperature": 0.3,
-    "reversal_multiplier": -1.0,
-    "adv_mlm_multiplier": 0.0,
-  }
-  return MixtureFields(mixture=kind, **{**fields, **changes})
+def _choice(kind: str, **changes) -> GeneratorSettings:
+  return GeneratorSettings(**{**base.get_config().generator, "mixture": kind, **changes})
 
 
 @one_program
-def _of_rows(choice: MixtureFields, progress, rows, features):
+def _of_rows(choice: GeneratorSettings, progress, rows, features):
   keys = row_random.step_row_keys(0, 0, rows)
   return mixture.mixture_weights(
     choice, PARAMS, features, row_keys=keys, progress=jnp.full(rows.shape, progress)
   )
 
 
-def _weights(choice: MixtureFields, *, progress: float = 0.0, rows=ROWS, features=FEATURES) -> np.ndarray:
+def _weights(choice: GeneratorSettings, *, progress: float = 0.0, rows=ROWS, features=FEATURES) -> np.ndarray:
   return np.asarray(_of_rows(choice, np.asarray(progress), rows, features))
 
 
 @one_program
-def _propose(choice: MixtureFields, weights, output=OUTPUT, *, rows=ROWS, **changes):
-  options = {"temperature": 1.0, "chunk": M, **changes}
+def _propose(choice: GeneratorSettings, weights, output=OUTPUT, *, rows=ROWS, **changes):
+  options = {"chunk": M, **changes}
   keys = row_random.step_row_keys(0, 0, rows)
   return mixture.propose(choice, weights, output, TABLE, row_keys=keys, **options)
 
@@ -87,9 +82,7 @@ def test_only_adversarial_weights_let_a_gradient_through():
 
   def total(kind):
     def function(weights, output, table):
-      _, embeddings = mixture.propose(
-        _choice(kind), weights, output, table, row_keys=row_keys, temperature=1.0, chunk=M
-      )
+      _, embeddings = mixture.propose(_choice(kind), weights, output, table, row_keys=row_keys, chunk=M)
       return jnp.zeros(()) if embeddings is None else jnp.sum(jnp.sin(embeddings))
 
     return jax.device_get(jax.jit(jax.grad(function, argnums=(0, 1, 2)))(ALIKE, OUTPUT, TABLE))
@@ -109,7 +102,7 @@ def test_a_one_hot_weight_samples_from_that_head_alone():
 
 
 def test_a_low_temperature_takes_the_most_probable_token():
-  found, _ = _propose(_choice("uniform"), ALIKE, temperature=1e-3)
+  found, _ = _propose(_choice("uniform", temperature=1e-3), ALIKE)
   mixed = np.einsum("bmk,kbmd->bmd", ALIKE, OUTPUT.transformed)
   np.testing.assert_array_equal(found, np.argmax(mixed @ TABLE.T, axis=-1))
 

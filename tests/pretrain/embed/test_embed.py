@@ -87,7 +87,7 @@ def test_the_mean_counts_every_token_but_padding_and_cls_is_the_first(
     found = np.load(output)
     assert found.dtype == np.float32 and found.shape == (45, 32)
     np.testing.assert_allclose(found, vectors, atol=1e-5, rtol=0)
-    printed = capsys.readouterr().out
+    printed = capsys.readouterr().err
     assert f"45 vectors of 32 numbers, {pooling} of 'review'" in printed and "cut to 32 tokens" in printed
 
 
@@ -117,7 +117,7 @@ def test_a_killed_command_goes_on_and_gives_the_same_bytes(workdir, table, tmp_p
   np.testing.assert_allclose([np.linalg.norm(row["vector"]) for row in rows], 1, atol=1e-6)
   capsys.readouterr()
   assert _embed(workdir, table, "--column=review", f"--output={output}", "--unit") == 0
-  assert capsys.readouterr().out.endswith("killed.parquet is complete: its 45 rows were answered before\n")
+  assert capsys.readouterr().err.endswith("killed.parquet is complete: its 45 rows were answered before\n")
   monkeypatch.undo()
   assert _embed(workdir, table, "--column=review", f"--output={output}") == 2
   assert "is there already" in capsys.readouterr().err
@@ -128,29 +128,30 @@ def test_the_nearest_texts_are_found_in_the_input_and_in_stored_vectors(workdir,
   source.write_text("the end.\n\nsome longer words\nthe the the x\n", encoding="utf-8")
   look = ["--neighbours=some longer words", "--top=2"]
   assert _embed(workdir, source, *look) == 0
-  first = capsys.readouterr().out.splitlines()
-  assert "3 vectors" in first[0] and first[1].startswith("nearest to 'some longer words'")
-  assert first[2].split("  ")[0].strip() == "1.0000" and first[2].endswith(
+  captured = capsys.readouterr()
+  first = captured.out.splitlines()
+  assert "3 vectors" in captured.err and first[0].startswith("nearest to 'some longer words'")
+  assert first[1].split("  ")[0].strip() == "1.0000" and first[1].endswith(
     "lines.txt, line 3: some longer words"
   )
-  assert len(first) == 4
+  assert len(first) == 3
   assert _embed(workdir, source, f"--output={output}", *look) == 0
-  assert capsys.readouterr().out.splitlines()[1:] == first[1:]
+  assert capsys.readouterr().out.splitlines() == first
   stored = output.read_bytes()
   assert _embed(workdir, source, f"--output={output}", *look) == 0  # reads them
-  assert capsys.readouterr().out.splitlines() == first[1:] and output.read_bytes() == stored
+  assert capsys.readouterr().out.splitlines() == first and output.read_bytes() == stored
   assert _embed(workdir, source, f"--output={output}", "--pooling=cls", *look) == 3
-  assert "its first vector is not the one of this input" in capsys.readouterr().err
+  assert "from that of this input, model and --pooling" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
   ("content", "flags", "code", "message"),
   [
-    ("id,a\n1,x\n", (), 3, "none named 'text'; there are id, a; name that of the texts with --column"),
-    ("id,a\n1,x\n", ("--column=c",), 3, "no column 'c'; there are id, a"),
+    ("id,a\n1,x\n", (), 3, "but none with the name 'text'; its columns are id, a; choose one with --column"),
+    ("id,a\n1,x\n", ("--column=c",), 3, "no column 'c'; its columns are id, a"),
     ("text\n", (), 3, "no row in this file"),
     ("text\nx\n", ("--batch_size=0",), 2, "--batch_size=0: expected at least 1"),
-    ("text\nx\n", ("--max_length=999",), 2, "the checkpoint has 128 positions"),
+    ("text\nx\n", ("--max_length=999",), 2, "the checkpoint supports at most 128 tokens"),
     ("text\nx\n", ("--output=a.txt",), 2, "expected a name that ends in .npy or .parquet"),
     ("text,n\nx\n", (), 3, "in.csv, row 1: 1 cells, expected 2"),
   ],

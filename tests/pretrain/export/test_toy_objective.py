@@ -36,7 +36,7 @@ def toy(monkeypatch):
     ({}, None),
     ({"objectives.toy.size": 1}, "objectives.toy.size=1: expected a number of at least 2"),
     ({"objectives.toy.size": 17}, "objectives.toy.size=17, model.hidden_size=16: the projection is wider"),
-    ({"corruption.kind": "random"}, "toy reads masks, and the input has replaced tokens"),
+    ({"corruption.kind": "random"}, "toy needs masks, but the input has replaced tokens"),
   ],
 )
 def test_a_config_with_it_is_checked(toy, changes, expected):

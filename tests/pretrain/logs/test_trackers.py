@@ -56,10 +56,10 @@ def calls(monkeypatch):
   return made
 
 
-def start(asked, workdir, *, log=print, run_id="abc") -> Trackers:
+def start(asked, workdir, *, run_id="abc") -> Trackers:
   workdir.mkdir(exist_ok=True)
   fields = {f"field_{number}": number for number in range(150)}
-  return Trackers(asked, str(workdir), fields, run_id, log)
+  return Trackers(asked, str(workdir), fields, run_id)
 
 
 def names(calls) -> list[str]:
@@ -108,9 +108,8 @@ def test_trackio_goes_on_with_the_run_of_that_name(calls, tmp_path):
   assert rest == [("log", ({"loss": 2.0},), {"step": 5}), ("finish", (), {})]
 
 
-def test_a_tracker_that_fails_is_left_out_and_the_others_go_on(calls, tmp_path, monkeypatch):
-  lines: list[str] = []
-  open_ = start("wandb,trackio", tmp_path, log=lines.append)
+def test_a_tracker_that_fails_is_left_out_and_the_others_go_on(calls, tmp_path, monkeypatch, caplog):
+  open_ = start("wandb,trackio", tmp_path)
 
   def broken(*_):
     raise OSError("no network")
@@ -118,18 +117,16 @@ def test_a_tracker_that_fails_is_left_out_and_the_others_go_on(calls, tmp_path, 
   monkeypatch.setattr(sys.modules["wandb"].init(), "log", broken, raising=False)
   for step in (1, 2):
     open_.write(step, {"loss": 1.0})
-  assert [line for line in lines if "failed" in line] == [
-    "wandb failed (no network) and gets no more metrics; the run goes on"
-  ]
+  assert caplog.messages == ["wandb failed (no network) and gets no more metrics; the run goes on"]
   assert [keywords for name, _, keywords in calls if name == "log"] == [{"step": 1}, {"step": 2}]
 
 
 def test_a_package_that_is_missing_is_one_line(monkeypatch):
   monkeypatch.setitem(sys.modules, "mlflow", None)
   monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None)
-  with pytest.raises(ConfigError, match=r"mlflow is not installed; `pip install mlflow wandb`") as error:
+  with pytest.raises(ConfigError, match=r"mlflow is not installed;") as error:
     trackers.check("mlflow,wandb")
-  assert "\n" not in str(error.value)
+  assert "\n  pip install mlflow wandb\n" in str(error.value)
   trackers.check("")
 
 

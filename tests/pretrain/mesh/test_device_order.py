@@ -103,7 +103,7 @@ def test_nodes_with_different_numbers_of_devices_are_refused():
 def test_a_slice_without_such_an_order_is_refused_with_one_that_has_it():
   # Six chips of a slice, the last row cut short: no part of a torus.
   devices = v5e(4, 4)[:6]
-  with pytest.raises(ConfigError, match="JAX finds no such order of 6 x TPU v5 lite") as raised:
+  with pytest.raises(ConfigError, match="JAX cannot arrange 6 x TPU v5 lite so") as raised:
     arranged(devices, data=2, fsdp=3)
   assert "\n" not in str(raised.value)
 

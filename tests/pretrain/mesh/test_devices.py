@@ -16,8 +16,8 @@ from tests.pretrain.small_run import SharedRun, run_training, small_config
 
 
 def test_what_is_asked_for_is_what_is_used():
-  devices.check("auto", say=pytest.fail)
-  devices.check("cpu", say=pytest.fail)
+  devices.check("auto")
+  devices.check("cpu")
   with pytest.raises(ConfigError, match=r"train.platform=gpu: JAX found 8 x cpu here; .*platform=cpu"):
     devices.check("gpu")
 
@@ -34,22 +34,22 @@ def test_a_platform_that_cannot_start_is_one_line(tmp_path, monkeypatch, command
   command = [sys.executable, "-m", *command.split(), tmp_path / "out"]
   done = subprocess.run(command, capture_output=True, text=True)
   assert done.returncode == 2
-  (line,) = done.stderr.splitlines()
+  line, *ways = done.stderr.splitlines()
+  assert ways == ["  unset JAX_PLATFORMS", "  export JAX_PLATFORMS=cpu"]
   assert line.startswith("error: JAX cannot start a device (JAX_PLATFORMS='nonsense': Unable to initialize")
 
 
-def test_an_accelerator_that_jax_does_not_use_is_mentioned(tmp_path, monkeypatch):
+def test_an_accelerator_that_jax_does_not_use_is_mentioned(tmp_path, monkeypatch, caplog):
   (tmp_path / "nvidia0").touch()
   monkeypatch.setattr(devices, "_DRIVERS", ((str(tmp_path / "nvidia*"), "a GPU", "requirements-gpu.txt"),))
   monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
-  lines = []
-  devices.check("auto", say=lines.append)  # JAX_PLATFORMS=cpu, as in every test: it was asked for
+  devices.start("auto", cache=False)  # JAX_PLATFORMS=cpu, as in every test: it was asked for
   monkeypatch.delenv("JAX_PLATFORMS")
-  devices.check("cpu", say=lines.append)
-  assert lines == []
-  devices.check("auto", say=lines.append)
-  (line,) = lines
-  assert line.startswith("warning: a GPU is here and JAX does not use it") and "requirements-gpu.txt" in line
+  devices.start("cpu", cache=False)
+  assert caplog.messages == []
+  devices.start("auto", cache=False)
+  (line,) = caplog.messages
+  assert line.startswith("a GPU is here and JAX does not use it") and "requirements-gpu.txt" in line
 
 
 def test_compiled_programs_are_kept_but_not_those_of_a_dry_run(tmp_path, monkeypatch):
@@ -68,20 +68,19 @@ def test_compiled_programs_are_kept_but_not_those_of_a_dry_run(tmp_path, monkeyp
     devices.start("gpu")
 
 
-def _beyond_memory(config):
-  with devices.enough_memory(config):
+def _beyond_memory():
+  with devices.enough_memory(8, 1):
     jnp.zeros(1 << 44, jnp.float32).block_until_ready()  # 64 TiB: the device's own error
 
 
 def test_the_end_of_memory_is_one_line_that_names_what_decides_it():
-  config = small_config("mlm", "records")
   rows = r"train\.batch_size=8 rows in train\.microbatches=1 on 8 devices; give more microbatches"
   with pytest.raises(ConfigError, match=rf"^out of memory \(RESOURCE_EXHAUSTED: .*\): {rows}") as raised:
-    _beyond_memory(config)
+    _beyond_memory()
   assert "\n" not in str(raised.value)
-  with pytest.raises(ConfigError, match=rf"\(MemoryError\): {rows}"), devices.enough_memory(config):
+  with pytest.raises(ConfigError, match=rf"\(MemoryError\): {rows}"), devices.enough_memory(8, 1):
     raise MemoryError
-  with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), devices.enough_memory(config):
+  with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), devices.enough_memory(8, 1):
     raise jax.errors.JaxRuntimeError("INTERNAL: something else")
 
 
@@ -99,7 +98,7 @@ def test_a_run_that_is_out_of_memory_leaves_its_checkpoint(small_records, tmp_pa
     return short_of_memory
 
   monkeypatch.setattr(SharedRun, "compile_train_step", compiled)
-  with pytest.raises(ConfigError, match="the newest checkpoint is whole"), devices.enough_memory(config):
+  with pytest.raises(ConfigError, match="the newest checkpoint is whole"):
     run_training(config, tmp_path)
   assert checkpoint.saved_steps(tmp_path / "checkpoints")[-1] == 4
-  assert resume.newest_good_step(tmp_path, pytest.fail) == 4
+  assert resume.newest_good_step(tmp_path) == 4

@@ -138,7 +138,7 @@ def test_moments_lie_as_their_parameters():
 @pytest.mark.parametrize("path", ["heads/new/kernel", "encoder/trunk/up/bias", "xnorm/scale"])
 def test_parameter_without_a_rule_is_an_error_that_names_it(path):
   tree = nested({**SHAPES, path: (4, 4), "z/new/table": (2, 2)})
-  message = rf"no rule of sharding.RULES names {path} \(4, 4\), z/new/table \(2, 2\); add one"
+  message = rf"no rule of sharding.RULES matches {path} \(4, 4\), z/new/table \(2, 2\); add one"
   with pytest.raises(ConfigError, match=message) as error:
     sharding.shardings(mesh_of(8, 1, 1), tree)
   assert "\n" not in str(error.value)

@@ -14,7 +14,7 @@ HEAD["bias"] = drawn.normal(1, *HEAD["bias"].shape)
 
 
 def _objective(**changes) -> MaskedLMLoss:
-  return MaskedLMLoss(**{"weight": 1.0, "positions": "masked", "all_reduction": "one_mean", **changes})
+  return MaskedLMLoss(**{"weight": 1.0, "positions": "masked", **changes})
 
 
 @pytest.fixture(scope="module")
@@ -46,15 +46,3 @@ def test_all_positions_in_one_mean_are_all_tokens_without_padding(view, costs):
   assert float(objective.totals(view.corrupted)["token_lm_loss"]) == is_token.sum() == 10
   of_masked = terms["token_lm_loss"].metrics["masked_lm_loss"]
   np.testing.assert_allclose(of_masked[0], costs[views.SELECTED].sum(), rtol=1e-5)
-
-
-def test_separate_means_divide_masked_and_unmasked_tokens_each_by_their_own_number(view, costs):
-  objective = _objective(positions="all", all_reduction="separate_means")
-  terms, totals = objective(view, views.CONTEXT), objective.totals(view.corrupted)
-  unmasked = (views.IDS != 1) & ~views.SELECTED
-  np.testing.assert_allclose(terms["masked_lm_loss"].loss, costs[views.SELECTED].sum(), rtol=1e-5)
-  np.testing.assert_allclose(terms["unmasked_lm_loss"].loss, costs[unmasked].sum(), rtol=1e-5)
-  assert {name: float(total) for name, total in totals.items()} == {
-    "masked_lm_loss": 3,
-    "unmasked_lm_loss": 7,
-  }

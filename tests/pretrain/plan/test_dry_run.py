@@ -81,7 +81,7 @@ def test_a_dry_run_says_everything_and_writes_nothing(small_records, tmp_path):
 def test_a_dry_run_needs_no_records(tmp_path):
   with devices(1):
     text = dry_run.dry_run(small_config("mlm", tmp_path / "later"), workdir=str(tmp_path / "run"))
-  assert "not there yet; made on first start" in text
+  assert "do not exist yet; the first start prepares them" in text
   assert list(tmp_path.iterdir()) == []
 
 

@@ -129,16 +129,14 @@ def test_a_target_on_which_nothing_fits():
 
 @pytest.mark.parametrize("name", ["v9:2x2", "v5e", "v5e:2", "h100:2x2", ""])
 def test_a_target_that_is_none_is_refused_in_a_line(name):
-  with pytest.raises(ConfigError, match="is no machine that can be planned for; there are v5e:SHAPE"):
+  with pytest.raises(ConfigError, match="is not a known machine; expected v5e:SHAPE"):
     targets.describe(name)
 
 
 @pytest.mark.parametrize(("name", "package"), [("v5e:2x2", "libtpu"), ("h100", "jax-cuda12-plugin")])
 def test_what_is_not_installed_is_named(name, package, monkeypatch):
   monkeypatch.setattr(targets, "is_installed", lambda platform: False)
-  with pytest.raises(
-    ConfigError, match=f"{name}: {package}, which compiles for it, .* requirements-plan.txt"
-  ):
+  with pytest.raises(ConfigError, match=f"{name}: its compiler {package} is not installed; "):
     targets.describe(name)
 
 

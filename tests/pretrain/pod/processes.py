@@ -75,13 +75,15 @@ def running(
   devices: int = 1,
   each: Sequence[Sequence[str]] = (),
   places: Sequence[Mapping[str, Any]] = (),
+  program: Sequence[str] = ("-m", "pretrain.main"),
   **variables: str,
 ) -> Iterator[Processes]:
   """`number` processes of a run with these flags and variables of the environment; killed in the end.
 
   Process i has the flags `each[i]` too, and is started with `places[i]`, arguments of `subprocess.Popen`.
+  `program` is what Python runs.
   """
-  command = [sys.executable, "-m", "pretrain.main", f"--config={ROOT / 'tests/pretrain/small_run.py'}:mlm"]
+  command = [sys.executable, *program, f"--config={ROOT / 'tests/pretrain/small_run.py'}:mlm"]
   command += [f"--workdir={workdir}", *flags]
   kept = [flag for flag in os.environ["XLA_FLAGS"].split() if "device_count" not in flag]
   flag = f"--xla_force_host_platform_device_count={devices}"

@@ -11,7 +11,8 @@ import time
 import pytest
 
 from data.errors import PeerError
-from pretrain.pod import joining, meeting, peers
+from pretrain.pod import ending, joining, meeting, peers
+from pretrain.pod.link import Link
 from pretrain.pod.peers import Peers
 from tests.pretrain.pod.processes import ROOT, reserved_port
 from tests.pretrain.pod.test_peers import connected, in_a_hurry, on_all, until
@@ -26,7 +27,8 @@ def _barriers() -> list[str]:
     for path in sorted((ROOT / "pretrain").rglob("*.py"))
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-    if node.func.attr in ("gather", "together", "first") and "seconds" in {one.arg for one in node.keywords}
+    if node.func.attr in ("gather", "together", "first", "compare")
+    and "seconds" in {one.arg for one in node.keywords}
   ]
   names = [node.args[0] for node in calls]
   return [str(name.value) for name in names if isinstance(name, ast.Constant)] + [peers._END]
@@ -50,9 +52,9 @@ def test_every_barrier_has_a_name_of_its_own_and_ends_with_who_is_late():
 
 def test_a_stop_that_process_0_does_not_place_is_not_waited_for_without_end():
   one, hub = socket.socketpair()
-  made = Peers(1, ["a", "b"], {0: one}, patience=0.4, end=lambda code, line: None)
-  hub.sendall(b'{"propose": true}\n')
-  until(lambda: made._is_proposed)
+  made = Peers(1, ["a", "b"], {0: Link(one)}, patience=0.4, end=lambda code, line: None)
+  hub.sendall(b'{"stop": true}\n')
+  until(lambda: made._is_stopping)
   with pytest.raises(PeerError, match=r"process 0 \(a\) did not say where to stop within 0 s"):
     made.reached_stop()
   hub.close()
@@ -60,7 +62,7 @@ def test_a_stop_that_process_0_does_not_place_is_not_waited_for_without_end():
 
 def test_a_process_0_that_says_nothing_is_not_waited_for_without_end():
   one, hub = socket.socketpair()
-  made = Peers(1, ["a", "b"], {0: one}, patience=20, end=lambda code, line: None)
+  made = Peers(1, ["a", "b"], {0: Link(one)}, patience=20, end=lambda code, line: None)
   with pytest.raises(PeerError, match=r"^process 0 \(a\) did not come to 'records' within 0 s; start all"):
     made.gather("records", 0, seconds=0.1)
   hub.close()
@@ -92,7 +94,7 @@ def _met_within_a_second(place):
 
 def test_what_jax_does_not_end_by_itself_is_ended(monkeypatch):
   ended = []
-  monkeypatch.setattr(joining, "end_process", lambda code, line: ended.append((code, line)))
+  monkeypatch.setattr(ending, "end_process", lambda code, line: ended.append((code, line)))
   with joining._bounded(0.05, "JAX's devices did not start"):
     until(lambda: ended)
   ((code, line),) = ended

@@ -10,7 +10,7 @@ import pytest
 
 from data.errors import ConfigError, DataError, PeerError, StorageError
 from pretrain.pod import joining, meeting, peers
-from pretrain.pod.joining import _compare_devices, compare
+from pretrain.pod.link import Link
 from pretrain.pod.peers import Peers
 from tests.pretrain.pod.processes import reserved_port
 
@@ -31,7 +31,8 @@ def connected(number: int, *, patience: float = 20.0) -> tuple[list[Peers], list
     return lambda code, line: ended.append((index, code, line))
 
   hosts = [f"host{index}" for index in range(number)]
-  links = [{index: pair[0] for index, pair in pairs.items()}] + [{0: pair[1]} for pair in pairs.values()]
+  links = [{index: Link(pair[0]) for index, pair in pairs.items()}]
+  links += [{0: Link(pair[1])} for pair in pairs.values()]
   made = [Peers(at, hosts, links[at], patience=patience, end=ending(at)) for at in range(number)]
   return made, ended
 
@@ -141,21 +142,23 @@ def test_an_error_of_one_process_is_raised_by_all():
 
 
 @pytest.mark.parametrize(
-  ("fact", "other", "line"),
+  ("what", "own", "other", "line"),
   [
-    ("config", {"seed": 1}, "config than process 0 (host0): seed 1 instead of 0; start all"),
-    ("config", {"seed": 0, "size": 1}, "config than process 0 (host0): size 1 instead of None; start all"),
-    ("program", {"jax": "0.10.2", "code": "b"}, "program than process 0 (host0): code b instead of a; bring"),
-    ("program", {"jax": "0.11.0", "code": "a"}, "program than process 0 (host0): jax 0.11.0 instead of 0.10"),
-    ("workdir", "v", "workdir than process 0 (host0): v instead of w; start all"),
+    ("the config", {"seed": 0}, {"seed": 1}, "the config: seed 1 instead of 0; advice"),
+    ("the config", {"seed": 0}, {"seed": 0, "size": 1}, "the config: size 1 instead of None; advice"),
+    ("the program", {"jax": "1", "code": "a"}, {"jax": "1", "code": "b"}, "the program: code b instead of a"),
   ],
 )
-def test_what_differs_between_processes_is_named_by_all(fact, other, line):
-  made, _ = connected(2)
-  facts = {"program": {"jax": "0.10.2", "code": "a"}, "config": {"seed": 0}, "workdir": "w"}
-  for error in on_all(lambda one: compare(one, facts | ({fact: other} if one.index else {})), *made):
-    assert isinstance(error, ConfigError)
-    assert str(error).startswith(f"process 1 (host1) has another {line}")
+def test_what_differs_between_processes_is_named_by_all(what, own, other, line):
+  made, _ = connected(3)
+
+  def compare(one):
+    one.compare("the same", {"tuple": (1, 2)}, "", seconds=5)
+    one.compare(what, other if one.index == 2 else own, "advice", seconds=5, kind=DataError)
+
+  for error in on_all(compare, *made):
+    assert isinstance(error, DataError)
+    assert str(error).startswith(f"process 2 (host2) and process 0 (host0) differ in {line}")
 
 
 def test_the_digest_of_the_code_is_of_all_that_trains(tmp_path, monkeypatch):
@@ -166,24 +169,8 @@ def test_the_digest_of_the_code_is_of_all_that_trains(tmp_path, monkeypatch):
     for path in files:
       path.parent.mkdir(parents=True, exist_ok=True)
       path.write_text("x = 2" if path == changed else "x = 1")
-    digests.append(joining._facts({}, "w")["program"]["code"])
+    digests.append(joining._program()["code"])
   assert len(set(digests)) == 4 and digests[0] == digests[-1]  # tests are no part of it
-
-
-def test_devices_that_differ_are_named():
-  made, _ = connected(2)
-  _compare_devices(made[0], [["TPU v5e", 4, 10.0], ["TPU v5e", 4, 9.0]])
-  with pytest.raises(
-    ConfigError, match=r"process 1 \(host1\) has 3 x TPU v5e, process 0 \(host0\) 4 x TPU v5e"
-  ):
-    _compare_devices(made[0], [["TPU v5e", 4, 10.0], ["TPU v5e", 3, 10.0]])
-
-
-def test_other_records_are_named_by_all():
-  made, _ = connected(2)
-  for error in on_all(lambda one: peers.compare_records(one, {"records": str(one.index)}, "dir"), *made):
-    assert isinstance(error, DataError)
-    assert str(error).startswith("process 1 (host1) has other records in dir than process 0 (host0)")
 
 
 @pytest.mark.parametrize("late", [0, 1])
@@ -206,9 +193,9 @@ def test_who_does_not_come_is_named_and_nobody_waits_longer(late):
 @pytest.mark.parametrize("gone", [0, 1])
 def test_a_process_whose_connections_close_ends_the_others_by_name(gone):
   made, ended = connected(3)
-  with made[gone]._sending:  # all close at once: process 0 tells nobody in between which link closed first
+  with made[gone]._hub:  # all close at once: process 0 tells nobody in between which link closed first
     for link in made[gone]._links.values():
-      link.shutdown(socket.SHUT_RDWR)
+      link.close()
   until(lambda: {index for index, *_ in ended} >= {0, 1, 2} - {gone})
   lines = [line for index, _, line in ended if index != gone]
   assert all(
@@ -217,10 +204,26 @@ def test_a_process_whose_connections_close_ends_the_others_by_name(gone):
   assert {code for index, code, _ in ended if index != gone} == {6}
 
 
+def test_two_that_go_at_once_end_a_process_with_one_line():
+  pairs, ended = {index: socket.socketpair() for index in (1, 2)}, []
+  links = {index: Link(pair[0]) for index, pair in pairs.items()}
+
+  def end(code, line):
+    ended.append((code, line))
+    time.sleep(2)  # the real one does not return
+
+  Peers(0, ["a", "b", "c"], links, end=end)
+  for _, other in pairs.values():
+    other.close()
+  until(lambda: ended)
+  time.sleep(0.3)
+  assert len(ended) == 1
+
+
 def test_a_process_that_says_nothing_counts_as_gone():
   one, other = socket.socketpair()
   ended = []
-  Peers(0, ["a", "b"], {1: one}, patience=0.4, end=lambda code, line: ended.append((code, line)))
+  Peers(0, ["a", "b"], {1: Link(one)}, patience=0.4, end=lambda code, line: ended.append((code, line)))
   until(lambda: ended)
   code, line = ended[0]
   assert code == 6 and line.startswith("process 1 (b) is gone: not heard of for 0 s"), line

@@ -23,6 +23,8 @@ from pretrain.checkpoints.checkpoint import read_meta, step_path
 from pretrain.command.rules import problems
 from pretrain.plan import dry_run
 from pretrain.reading import feed
+from pretrain.settings.run import reading_settings
+from tests import lines
 from tests.data.feed.conftest import make_folder
 from tests.pretrain import small_run
 from tests.pretrain.pod.processes import ROOT, running
@@ -72,7 +74,7 @@ def test_a_run_that_is_stopped_and_resumed_equals_one_that_is_not(folder, tmp_pa
   assert meta["records"] == {"source": "seqio:one", "packing": "complete", "length": 32}
   assert meta["feed"]["source"] == "seqio:one" and meta["feed_read"][0] == 6
   assert meta["feed_read"] == read_meta(step_path(cut, 6))["feed_read"]  # with a digest of all that was read
-  with pytest.raises(errors.ConfigError, match="trained on seqio:one, which is read from its beginning"):
+  with pytest.raises(errors.ConfigError, match="which can only be read from its beginning"):
     checkpoints.show_examples(whole, steps="1:1")
   assert (whole / "vocabulary" / "vocabulary.json").is_file()
 
@@ -89,7 +91,7 @@ def test_a_mixture_is_resumed_too_and_other_text_is_refused(folder, tmp_path):
   text = place / "two_train.txt"
   text.write_text(text.read_text().replace("the", "that"))
   with pytest.raises(
-    errors.DataError, match=r"^seqio:both gives other blocks now than to the 2 steps of this"
+    errors.DataError, match=r"^seqio:both no longer gives the blocks of the first 2 steps of this"
   ):
     train(config, tmp_path / "run")
 
@@ -109,7 +111,8 @@ class Recorder:
 def begin(records, saved, **fields) -> list[str]:
   said = []
   config = small_run.small_config("mlm", "", FIELDS | {"train.total_steps": 1_000} | fields)
-  feed.begin(config, records, saved, said.append)
+  with lines.heard(said.append):
+    feed.begin(reading_settings(config), records, saved)
   return said
 
 
@@ -135,9 +138,9 @@ def test_a_resume_that_takes_too_long_is_refused_with_what_allows_it():
   with pytest.raises(errors.ConfigError) as caught:
     begin(Recorder(2.0, 50), {"feed_read": [276, "abc"]})
   assert str(caught.value) == (
-    "data.skip_hours=0.25: to resume at step 276, seqio:one would be read again for 15:04 first; allow that "
-    "with --config.data.skip_hours=0.31, or prepare records, which resume at once, for a new run (python -m "
-    "data.prepare)"
+    "data.skip_hours=0.25: to resume at step 276, seqio:one would be read again for 15:04 first; allow it, "
+    "or start a new run on prepared records, which resume at once (python -m data.prepare)\n"
+    "  --config.data.skip_hours=0.31"
   )
   assert begin(Recorder(2.0, 50), {"feed_read": [275, "abc"]})
 
@@ -149,19 +152,19 @@ FACTS = {"source": "seqio:one", "module": "a" * 64, "versions": VERSIONS, "recor
 @pytest.mark.parametrize(
   ("changed", "kind", "message"),
   [
-    ({"source": "seqio:two"}, errors.ConfigError, r"on seqio:one, and seqio:two is given; continue it with"),
+    ({"source": "seqio:two"}, errors.ConfigError, r"on seqio:one, but seqio:two is given; resume it with"),
     (
       {"module": "b" * 64},
       errors.DataError,
-      r"^seqio:one may give other blocks than when the run began \(module: a{12} -> b{12}\); bring back the",
+      r"^seqio:one may return other blocks than when the run began \(module: a{12} -> b{12}\)",
     ),
     (
       {"versions": {"seqio": "1", "tensorflow": "3"}},
       errors.DataError,
-      r"\(versions.tensorflow: 2 -> 3\); .* the versions of then, or start a new --workdir from its weights",
+      r"\(versions.tensorflow: 2 -> 3\); .* or start a new run from its weights",
     ),
-    ({"records": "c" * 64}, errors.DataError, r"\(records:  -> c{12}\); bring"),
-    (None, errors.ConfigError, "on seqio:one, and prepared records is given; continue it with what it was"),
+    ({"records": "c" * 64}, errors.DataError, r"\(records:  -> c{12}\); restore"),
+    (None, errors.ConfigError, "on seqio:one, but prepared records is given; resume it with the same"),
   ],
 )
 def test_a_feed_that_would_give_other_blocks_is_refused(changed, kind, message):
@@ -171,7 +174,7 @@ def test_a_feed_that_would_give_other_blocks_is_refused(changed, kind, message):
 
 
 def test_a_mixture_does_not_continue_a_run_on_a_task():
-  with pytest.raises(errors.ConfigError, match=r"holds a run on seqio:one, and prepared records is given"):
+  with pytest.raises(errors.ConfigError, match=r"has a run on seqio:one, but prepared records is given"):
     resume.check_same_run(base.get_config(), {"mixture": [[0, [["a", "d" * 64, "1"]]]]}, {"feed": FACTS})
 
 
@@ -196,7 +199,7 @@ def test_a_run_whose_feed_reads_what_it_does_not_need_stops_when_asked(folder, t
 def lines_about(fields: dict) -> list[str]:
   config = base.get_config()
   config.update_from_flattened_dict({"objectives.mlm.weight": 1.0, **fields})
-  return problems(resume.fields.flatten(config), num_devices=None)
+  return problems(resume.fields.flatten(config))
 
 
 def test_fields_of_prepared_records_are_refused():
@@ -215,7 +218,7 @@ def test_fields_of_prepared_records_are_refused():
 
 def test_a_dry_run_reads_the_vocabulary_and_starts_no_child(folder, tmp_path):
   shown = dry_run.dry_run(config_of(folder), workdir=str(tmp_path))
-  assert "none: seqio:one is read by a child process while the run trains" in shown
+  assert "none: a child process reads seqio:one during training" in shown
   with pytest.raises(errors.ConfigError, match="the table has 299 rows but the vocabulary has 300 tokens"):
     dry_run.dry_run(config_of(folder, **{"model.vocab_size": 299}), workdir=str(tmp_path))
 
@@ -224,17 +227,15 @@ def test_a_task_without_a_split_to_evaluate_on_names_the_way_out(folder):
   described = {"heldout": "", "splits": ["train"], "vocabulary": f"{folder}/words", "packing": "complete"}
   found = types.SimpleNamespace(described=described, heldout=[], source="seqio:one", facts=FACTS)
   with pytest.raises(errors.DataError) as caught:
-    feed._opened(config_of(folder), found, is_evaluated=True)
+    feed._opened(reading_settings(config_of(folder)), found, is_evaluated=True)
   assert str(caught.value) == (
-    "seqio:one: none of its splits can be evaluated on (train); name one 'validation' in the Task, or train "
-    "without evaluation (--config.train.eval_batches=0)"
+    "seqio:one: no split for evaluation among train; add a split 'validation' to the Task, or train "
+    "without evaluation\n  --config.train.eval_batches=0"
   )
   empty = types.SimpleNamespace(described={**described, "heldout": "test"}, heldout=[], source="seqio:one")
-  with pytest.raises(
-    errors.DataError, match=r"^seqio:one: its split 'test', which is evaluated on, gives no b"
-  ):
-    feed._opened(config_of(folder), empty, is_evaluated=True)
-  fed = feed._opened(config_of(folder), found, is_evaluated=False)
+  with pytest.raises(errors.DataError, match=r"^seqio:one: its split 'test' for evaluation gives no b"):
+    feed._opened(reading_settings(config_of(folder)), empty, is_evaluated=True)
+  fed = feed._opened(reading_settings(config_of(folder)), found, is_evaluated=False)
   assert fed.heldout is None and isinstance(fed.train, FedRecords) and fed.digests["feed"] == FACTS
 
 
@@ -259,14 +260,14 @@ def test_nothing_is_left_of_a_run_that_ends_early(folder, tmp_path, after, numbe
   flags = [f"--config.{name}={value}" for name, value in fields.items()]
   command = [sys.executable, "-m", "pretrain.main", "--config=tests/pretrain/small_run.py:mlm", *flags]
   command += [f"--workdir={tmp_path}/run", "--config.train.total_steps=100000"]
-  with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True) as run:
-    while not run.stdout.readline().startswith(after):
+  with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True) as run:
+    while not run.stderr.readline().startswith(after):
       pass
     started = time.monotonic()
     while not (children := psutil.Process(run.pid).children()):
       assert time.monotonic() < started + 60
     os.kill(run.pid, number) if number == signal.SIGKILL else os.killpg(run.pid, number)
-    run.stdout.read()
+    run.stderr.read()
     assert run.wait(timeout=60) == code
   gone, _ = psutil.wait_procs(children, timeout=10)
   left = [child for child in children if child not in gone and child.status() != psutil.STATUS_ZOMBIE]

@@ -15,6 +15,7 @@ from pretrain.command import flags
 from pretrain.logs.heldout import frequency_loss
 from pretrain.plan import dry_run
 from pretrain.reading import mixed, prepared
+from pretrain.settings.run import reading_settings
 from tests.pretrain.pod.processes import ROOT
 from tests.pretrain.small_run import (
   mixture_config,
@@ -26,7 +27,7 @@ from tests.pretrain.small_run import (
 def _rates(*texts, temperature=0.0):
   return [
     [str(rate) for rate in one.rates]
-    for one in mixed.find(mixture_config(*texts, {"data.temperature": temperature})).sources
+    for one in mixed.find(reading_settings(mixture_config(*texts, {"data.temperature": temperature}))).sources
   ]
 
 
@@ -54,7 +55,7 @@ def test_a_temperature_takes_roots_of_rates(small_records, more_records):
 
 
 def test_shares_of_the_whole_run_and_names(stages):
-  found = mixed.find(mixture_config(stages))
+  found = mixed.find(reading_settings(mixture_config(stages)))
   assert [one.name for one in found.sources] == ["small", "more"]
   # Four steps at 7/10, two at 1/4, of six.
   assert [one.share for one in found.sources] == [Fraction(33, 60), Fraction(27, 60)]
@@ -91,29 +92,29 @@ def test_sources_that_do_not_belong_together_are_refused(small_records, more_rec
       {"packing": "concat"},
       "another packing than .*small .concat, complete.; .* --packing=complete",
     ),
-    "empty": ({"splits": empty}, "has no train records; prepare it again from more text, or leave it out"),
+    "empty": ({"splits": empty}, "has no training records; prepare it again from more text, or leave it out"),
   }
   for name, (changes, line) in cases.items():
     other = _changed(more_records, tmp_path / name, **changes)
     with pytest.raises(DataError, match=line):
-      prepared.open(mixture_config(f"{small_records}:1,{other}:1"))
+      prepared.open(reading_settings(mixture_config(f"{small_records}:1,{other}:1")))
   again = shutil.copytree(small_records, tmp_path / "again")
-  with pytest.raises(DataError, match=r"again and .*small hold the same records; name one of them"):
-    prepared.open(mixture_config(f"{small_records}:1,{again}:1"))
+  with pytest.raises(DataError, match=r"again and .*small have the same records; use one of them"):
+    prepared.open(reading_settings(mixture_config(f"{small_records}:1,{again}:1")))
   with pytest.raises(DataError, match=r"gone has no manifest.json"):
-    prepared.open(mixture_config(f"{small_records}:1,{tmp_path}/gone:1"))
+    prepared.open(reading_settings(mixture_config(f"{small_records}:1,{tmp_path}/gone:1")))
   nothing = {**made.splits, "heldout": manifest.Split(0, 0, ())}
   other = _changed(more_records, tmp_path / "nothing", splits=nothing)
   with pytest.raises(DataError, match=r"nothing has no heldout records; .*train.eval_batches=0"):
-    prepared.open(mixture_config(f"{small_records}:1,{other}:1"))
-  prepared.open(mixture_config(f"{small_records}:1,{other}:1", {"train.eval_batches": 0}))
+    prepared.open(reading_settings(mixture_config(f"{small_records}:1,{other}:1")))
+  prepared.open(reading_settings(mixture_config(f"{small_records}:1,{other}:1", {"train.eval_batches": 0})))
   files_of = tmp_path / "named"
   files_of.mkdir()
   (files_of / "vocabulary.json").write_text('{"digest": "e"}')
   with pytest.raises(DataError, match=r"was prepared with another vocabulary than data.vocabulary="):
-    prepared.open(mixture_config(f"{small_records}:1", {"data.vocabulary": str(files_of)}))
+    prepared.open(reading_settings(mixture_config(f"{small_records}:1", {"data.vocabulary": str(files_of)})))
   with pytest.raises(ConfigError, match=r"expected 'STEP: DIR:RATE"):
-    mixed.find(small_config("mlm", "", {"data.stages": "wrong"}))
+    mixed.find(reading_settings(small_config("mlm", "", {"data.stages": "wrong"})))
 
 
 def _refusal(*changes):
@@ -128,15 +129,15 @@ def test_sources_that_are_not_there_are_refused_before_jax_is_asked(small_record
   line = _refusal(f"mixture={small_records}:1,{near}:1")
   assert f"--config.data.mixture: no prepared records in {near}; did you mean '{small_records}'?" in line
   line = _refusal(f"mixture={small_records}:x,{small_records}:1")
-  assert "; 'x' is no rate, which is a number such as 0.7; prepare them with" in line
+  assert "; 'x' is not a rate, a number such as 0.7; prepare them" in line
   assert "--config.data.stages: no prepared records in nowhere; prepare" in _refusal("stages=0: nowhere:1")
   line = _refusal(f"mixture={small_records}:1", "source=text.txt")
-  assert line == "data.source=text.txt: a mixture names prepared records instead; leave it out"
+  assert line == "data.source=text.txt: a mixture reads prepared records; leave this field out"
 
 
 def test_held_out_losses_are_those_of_each_source_and_of_its_frequencies(small_records, more_records):
   config = mixture_config(f"{small_records}:7,{more_records}:3")
-  records = prepared.open(config)
+  records = prepared.open(reading_settings(config))
   run = mock.Mock(config=config)
   run.recipe.tokens.special = records.tokens.special
   counts = records.heldout.unigram()
@@ -177,4 +178,4 @@ def test_what_a_child_refuses_is_raised_with_the_fields_of_the_config(monkeypatc
   with pytest.raises(
     DataError, match=r"^--config.data.mixture=seqio:mine: unknown; --config.data.module=FILE"
   ):
-    prepared.ensure_tasks(mixture_config("seqio:mine"), download=False)
+    prepared.ensure_tasks(reading_settings(mixture_config("seqio:mine")), download=False)

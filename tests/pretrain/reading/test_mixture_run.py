@@ -20,6 +20,7 @@ from pretrain.export.card import history
 from pretrain.plan import dry_run
 from pretrain.reading import prepared
 from pretrain.report import page, runs
+from pretrain.settings.run import reading_settings
 from tests.pretrain.pod.processes import running
 from tests.pretrain.small_run import (
   assert_same_params,
@@ -115,7 +116,7 @@ def test_only_stages_that_begin_later_may_change(whole, stages, small_records, m
     ) as caught:
       continues(text)
     assert "(from step 0: small 0.7, more 0.3 -> " in str(caught.value) and shown in str(caught.value)
-  with pytest.raises(ConfigError, match=r"a run on a mixture of records, and one directory is given"):
+  with pytest.raises(ConfigError, match=r"a run on a mixture of records, but one directory is given"):
     shutil.copytree(workdir, tmp_path / "single")
     run_training(small_config("mlm", small_records), tmp_path / "single")
   assert continues(f"0: {first}; 4: {more_records}:1") == 0
@@ -131,7 +132,7 @@ def test_only_stages_that_begin_later_may_change(whole, stages, small_records, m
 
 def test_a_run_on_one_directory_does_not_go_on_with_a_mixture(finished, small_records, tmp_path):
   workdir = shutil.copytree(finished, tmp_path / "run")
-  with pytest.raises(ConfigError, match=r"a run on one directory of records, and a mixture is given"):
+  with pytest.raises(ConfigError, match=r"a run on one directory of records, but a mixture is given"):
     run_training(mixture_config(f"{small_records}:1", {"train.checkpoint_steps": (1,)}), workdir)
 
 
@@ -156,7 +157,7 @@ def test_a_page_a_card_a_dry_run_and_an_opened_run_know_the_sources(whole, stage
   assert "records more   30.0000% from step 0, 75.0000% from step 4" in text
   opened = open_run(whole, rows=8)
   np.testing.assert_array_equal(
-    opened.heldout.rows(0, 8), prepared.open(mixture_config(stages)).heldout.rows(0, 8)
+    opened.heldout.rows(0, 8), prepared.open(reading_settings(mixture_config(stages))).heldout.rows(0, 8)
   )
 
 

@@ -13,20 +13,22 @@ from data import manifest, vocabulary
 from data.errors import ConfigError, DataError, StorageError
 from pretrain.plan import dry_run
 from pretrain.reading import prepared
+from pretrain.settings.run import reading_settings
+from tests import lines
 from tests.pretrain.small_run import LENGTH, VOCAB_SIZE, small_config
 
 
 def test_the_place_of_records_is_the_field_or_follows_from_what_is_asked():
   config = base.get_config()
   config.data.directory = "somewhere"
-  assert prepared.records_directory(config) == "somewhere"
+  assert prepared.records_directory(reading_settings(config)) == "somewhere"
   config.data.directory = ""
   places = set()
   changes = ({}, {"data.length": 64}, {"data.packing": "none"}, {"model.vocab_size": 4_096})
   for fields in (*changes, {"data.text_field": "body"}):
     config = base.get_config()
     config.update_from_flattened_dict(fields)
-    places.add(prepared.records_directory(config))
+    places.add(prepared.records_directory(reading_settings(config)))
   assert len(places) == 5
   assert all(place.startswith("prepared/installed_docs-") for place in places)
 
@@ -34,7 +36,7 @@ def test_the_place_of_records_is_the_field_or_follows_from_what_is_asked():
 def test_records_that_are_there_are_taken_without_a_child(small_records, monkeypatch):
   monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a child was started"))
   config = small_config("mlm", small_records)
-  assert prepared.ensure_records(config, download=False) == str(small_records)
+  assert prepared.ensure_records(reading_settings(config), download=False) == str(small_records)
 
 
 @pytest.fixture
@@ -51,21 +53,21 @@ def own_text(tmp_path, small_records, text_file):
 
 def test_records_of_a_text_that_changed_are_refused_with_both_ways_out(own_text):
   text, config = own_text
-  prepared.ensure_records(config, download=False)
+  prepared.ensure_records(reading_settings(config), download=False)
   before = text.read_bytes()
   for after in (before + b"more", before.swapcase()):  # the second is as long as it was
     text.write_bytes(after)
-    with pytest.raises(DataError, match=r"changed since \(names, sizes or content\); .*rm -r") as caught:
-      prepared.ensure_records(config, download=False)
-  _, _, ways = str(caught.value).partition("as they are (")
-  flags = [flag.removeprefix("--config.").split("=") for flag in ways.partition(")")[0].split()]
+    with pytest.raises(DataError, match=r"have changed \(names(.|\n)*  rm -r") as caught:
+      prepared.ensure_records(reading_settings(config), download=False)
+  way = str(caught.value).splitlines()[1].partition("  # trains on them as they are")[0]
+  flags = [flag.removeprefix("--config.").split("=") for flag in way.split()]
   config.update_from_flattened_dict(dict(flags))
-  assert prepared.ensure_records(config, download=False) == config.data.directory
+  assert prepared.ensure_records(reading_settings(config), download=False) == config.data.directory
   text.write_bytes(before)  # touched, and the same
   config.data.source = str(text)
-  prepared.ensure_records(config, download=False)
+  prepared.ensure_records(reading_settings(config), download=False)
   text.unlink()  # records can be used where the text is not
-  prepared.ensure_records(config, download=False)
+  prepared.ensure_records(reading_settings(config), download=False)
 
 
 def test_records_of_another_source_or_vocabulary_are_refused(own_text, tmp_path):
@@ -74,20 +76,20 @@ def test_records_of_another_source_or_vocabulary_are_refused(own_text, tmp_path)
   elsewhere.parent.mkdir()
   shutil.copy(text, elsewhere)
   config.data.source = str(elsewhere)  # the same text by another name
-  prepared.ensure_records(config, download=False)
+  prepared.ensure_records(reading_settings(config), download=False)
   elsewhere.write_bytes(text.read_bytes().swapcase())
   os.utime(elsewhere, (0, 0))
   with pytest.raises(DataError, match=f"prepared from {text}, not from data.source={elsewhere}; "):
-    prepared.ensure_records(config, download=False)
+    prepared.ensure_records(reading_settings(config), download=False)
   with pytest.raises(DataError, match=r"not from data\.source"):
     dry_run.dry_run(config, workdir="w")
   config.data.source, config.data.vocabulary = str(text), str(tmp_path)
   (tmp_path / vocabulary.NAME).write_text('{"digest": "other"}')
   with pytest.raises(DataError, match=r"made with vocabulary=trained.* not other; "):
-    prepared.ensure_records(config, download=False)
+    prepared.ensure_records(reading_settings(config), download=False)
   config.data.vocabulary, config.data.clean = "", "exact"
   with pytest.raises(DataError, match=r"made with clean=, not exact; .* \(--config.data.clean= "):
-    prepared.ensure_records(config, download=False)
+    prepared.ensure_records(reading_settings(config), download=False)
 
 
 def test_special_ids_are_those_of_the_vocabulary(small_records):
@@ -117,7 +119,7 @@ def test_the_child_gets_the_fields_and_may_download_only_when_asked(tmp_path, ch
   commands = child("")
   config = small_config("mlm", tmp_path / "records", {"data.source": "a b.txt", "data.packing": "none"})
   for download in (False, True):
-    assert prepared.ensure_records(config, download=download) == str(tmp_path / "records")
+    assert prepared.ensure_records(reading_settings(config), download=download) == str(tmp_path / "records")
   assert [command.count("--download") for command in commands] == [0, 1]
   assert commands[1][:-1] == commands[0]
   wanted = {
@@ -132,6 +134,7 @@ def test_the_child_gets_the_fields_and_may_download_only_when_asked(tmp_path, ch
 
 _FAILING = """
 import sys
+from tests import lines
 from unittest import mock
 print("reading", file=sys.stderr)
 print("error: no such file: a b.txt", file=sys.stderr)
@@ -139,13 +142,15 @@ sys.exit(3)
 """
 
 
-def test_a_child_that_fails_is_told_in_one_line_with_both_ways_out(tmp_path, child):
+def test_a_child_that_fails_is_told_in_one_line_and_each_way_out_in_one(tmp_path, child):
   child(_FAILING)
   config = small_config("mlm", tmp_path / "records", {"data.source": "tfds:a b"})
   with pytest.raises(DataError) as caught:
-    prepared.ensure_records(config, download=True)
+    prepared.ensure_records(reading_settings(config), download=True)
   message = str(caught.value)
-  assert "\n" not in message and "no such file: a b.txt" in message and "reading" not in message
+  first, *ways = message.splitlines()
+  assert "no such file: a b.txt" in first and len(first) <= 160 and all(way.startswith("  ") for way in ways)
+  assert len(ways) == 2 and "reading" not in message
   # The command can be pasted into a shell, and asks for the download once.
   assert "python -m data.prepare '--source=tfds:a b'" in message and "error: " not in message
   assert message.count("--download") == 1
@@ -156,7 +161,7 @@ def test_a_glob_that_matches_nothing_gets_no_advice_that_would_fail_too(tmp_path
   child(_FAILING)
   config = small_config("mlm", tmp_path / "records", {"data.source": "a b.txt"})
   with pytest.raises(DataError, match=r"cannot be prepared here \(no such file: a b.txt\)$"):
-    prepared.ensure_records(config, download=False)
+    prepared.ensure_records(reading_settings(config), download=False)
 
 
 @pytest.mark.parametrize("kind", [ConfigError, DataError, StorageError])
@@ -166,7 +171,7 @@ def test_a_child_that_fails_over_text_that_is_there_gives_its_own_reason_and_cla
   child(f"import sys; print({said!r}, file=sys.stderr); sys.exit({kind.exit_code})")
   config = small_config("mlm", tmp_path / "records", {"data.source": str(tmp_path / "a.txt")})
   with pytest.raises(kind) as caught:
-    prepared.ensure_records(config, download=False)
+    prepared.ensure_records(reading_settings(config), download=False)
   message = str(caught.value)
   assert message.endswith(
     "(too large: use --config.model.vocab_size=90 or less, or set --config.data.text_field; see --help)"
@@ -174,17 +179,18 @@ def test_a_child_that_fails_over_text_that_is_there_gives_its_own_reason_and_cla
   assert "--download" not in message and "installed_docs" not in message
 
 
-def test_the_progress_of_the_child_is_shown_and_its_error_is_told_once(tmp_path, child, capfd):
+def test_the_progress_of_the_child_is_shown_and_its_error_is_told_once(tmp_path, child):
   child(_FAILING)
-  with pytest.raises(DataError):
-    prepared.ensure_records(small_config("mlm", tmp_path / "records"), download=False)
-  assert capfd.readouterr().err == "reading\n"
+  said = []
+  with pytest.raises(DataError), lines.heard(said.append):
+    prepared.ensure_records(reading_settings(small_config("mlm", tmp_path / "records")), download=False)
+  assert said[1:] == ["reading"]
 
 
-def test_a_child_that_is_killed_is_told_with_its_exit_code(tmp_path, child):
+def test_a_child_that_is_killed_is_told_with_its_signal(tmp_path, child):
   child("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-  with pytest.raises(DataError, match=r"\(exit code -9\)"):
-    prepared.ensure_records(small_config("mlm", tmp_path / "records"), download=False)
+  with pytest.raises(DataError, match=r"\(killed by signal 9\)"):
+    prepared.ensure_records(reading_settings(small_config("mlm", tmp_path / "records")), download=False)
 
 
 def test_the_text_is_described_as_it_was_prepared():
@@ -200,7 +206,7 @@ def test_the_text_is_described_as_it_was_prepared():
 def test_opening_records_reads_their_manifest_once(small_records, eval_batches):
   config = small_config("mlm", small_records, {"train.eval_batches": eval_batches})
   with mock.patch.object(manifest, "read", side_effect=manifest.read) as read:
-    records = prepared.open(config)
+    records = prepared.open(reading_settings(config))
   assert read.call_count == 1
   content = manifest.read(small_records)
   assert records.tokens == prepared.token_ids(str(small_records))

@@ -116,7 +116,7 @@ def test_a_half_written_run_has_a_page(tmp_path):
   (directory / "diverged.json").write_text('{"step": 7}')
   text = made(directory)
   check(text)
-  assert "stopped as diverged" in text and "1 updates were not finite" in text
+  assert "the run diverged" in text and "1 updates were skipped" in text
   begun = write_run(tmp_path / "begun")
   assert "0 of 100" in made(begun)
   check(made(begun))
@@ -145,7 +145,7 @@ def test_the_command_shows_a_checkpoint_of_a_finished_run(finished, tmp_path, ca
   text = output.read_text()
   check(text)
   assert text.count('class="example"') == 2 and "<ruby>" in text and "masked lm loss" in text
-  assert "1 run" in capsys.readouterr().out
+  assert "1 run" in capsys.readouterr().err
 
 
 def test_without_an_output_the_page_is_in_the_first_workdir(tmp_path, capsys):
@@ -155,7 +155,7 @@ def test_without_an_output_the_page_is_in_the_first_workdir(tmp_path, capsys):
   assert main([str(first), str(second), "--examples=0"]) == 0
   assert "runs: a and b" in (first / "comparison.html").read_text()
   assert (first / "report.html").read_text() == alone  # what is there of one run stays
-  assert str(first / "comparison.html") in capsys.readouterr().out and not (second / "report.html").exists()
+  assert str(first / "comparison.html") in capsys.readouterr().err and not (second / "report.html").exists()
   assert main([str(tmp_path / "nowhere")]) == 3 and not (tmp_path / "nowhere").exists()
 
 
@@ -193,10 +193,10 @@ def test_small_numbers_are_set_at_the_right_and_short_times_are_in_seconds(tmp_p
 @pytest.mark.parametrize(
   ("flags", "code", "line"),
   [
-    (("empty",), 3, "empty holds no run: neither config.json, metrics.jsonl nor a checkpoint"),
+    (("empty",), 3, "empty has no run: no config.json, no metrics.jsonl and no checkpoint"),
     (("nowhere",), 3, "nowhere is not a directory"),
     (("empty", "--examples=-1"), 2, "--examples=-1: expected a number from 0 to 50"),
-    (("empty",) * 21, 2, "21 runs are too many"),
+    (("empty",) * 21, 2, "21 runs; expected at most"),
     (("begun", "--over=hour"), 2, "--over=hour needs every run's speed (perf/steps_per_second)"),
   ],
 )

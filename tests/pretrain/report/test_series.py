@@ -77,7 +77,7 @@ def test_parts_of_a_metric_share_a_chart_and_what_never_changes_has_none():
   assert constant == {"mask_overflow": 0.0}
   (loss,) = found["Loss and its terms"]
   assert [curve.name for curve in loss.curves] == ["training", "held out"] and loss.y_label == "nats"
-  (accuracy,) = found["Right answers"]
+  (accuracy,) = found["Accuracy"]
   assert [curve.name for curve in accuracy.curves] == [
     f"{part}, held out" for part in ("all", "original", "replaced")
   ]
@@ -86,7 +86,7 @@ def test_parts_of_a_metric_share_a_chart_and_what_never_changes_has_none():
   assert [curve.colour for curve in chart.curves] == [*range(10)]
   assert [curve.name for curve in chart.curves] == [f"my_{at}, held out" for at in range(10)]
   two, _ = series.charts([run(lines, "a"), run(lines, "b")])
-  assert len(two["Right answers"]) == 3  # of several runs a chart for each, a colour for each run
+  assert len(two["Accuracy"]) == 3  # of several runs a chart for each, a colour for each run
   assert [curve.colour for curve in two["Loss and its terms"][0].curves] == [0, 0, 1, 1]
 
 

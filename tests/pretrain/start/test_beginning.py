@@ -6,7 +6,9 @@ import pytest
 
 from data import errors
 from pretrain import train
+from pretrain.checkpoints import warm_start
 from pretrain.export.tokenizer import convert
+from pretrain.pod.peers import Peers
 from pretrain.start import beginning
 from tests.pretrain.small_run import run_training, small_config
 
@@ -33,9 +35,10 @@ def test_a_feed_ends_where_the_run_cannot_begin(monkeypatch, tmp_path):
   monkeypatch.setattr(beginning.prepared, "ensure_records", lambda *_, **__: "")
   monkeypatch.setattr(beginning.prepared, "open", lambda _: records)
   with monkeypatch.context() as differing:
-    differing.setattr(beginning, "compare_records", fail)
+    differing.setattr(Peers, "compare", fail)
     with pytest.raises(errors.DataError, match="others"):
-      beginning.open_records(small_config("mlm", "", FED), str(tmp_path), False)
+      config = small_config("mlm", "", FED)
+      beginning.open_records(config, warm_start.origins(config.to_dict()), str(tmp_path), False)
   assert closed == [1]
   monkeypatch.setattr(train, "make_run", fail)
   with pytest.raises(errors.DataError, match="others"):

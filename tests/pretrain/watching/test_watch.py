@@ -55,7 +55,7 @@ def test_going_back_is_tried_a_few_times():
   assert spikes.roll_back(9, 9.0, 8.0, to=4).skip == Skip(4, 5, 9, 9.0, 8.0)
   spikes = Spikes(3.0, 4, skips=[Skip(4, 3, 7, 9.0, 8.0)] * MOST_ROLL_BACKS)
   assert spikes.roll_back(9, 9.0, 8.0, to=8).skip.at == 8
-  with pytest.raises(DivergedError, match=r"leapt again at step 9, although 9 batches after step 4 "):
+  with pytest.raises(DivergedError, match=r"jumped again at step 9, although 9 batches after step 4 "):
     spikes.roll_back(9, 9.0, 8.0, to=4)
 
 

@@ -50,12 +50,12 @@ def test_a_card_without_anything_known_says_so_and_leaves_no_placeholder(tmp_pat
     "# Tiny",
     "3 parameters in the encoder",
     "official fairseq code",
-    "sets punctuation apart",
+    "splits off punctuation",
     "2 tensors of `generator/trunk`, `heads/mlm`",
-    "No held-out figures",
+    "No held-out metrics",
     "| hardware | not recorded |",
     "| hours | not recorded |",
-    "Not stated by who exported it",
+    "Not given at export.",
   ):
     assert phrase in text, phrase
   assert not text.startswith("---")
@@ -116,18 +116,18 @@ def test_the_class_that_fits_is_loaded_from_the_folder_by_its_name(architecture,
 @pytest.mark.parametrize(
   ("head", "what", "use"),
   [
-    ("mlm", "A text encoder: ", "To be fine-tuned on a task"),
-    ("classification", "A classifier of texts: ", "To say which of its classes, or which number, a text"),
-    ("tagging", "A tagger of words: ", "To say which of its classes each word"),
-    ("question_answering", "An answerer of questions: ", "To say which words of a text answer"),
-    ("span_pairs", "A classifier of spans of words: ", "To say which of its classes a span"),
+    ("mlm", "A text encoder: ", "Fine-tuning for tasks"),
+    ("classification", "A text classifier:  ", "Predicting the class, or the number, of a text"),
+    ("tagging", "A word tagger:  ", "Predicting the class of each word"),
+    ("question_answering", "A question-answering model:  ", "Predicting the words of a text that answer"),
+    ("span_pairs", "A span classifier:  ", "Predicting the class of a span"),
   ],
 )
 def test_a_card_says_what_its_model_is_and_what_it_is_for(head, what, use, tmp_path):
   text = card.write(FACTS, {"encoder": {}, "heads": {head: {}}}, _meta(task={"name": "own"}), tmp_path)
   assert f"\n{what}" in text and f"## Intended use\n\n{use}" in text
-  assert ("To be fine-tuned" in text) == (head == "mlm")
-  assert "Fine-tuned on files of one's own." in text
+  assert ("Fine-tuning for tasks" in text) == (head == "mlm")
+  assert "Fine-tuned on the user's own files." in text
 
 
 @pytest.mark.parametrize("heads", [{}, {"mlm": {}}, {"tagging": {}}])

@@ -38,8 +38,8 @@ def test_own_text_is_described_by_its_records_and_not_by_the_recipe():
   fields = {"data.source": "seqio:wikipedia_books", "data.directory": "/home/me/mine", "data.length": 128}
   rows = _rows(fields | {"data.fraction": 0.25}, records=RECORDS)
   assert rows["text"] == (
-    "own files `*.jsonl`, `b.txt`; 1,234 documents, 56,789 tokens to train on, of whose records the "
-    "first 25% were used"
+    "own files `*.jsonl`, `b.txt`; 1,234 documents, 56,789 training tokens (only the "
+    "first 25% of the records were used)"
   )
   assert rows["batch"] == "2,048 x 128 tokens, packing `none` into at most 64 tokens"
 
@@ -64,7 +64,7 @@ def test_every_part_taken_from_another_checkpoint_is_named_with_its_own_beginnin
     "generator.init_from": imported,
   }
   assert _rows(started_from=started_from)["initialised from"] == (
-    "encoder, and heads and generator where they fit: recipe `amos_tiny`, step 1,500, which began with "
-    "encoder, and heads and generator where they fit: `cocolm-base`, imported; generator: `cocolm-base`, "
+    "encoder, and heads and generator if they match: recipe `amos_tiny`, step 1,500, which began with "
+    "encoder, and heads and generator if they match: `cocolm-base`, imported; generator: `cocolm-base`, "
     "imported"
   )

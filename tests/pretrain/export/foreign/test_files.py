@@ -90,7 +90,7 @@ def test_float64_that_float32_cannot_hold_is_refused(tmp_path):
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_weight_that_is_not_finite_is_named(folder, value):
   save_file({**WEIGHTS, "b.bias": np.float32([value, 1.0])}, folder / "model.safetensors")
-  _refused(folder, "tensor b.bias has 1 of 2 values that are NaN or infinite")
+  _refused(folder, "tensor b.bias has 1 of 2 values that are NaN or infinity")
 
 
 @pytest.mark.parametrize("size", [0, 4, 8, 60, -1])
@@ -154,7 +154,7 @@ def test_an_index_cannot_name_files_elsewhere(tmp_path, name):
   folder.mkdir()
   save_file(WEIGHTS, tmp_path / "outside.safetensors")
   (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a.weight": name}}))
-  _refused(folder, "not a file name in its folder")
+  _refused(folder, "not a file in its folder")
 
 
 @pytest.mark.parametrize("name", ["sha256.txt", "SHA256SUMS"])
@@ -166,9 +166,9 @@ def test_a_list_of_digests_is_held_against_the_files(folder, name):
   (folder / name).write_text("\n".join(lines) + "\n")
   read_state(folder)
   (folder / "config.json").write_text("{}")
-  _refused(folder, f"config.json: its sha256 is .*{name} says")
+  _refused(folder, f"config.json: its sha256 is .* from {name};")
   (folder / name).write_text(lines[1] + "\n")
-  _refused(folder, "does not list model.safetensors")
+  _refused(folder, "model.safetensors, a file of weights, is not listed")
   (folder / name).write_text("0" * 64 + "  ../model.safetensors\n")
   _refused(folder, "line 1 is")
 
@@ -180,4 +180,4 @@ def test_a_folder_without_a_checkpoint_says_what_it_looked_for(tmp_path):
 
 def test_names_that_cannot_be_printed_are_refused(tmp_path):
   save_file({"a\nb": WEIGHTS["b.bias"]}, tmp_path / "model.safetensors")
-  _refused(tmp_path, r"a tensor is called 'a\\nb'; expected a printable name")
+  _refused(tmp_path, r"a tensor's name is 'a\\nb'; expected printable characters")

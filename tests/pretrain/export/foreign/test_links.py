@@ -29,10 +29,10 @@ def test_a_link_that_leads_out_of_the_folder_is_refused(model, tmp_path):
   (tmp_path / "secret.txt").write_text("of this machine")
   for name in ("vocab.txt", "vocabulary/vocab.txt"):
     (model / name).symlink_to(tmp_path / "secret.txt")
-    _refused(model, f"{name}: a link that leads out of its folder, to .*secret.txt")
+    _refused(model, f"{name}: a link to a file outside its folder .*secret.txt")
     (model / name).unlink()
   (model / "more.safetensors").symlink_to("/dev/zero")
-  _refused(model, "more.safetensors: a link that leads out of its folder")
+  _refused(model, "more.safetensors: a link to a file outside its folder")
 
 
 def test_a_pipe_is_refused_and_nobody_waits_for_it(model):

@@ -27,12 +27,12 @@ def test_sizes_and_rates_are_read_under_their_names():
 @pytest.mark.parametrize(
   ("fields", "message"),
   [
-    ({"generator.share_embeddings": "none"}, "token table, and this model's has one of its own"),
-    ({"generator.frozen": True}, "token table, and this model's has one of its own"),
+    ({"generator.share_embeddings": "none"}, "token table, but this model's generator has its own"),
+    ({"generator.frozen": True}, "token table, but this model's generator has its own"),
     ({"generator.separate_layers": (1, 1)}, "its generator is one network, and this model has 2"),
-    ({"generator.hidden_size": 16}, "the encoder's width and heads, and this model's has others"),
-    ({"generator.num_heads": 2}, "the encoder's width and heads, and this model's has others"),
-    ({"generator.mlp_size": 24}, "the encoder's width and heads, and this model's has others"),
+    ({"generator.hidden_size": 16}, "the encoder's width and heads, but this model's generator has others"),
+    ({"generator.num_heads": 2}, "the encoder's width and heads, but this model's generator has others"),
+    ({"generator.mlp_size": 24}, "the encoder's width and heads, but this model's generator has others"),
     ({"objectives.rtd.head": "dense"}, "its RTD head is one linear layer"),
   ],
 )
@@ -41,8 +41,8 @@ def test_a_network_that_fairseq_has_otherwise_is_refused_in_one_line(
 ):
   assert export(make_workdir("official", fields), tmp_path / "out", "--to=fairseq") == 2
   error = capsys.readouterr().err.strip()
-  assert "--to=fairseq cannot hold this model exactly: " in error and message in error
-  assert "\n" not in error and not list(tmp_path.iterdir())
+  assert "--to=fairseq cannot represent this model exactly: " in error and message in error
+  assert all(line.startswith("  ") for line in error.splitlines()[1:]) and not list(tmp_path.iterdir())
 
 
 def test_a_generator_with_a_token_table_of_its_own_lies_beside_the_port(

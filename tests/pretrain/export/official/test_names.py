@@ -229,7 +229,7 @@ def test_wrong_shape_is_named(name, shape):
 
 
 def test_heads_that_do_not_divide_the_width_are_refused():
-  with pytest.raises(DataError, match="cannot have 3 heads"):
+  with pytest.raises(DataError, match="is not divisible by 3 heads"):
     official_names.from_fairseq(fairseq_state(), num_heads=3)
 
 

@@ -39,9 +39,9 @@ def test_the_exact_class_is_chosen_and_the_reason_told(config, pad_id, heads, la
 @pytest.mark.parametrize(
   ("layout", "config", "pad_id", "heads", "reason"),
   [
-    ("bert", T5, 1, set(), "relative positions are t5 32/128, the class has none"),
-    ("electra", T5, 1, {"rtd"}, "relative positions are t5 32/128, the class has none"),
-    ("electra", NONE, 1, {"classification"}, "gelu in its classification head, ours has tanh"),
+    ("bert", T5, 1, set(), "relative positions are t5 32/128, but the class has none"),
+    ("electra", T5, 1, {"rtd"}, "relative positions are t5 32/128, but the class has none"),
+    ("electra", NONE, 1, {"classification"}, "gelu in its classification head, this model has tanh"),
     ("mpnet", NONE, 1, set(), "the class always adds them"),
     ("layoutlmv3", NONE, 1, set(), "the class always adds them"),
     ("mpnet", T5, 3, set(), "the padding id is 3"),
@@ -59,9 +59,9 @@ def test_a_gelu_head_goes_to_electra_or_nowhere():
   heads = {"classification"}
   assert choose(NONE, pad_id=1, heads=heads, activation="gelu").layout == "electra"
   for layout, config in (("bert", NONE), ("mpnet", T5), ("layoutlmv3", T5)):
-    with pytest.raises(ConfigError, match="tanh in its classification head, ours has gelu"):
+    with pytest.raises(ConfigError, match="tanh in its classification head, this model has gelu"):
       check_layout(layout, config, pad_id=1, heads=heads, activation="gelu")
-  with pytest.raises(ConfigError, match=r"^--to=mpnet cannot hold this model exactly: the class has tanh"):
+  with pytest.raises(ConfigError, match=r"^--to=mpnet cannot represent this model exactly: the class has"):
     choose(T5, pad_id=1, heads=heads, activation="gelu")
 
 

@@ -11,6 +11,7 @@ from pretrain.checkpoints.checkpoint import load_params
 from pretrain.export.check import comparison
 from pretrain.export.import_checkpoint import import_checkpoint
 from pretrain.export.stock import read as stock_read
+from tests import lines
 
 torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
 transformers = pytest.importorskip("transformers", reason="needs requirements-export.txt")
@@ -40,20 +41,20 @@ def _folder(path, layout, *, is_safe=True):
   return str(path)
 
 
-def _import(tmp_path, source, lines=None, **options):
-  say = (lambda line: None) if lines is None else lines.append
-  import_checkpoint(source, str(tmp_path / "out"), say=say, **options)
+def _import(tmp_path, source, said=None, **options):
+  with lines.heard([].append if said is None else said.append):
+    import_checkpoint(source, str(tmp_path / "out"), **options)
 
 
 @pytest.mark.parametrize(
   "layout, is_safe", [("bert", True), ("bert", False), ("electra", True), ("mpnet", True)]
 )
 def test_a_stock_folder_comes_with_its_tokenizer_and_is_compared(tmp_path, layout, is_safe):
-  lines = []
-  _import(tmp_path, _folder(tmp_path / "in", layout, is_safe=is_safe), lines)
-  (line,) = [line for line in lines if line.startswith("compared with transformers")]
+  said = []
+  _import(tmp_path, _folder(tmp_path / "in", layout, is_safe=is_safe), said)
+  (line,) = [line for line in said if line.startswith("Compared with transformers")]
   assert float(line.rpartition(" ")[2]) <= comparison.TOLERANCE
-  assert ("ignored: 2 (pooler.dense.bias, pooler.dense.weight)" in lines) == (layout != "electra")
+  assert ("ignored: 2 (pooler.dense.bias, pooler.dense.weight)" in said) == (layout != "electra")
   params, meta = load_params(tmp_path / "out")
   assert params["encoder"]["embeddings"]["token"]["embedding"].shape == (9, 8)
   assert meta["config"]["model"]["relative_position"] == ("t5" if layout == "mpnet" else "none")
@@ -77,19 +78,19 @@ def test_a_transposed_square_kernel_is_noticed_and_nothing_is_written(tmp_path, 
 
 
 def test_a_checkpoint_of_a_wrapped_model_is_read_and_said(tmp_path):
-  source, lines = _folder(tmp_path / "in", "bert"), []
+  source, said = _folder(tmp_path / "in", "bert"), []
   path = f"{source}/model.safetensors"
   save_file({f"module.{name}": array for name, array in load_file(path).items()}, path)
-  _import(tmp_path, source, lines)
-  assert any(line.startswith("module. at the start of every name") for line in lines)
+  _import(tmp_path, source, said)
+  assert any(line.startswith("module. at the start of every name") for line in said)
 
 
 def test_without_the_extra_the_missing_comparison_is_said(tmp_path, monkeypatch):
-  lines, source = [], _folder(tmp_path / "in", "bert")
+  said, source = [], _folder(tmp_path / "in", "bert")
   for name in ("torch", "transformers"):
     monkeypatch.setitem(sys.modules, name, None)  # neither found nor importable
-  _import(tmp_path, source, lines)
-  assert any(line.startswith("not compared with transformers") for line in lines)
+  _import(tmp_path, source, said)
+  assert any(line.startswith("Skipped the comparison with transformers") for line in said)
 
 
 def test_a_stock_folder_without_a_tokenizer_is_refused(tmp_path):

@@ -110,19 +110,19 @@ def test_the_segment_table_stays():
 @pytest.mark.parametrize(
   ("fields", "message"),
   [
-    ({"model_type": "roberta"}, "model_type is 'roberta', expected one of mpnet"),
+    ({"model_type": "roberta"}, "model_type is 'roberta'; expected one of mpnet"),
     ({"model_type": None}, "model_type is None"),
-    ({"hidden_act": "relu"}, "hidden_act is 'relu', expected 'gelu'"),
+    ({"hidden_act": "relu"}, "hidden_act is 'relu'; expected 'gelu'"),
     ({"is_decoder": True}, "is_decoder is True"),
-    ({"num_attention_heads": 5}, "num_attention_heads is 5, expected a divisor of hidden_size 24"),
-    ({"hidden_size": "24"}, "hidden_size is '24', expected an integer"),
-    ({"vocab_size": True}, "vocab_size is True, expected an integer"),
+    ({"num_attention_heads": 5}, "num_attention_heads is 5; expected a divisor of hidden_size 24"),
+    ({"hidden_size": "24"}, "hidden_size is '24'; expected an integer"),
+    ({"vocab_size": True}, "vocab_size is True; expected an integer"),
     ({"layer_norm_eps": float("nan")}, "layer_norm_eps is nan"),
-    ({"embedding_size": 12}, "embedding_size is 12, expected hidden_size, 24"),
+    ({"embedding_size": 12}, "embedding_size is 12; expected hidden_size, 24"),
     ({"type_vocab_size": 0}, "type_vocab_size is 0"),
     (
       {"source_model": {"num_segments": 7}},
-      "source_model is .*, expected an object with num_segments 0 or 2",
+      "source_model is .*; expected an object with num_segments 0 or 2",
     ),
     ({"vocab_size": 41}, r"word_embeddings.weight has shape \(40, 24\)"),
   ],
@@ -162,11 +162,11 @@ def test_a_segment_table_trained_elsewhere_is_not_dropped():
 def test_one_tensor_under_two_names_is_refused():
   _, made = exported("bert")
   made.state["bert.embeddings.LayerNorm.weight"] = made.state["embeddings.LayerNorm.weight"]
-  with pytest.raises(DataError, match=r"two tensors are embeddings.LayerNorm.weight"):
+  with pytest.raises(DataError, match=r"two tensors have the name embeddings.LayerNorm.weight"):
     from_stock(made.state, made.config)
 
 
 def test_an_extra_file_of_another_export_is_refused():
   _, made = exported("bert", "mlm")
-  with pytest.raises(DataError, match=r"heads/mlm/bias is there twice, .* from the same export"):
+  with pytest.raises(DataError, match=r"heads/mlm/bias occurs twice, .* of one export"):
     from_stock(made.state, made.config, extra={"heads/mlm/bias": np.zeros(40, np.float32)})

@@ -178,8 +178,8 @@ def test_mpnet_of_transformers_has_our_buckets_at_every_distance():
 
 def test_distances_without_their_buckets_are_refused():
   _, made = exported("layoutlmv3")
-  with pytest.raises(DataError, match=r"relative_position/embedding of extra.safetensors is missing"):
+  with pytest.raises(DataError, match=r"relative_position/embedding in extra.safetensors is missing"):
     from_stock(made.state, made.config)
   extra = {name: array + 1 for name, array in made.extra.items()}
-  with pytest.raises(DataError, match=r"rel_pos_bias.weight .* take both files from the same export"):
+  with pytest.raises(DataError, match=r"rel_pos_bias.weight .* use both files from the same export"):
     from_stock(made.state, made.config, extra=extra)

@@ -162,7 +162,7 @@ def test_models_of_others_are_followed(tmp_path, fields):
   [
     ({"model_type": "unigram", "vocab_size": 60}, "not a BPE model"),
     ({"normalization_rule_name": "nfkc"}, "keeps control characters"),
-    ({"user_defined_symbols": ["<x>"]}, "'<x>' is of a type"),
+    ({"user_defined_symbols": ["<x>"]}, "'<x>' has a type"),
     ({"treat_whitespace_as_suffix": True}, "the ids .* expected"),
     ({"normalization_rule_name": "identity"}, "the ids .* expected"),  # a '▁' in text is no space to it
   ],
@@ -174,7 +174,7 @@ def test_models_that_cannot_be_followed_are_refused(tmp_path, fields, message):
     convert.write_tokenizer(tmp_path / "v", tmp_path / "out", max_length=64)
   assert not (tmp_path / "out").exists()
   line = convert.warning(tmp_path / "v")
-  assert line.startswith("warning: models with this vocabulary cannot be exported") and "--to=torch" in line
+  assert line.startswith("models with this vocabulary cannot be exported") and "--to=torch" in line
 
 
 def test_a_vocabulary_that_can_be_held_needs_no_warning(uncased):
@@ -205,7 +205,7 @@ def test_a_dictionary_decides_the_ids(uncased, tmp_path):
 
 @pytest.mark.parametrize(
   ("fields", "message"),
-  [({"left_out": ["e"]}, "1 pieces .* 'e'"), ({"pretokenization": "official"}, "has no step for")],
+  [({"left_out": ["e"]}, "1 pieces .* 'e'"), ({"pretokenization": "official"}, "does not support")],
 )
 def test_dictionaries_that_cannot_be_held_are_refused(uncased, tmp_path, fields, message):
   with_dictionary(uncased, tmp_path / "v", **fields)
@@ -218,7 +218,7 @@ def test_a_model_that_is_gone_is_named_once(tmp_path):
   gone = tmp_path / "sp.model"
   with pytest.raises(errors.DataError) as raised:
     bpe.read_proto(gone)
-  line = f"{gone}: not a sentencepiece model (No such file or directory); bring back the original file"
+  line = f"{gone}: not a sentencepiece model (No such file or directory); restore the original file"
   assert str(raised.value) == line
 
 

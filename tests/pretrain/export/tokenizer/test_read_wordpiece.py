@@ -75,15 +75,15 @@ def _set(*path):
 @pytest.mark.parametrize(
   ("change", "message"),
   [
-    (_set("model", "continuing_subword_prefix", "@@"), "continuing_subword_prefix is '@@', expected '##'"),
-    (_set("model", "vocab", []), "not a tokenizer that can be read"),
-    (_set("model", "vocab", "the", 99), "are not 0 and on"),
+    (_set("model", "continuing_subword_prefix", "@@"), "continuing_subword_prefix is '@@'; expected '##'"),
+    (_set("model", "vocab", []), "not a readable tokenizer"),
+    (_set("model", "vocab", "the", 99), "are not 0, 1, 2"),
     (_set("normalizer", None), "normalizer .* is None"),
     (_set("normalizer", "strip_accents", False), "strip_accents is False"),
     (_set("pre_tokenizer", "type", "Whitespace"), "pre_tokenizer type is 'Whitespace'"),
-    (_set("added_tokens", 0, "special", False), "is cut out of text"),
-    (_set("post_processor", _TWO_SEPARATORS), "2 separators stand between two texts, expected 1"),
-    (lambda content: content["model"]["vocab"].update({"a\nb": 15}), "cannot stand in a vocab.txt"),
+    (_set("added_tokens", 0, "special", False), "is not supported"),
+    (_set("post_processor", _TWO_SEPARATORS), "2 separators between two texts; expected 1"),
+    (lambda content: content["model"]["vocab"].update({"a\nb": 15}), "cannot be written to a vocab.txt"),
   ],
 )
 def test_other_pipelines_are_refused_with_the_reason(stock, tmp_path, change, message):

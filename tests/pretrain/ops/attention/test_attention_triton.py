@@ -142,6 +142,6 @@ def test_on_a_gpu_attention_is_tritons_where_it_is_installed():
       with pytest.raises(ConfigError, match=r"model\.attention='triton'.*need the packages jax-triton"):
         attention.choose("triton", **sizes)
   assert chosen.body == "plain"
-  assert "cuDNN draws no dropout" in chosen.reason and "requirements-gpu.txt" in chosen.reason
-  with pytest.raises(ConfigError, match="the devices are of the kind 'cpu'"):
+  assert "cuDNN's dropout cannot" in chosen.reason and "requirements-gpu.txt" in chosen.reason
+  with pytest.raises(ConfigError, match="it does not run on 'cpu' devices"):
     attention.choose("triton", **sizes)

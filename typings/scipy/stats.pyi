@@ -1,0 +1,5 @@
+"""As `scipy`."""
+
+from typing import Any
+
+def __getattr__(name: str) -> Any: ...

@@ -1,0 +1,3 @@
+"""The module is compiled and ships no types."""
+
+def segment(language: str, text: str) -> list[str]: ...

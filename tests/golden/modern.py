@@ -65,7 +65,9 @@ class _Model:
     """Embedded tokens and hidden states, 0 at padding."""
     options = {"pad_id": self.golden.field("special_ids")["pad"], "segment_ids": segments, "collect": "all"}
     embedded, hidden = encoder_model.encode(params["encoder"], self.config, self.ids, self.mask, **options)
-    return self.real(embedded), hidden._replace(last=self.real(hidden.last), layers=self.real(hidden.layers))
+    assert hidden.layers is not None  # they were asked for
+    states = {"last": self.real(hidden.last), "layers": self.real(hidden.layers)}
+    return self.real(embedded), hidden._replace(**states)
 
   def real(self, x: jax.Array) -> jax.Array:
     """x [..., batch, length, width], 0 at padding, where the class leaves what nothing may read."""

@@ -18,7 +18,7 @@ from tests.pretrain.small_run import SharedRun, run_training, small_config
 def test_what_is_asked_for_is_what_is_used():
   devices.check("auto")
   devices.check("cpu")
-  with pytest.raises(ConfigError, match=r"train.platform=gpu: JAX found 8 x cpu here; .*platform=cpu"):
+  with pytest.raises(ConfigError, match=r"(?s)train.platform=gpu: JAX found 8 x cpu; .*platform=cpu"):
     devices.check("gpu")
 
 

@@ -25,7 +25,7 @@ class Probes(Listener):
     speed: Throughput,
     is_stopping: Callable[[int], bool],
   ) -> None:
-    """`probing` measures host parameters: (params, is_stopping=) to {metric: value}, or None if stopped."""
+    """`probing` measures host parameters: (params, is_stopping=) -> {metric: value}, or None if stopped."""
     self.every = every
     is_due = first % every == 0 and not (first and "probe" in written.kinds)
     self._is_done_at = None if is_due else first

@@ -48,7 +48,10 @@ SETTINGS = {
     "no_stopgrad": "generator.detach_blocks",
     "separate_gens": "generator.members generator.separate_layers",
     "three_4layer": "generator.members generator.mlm_layers generator.separate_layers",
-    **dict.fromkeys(("gen_4", "gen_6", "gen_12"), "generator.members generator.mixture generator.mlm_layers generator.num_layers"),
+    **dict.fromkeys(
+      ("gen_4", "gen_6", "gen_12"),
+      "generator.members generator.mixture generator.mlm_layers generator.num_layers",
+    ),
     "gen_8": "generator.mixture generator.mlm_layers",
     **dict.fromkeys(("heads_48", "heads_2468", "heads_all8"), "generator.mlm_layers"),
   },

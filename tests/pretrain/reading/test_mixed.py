@@ -86,8 +86,8 @@ def test_sources_that_do_not_belong_together_are_refused(small_records, more_rec
   words = dataclasses.replace(made.vocabulary, digest="f" * 64)
   empty = {**made.splits, "train": manifest.Split(0, 0, ())}
   cases = {
-    "words": ({"vocabulary": words}, r"prepare it again with --vocabulary=.*small/vocabulary"),
-    "short": ({"length": 16}, "was prepared with another length than .*small .16, 32.; .* --length=32"),
+    "words": ({"vocabulary": words}, r"prepare it again with\n  --vocabulary=.*small/vocabulary"),
+    "short": ({"length": 16}, "was prepared with another length than .*small .16, 32.; .*\n  --length=32"),
     "packed": (
       {"packing": "concat"},
       "another packing than .*small .concat, complete.; .* --packing=complete",

@@ -90,7 +90,7 @@ def test_sources_that_do_not_belong_together_are_refused(small_records, more_rec
     "short": ({"length": 16}, "was prepared with another length than .*small .16, 32.; .*\n  --length=32"),
     "packed": (
       {"packing": "concat"},
-      "another packing than .*small .concat, complete.; .* --packing=complete",
+      "another packing than .*small .concat, complete.; .*\n  --packing=complete",
     ),
     "empty": ({"splits": empty}, "has no training records; prepare it again from more text, or leave it out"),
   }

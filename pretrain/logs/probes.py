@@ -33,7 +33,7 @@ class Probes(Listener):
     self._is_stopping = is_stopping
 
   def after(self, step: int, state: Any) -> None:
-    """See `Listener.after`."""
+    """Runs the probes after a step and writes their scores; see `Listener.after`."""
     if step == self._is_done_at:
       return
     params = jax.device_get(state.params)

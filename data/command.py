@@ -120,7 +120,7 @@ class End:
   _is_settled = _is_asked = False
 
   def settle(self, is_asked: bool) -> None:
-    """Makes later signals harmless: the first one only prints a line, a second one kills the process.
+    """Ignores the next signal except for a printed line; the signal after that kills the process.
 
     `is_asked`: whether a signal has already asked the command to stop; then the next one kills.
     """

@@ -63,7 +63,7 @@ def build(config: ConfigDict, tokens: TokenIds, *, rows_per_device: int = 1) -> 
 
 
 def generator_config(settings: GeneratorSettings, encoder: EncoderConfig) -> GeneratorConfig:
-  """Sizes and switches of the generator; what its settings leave open is as in the encoder."""
+  """Returns the generator's config; sizes that its settings leave open are the encoder's."""
   dropout_free = {"dropout": 0.0, "attention_dropout": 0.0} if settings.sampling_dropout == "zero" else {}
   trunk = dataclasses.replace(
     encoder,

@@ -21,7 +21,7 @@ class Listener:
   every: int = 0
 
   def acts(self, step: int, total: int) -> bool:
-    """Whether `after` is called after `step` of `total` updates."""
+    """Returns whether `after` is called after `step` of `total` updates."""
     return bool(self.every) and (step % self.every == 0 or step == total)
 
   def after(self, step: int, state: Any) -> None:

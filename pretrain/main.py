@@ -64,7 +64,7 @@ def plan(argv: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def _joined(arguments: flags.Arguments) -> Iterator[Peers]:
-  """The other processes of the run, if it is one of several: before any other call of JAX."""
+  """Connects to the other processes of the run, if there are any, before any other call of JAX."""
   if arguments.plan or not (arguments.config.train.multihost or any(arguments.place.values())):
     yield ALONE
     return

@@ -30,8 +30,8 @@ def _warmup_fraction(step: jax.Array, warmup_steps: int | jax.Array) -> jax.Arra
 
 
 def _decayed(settings: OptimizerSettings, step: jax.Array, begin: int | jax.Array) -> jax.Array:
-  """A line from the peak at `begin` to the end value at `total_steps`."""
-  # Steps left over steps in all: optax's 1 - done / all loses 3 digits near the end in float32.
+  """Returns a line from the peak at `begin` to the end value at `total_steps`."""
+  # Remaining steps / all steps, because optax's 1 - done / all loses 3 digits near the end in float32.
   steps = jnp.maximum(settings.total_steps - begin, 1)
   left = jnp.clip(settings.total_steps - step, 0, steps) / steps
   end = settings.end_learning_rate
@@ -39,7 +39,7 @@ def _decayed(settings: OptimizerSettings, step: jax.Array, begin: int | jax.Arra
 
 
 def linear_schedule(settings: OptimizerSettings) -> optax.Schedule:
-  """Warm-up from 0, then a line to the end value.
+  """Returns a schedule with warm-up from 0, then a line to the end value.
 
   It maps [] int32 updates done to [] float32: update t uses schedule(t - 1), so with warm-up the first update
   has rate 0, and the last one is above the end value.
@@ -58,7 +58,7 @@ def linear_schedule(settings: OptimizerSettings) -> optax.Schedule:
 
 
 def electra_google_schedule(settings: OptimizerSettings) -> optax.Schedule:
-  """The line falls from step 0 on and is multiplied by min(1, step / warmup_steps).
+  """Returns a schedule that falls linearly from step 0 on, times min(1, step / warmup_steps).
 
   So the peak is never quite reached. Source: google-research/electra, model/optimization.py.
   """

@@ -79,7 +79,7 @@ class Recipe:
 
   @functools.cached_property
   def term_weights(self) -> dict[str, float]:
-    """{name of a term: its weight in the loss}, for every term that `loss_fn` divides by a total."""
+    """Returns the weight of each loss term by its name: the generator's term and those of all objectives."""
     weights = {GENERATOR_TERM: self.generator.loss_weight} if self.generator and self.trains_generator else {}
     for _, objective in sorted(self.objectives.items()):
       weights |= dict.fromkeys(objective.terms, objective.weight)

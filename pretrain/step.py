@@ -52,7 +52,7 @@ class StepLoss(NamedTuple):
 
 
 class StepUpdate(NamedTuple):
-  """The optimizer and its settings, for the next parameters from gradients.
+  """The settings by which gradients become the next parameters: optimizer, schedule, clipping, frozen paths.
 
   Attributes:
     optimizer: its updates are added to the parameters; like `optim.make_optimizer`'s it has an argument

@@ -37,7 +37,7 @@ def train(
   """Trains, or resumes the run in `workdir`; returns 0 at the end, or 75 after a requested stop.
 
   `config` is as a config file returns it, or `validate.Checked`; `workdir` may be the address of a bucket.
-  `download` allows fetching text; `settle` is as of `StopRequest`. ConfigError: the config has problems.
+  `download` allows downloading text; `settle` is as in `StopRequest`. ConfigError: the config has problems.
   In a notebook `logging.basicConfig(level="INFO", force=True)` shows its lines.
   """
   config = validate.check(config, num_devices=jax.device_count())

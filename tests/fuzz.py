@@ -55,7 +55,8 @@ def outcome(parser: Parser, folder: pathlib.Path, *, seconds: int) -> str:
     found = "read"
   except (DataError, ConfigError) as error:
     lines = str(error).splitlines()
-    found = "refused" if len(lines) == 1 and len(lines[0]) < 1000 else f"an error of {len(lines)} lines"
+    is_short = len(lines[0]) < 1000 and all(line.startswith("  ") for line in lines[1:])  # ways out
+    found = "refused" if is_short else f"an error of {len(lines)} lines"
   except Exception:
     found = traceback.format_exc()
   return found if sorted(folder.parent.rglob("*")) == listing else "it wrote beside the file"

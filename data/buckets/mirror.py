@@ -46,7 +46,7 @@ class Mirror:
   """A local copy of a bucket's folder; a process that changes the copy must hold its lock (`locked`)."""
 
   def __init__(self, place: Address, kind: str, *, of: str = "") -> None:
-    """Creates the local folder, named after `of` or the place's address; StorageError if that fails."""
+    """Creates the local copy's folder; `of` is the address that names it, by default the place's."""
     self.place, self.directory = place, local_name(of or place.address, kind)
     self._state_file = self.directory.parent / _STATE
     with errors.writing(self.directory):

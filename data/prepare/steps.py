@@ -115,7 +115,7 @@ def see(paths: Sequence[str]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-  """A published call and its marks; several processes may open the same directory."""
+  """A directory with the call of one stage, and marks of its begun, finished and failed parts."""
 
   directory: pathlib.Path
 

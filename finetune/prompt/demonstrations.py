@@ -57,7 +57,7 @@ def make_pool(writer: PromptWriter, split: Split, *, max_length: int) -> Pool:
 def make_queries(
   writer: PromptWriter, split: Split, *, max_length: int
 ) -> tuple[list[Prompt], np.ndarray | None]:
-  """A set's prompts with [CLS] and a gap, and its labels (int32, float32, None); errors as `make_pool`."""
+  """Returns prompts with [CLS] and a masked label word, and their labels, or None; errors as `make_pool`."""
   has_pairs = split.second is not None
   if has_pairs != (writer.template.num_sentences == 2) or not len(split.first):
     raise DataError(

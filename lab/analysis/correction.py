@@ -45,7 +45,7 @@ def measure(request: Request) -> Outcome:
 
 
 def describe(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
-  """Returns, for `collect`, 'ids', 'input_ids', 'mixture', 'lm' [batch, length] int32, and 'copy' bool."""
+  """Returns original and input ids, the tokens that both heads and the LM head predict, copy decisions."""
   recipe = run.recipe
   view, _ = recipe.view(params, run.eval_batch_of(ids, index, jnp.float32(1.0)), train=False)
   inputs = view.corrupted.input_ids

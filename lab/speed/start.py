@@ -47,7 +47,7 @@ def seconds_to_first_step(arguments: Sequence[str], *, cache: pathlib.Path) -> f
 
 
 def main() -> None:
-  """Prints the line."""
+  """Times a cold and a warm start up to the first step, and prints one JSON line."""
   parser = command.Parser(description=__doc__)
   parser.add_argument("--recipe", default="roberta_tiny", help="name in configs/")
   parser.add_argument("--shape", type=cases.shape, default=(32, 64), help="of a batch")

@@ -36,10 +36,10 @@ class Order(NamedTuple):
 
 
 class Kept(NamedTuple):
-  """Checkpoints of a run that stay in the bucket: the newest ones, so many, and those of some steps."""
+  """The checkpoints of a run that stay in the bucket."""
 
-  newest: int
-  steps: Collection[int]
+  newest: int  # number of newest checkpoints
+  steps: Collection[int]  # further steps
 
 
 _RUN = Order(re.compile(rf"(?!{checkpoint.DIRECTORY}/\d+/)"), re.compile(workdir_files.HAS_SAVED))
@@ -47,11 +47,11 @@ _RUN = Order(re.compile(rf"(?!{checkpoint.DIRECTORY}/\d+/)"), re.compile(workdir
 
 @contextlib.contextmanager
 def opened(workdir: str, kept: Kept | None, order: Order = _RUN) -> Iterator[str]:
-  """The directory to work in, which log lines name by its address; for a path that path.
+  """Yields the local directory to work in; log lines show its address. A path is yielded unchanged.
 
-  When the block ends, everything is in the bucket. Where something cannot be sent, the command is asked to
-  stop, and the block raises the reason. Checkpoints that are not `kept` are removed; None: all are.
-  DataError: another command is at work there. ConfigError: processes that do not share one copy.
+  When the block ends, everything is uploaded. If an upload fails, the command is asked to stop, and the block
+  raises the reason. Checkpoints that `kept` does not name are removed; None keeps all. DataError: another
+  command is active there. ConfigError: the processes do not share one copy.
   """
   if not files.is_address(workdir):
     yield workdir
@@ -76,7 +76,7 @@ def opened(workdir: str, kept: Kept | None, order: Order = _RUN) -> Iterator[str
       )
     with mirror.naming(), sending or contextlib.nullcontext():
       yield str(mirror.directory)
-    peers.gather("the last upload", None, seconds=PREPARING)  # of process 0, which may take long
+    peers.gather("the last upload", None, seconds=PREPARING)  # process 0's upload may take long
 
 
 def bring_down(mirror: Mirror) -> None:
@@ -146,7 +146,7 @@ class _Changes:
     return integrity.is_complete(self._mirror.directory / checkpoint.DIRECTORY / str(step))
 
   def _old(self, kept: Kept, here: set[int]) -> list[str]:
-    """Returns the names of the files of checkpoints in the bucket that are not kept."""
+    """Returns the files in the bucket of checkpoints that are not kept."""
     steps = bucket_steps.by_step(self._mirror.place.files())
     keep = {*sorted(steps)[-kept.newest :], *kept.steps, *here}
     return [name for step, names in steps.items() if step not in keep for name in names]

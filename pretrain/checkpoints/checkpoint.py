@@ -60,13 +60,13 @@ class Checkpoints:
   ) -> None:
     """Opens, and creates if needed, `<workdir>/checkpoints`; StorageError, naming `flag`, if it cannot.
 
-    A save is due at every `every`-th step. The newest `keep` checkpoints are kept and older ones removed;
-    those of `keep_steps` are saved too and never removed. What lies, not whole, at the number of a step to
-    come is renamed, with a warning: no save could be written there.
+    A save is due every `every` steps. The newest `keep` checkpoints are kept and older ones removed; those of
+    `keep_steps` are saved too and never removed. An incomplete directory of a later step would block its
+    save, so it is renamed, with a warning.
     """
     self._every = every
     self._begun, self._begun_at, self._run_id = None, 0.0, ""
-    self._failure, self._handled = None, None  # an exception in a save; one that led the caller to save
+    self._failure, self._handled = None, None  # exception in a save; exception during which the caller saves
     self._keep_steps = frozenset(keep_steps)
     self.directory = Path(workdir).absolute() / DIRECTORY
     if jax.process_index() == 0:  # orbax makes the others wait
@@ -87,7 +87,7 @@ class Checkpoints:
       )
 
   def _clear_the_way(self) -> None:
-    """Renames what a stopped copy, or a file system without renaming, left at the numbers of later steps.
+    """Renames incomplete directories of later steps, from a stopped copy or a killed save.
 
     Orbax itself removes older steps whose removal was interrupted.
     """
@@ -96,7 +96,7 @@ class Checkpoints:
     newest = self.latest_step()
     for path in sorted(self.directory.iterdir()):
       if is_step_name(path.name) and (newest is None or int(path.name) > newest):
-        integrity.set_aside(path, "is not a whole checkpoint", "incomplete")
+        integrity.set_aside(path, "is an incomplete checkpoint", "incomplete")
 
   def _seal(self) -> None:
     """Writes the digests of the saved files; orbax calls it after all are written, before the commit."""

@@ -89,7 +89,7 @@ def refuse_damaged(path: Path, items: Sequence[str] = ()) -> None:
 
 
 def set_aside(path: Path, what: str, ending: str) -> None:
-  """Renames the directory of a step that no run can use, never removes it, and warns of it."""
+  """Renames the directory of an unusable step, never removes it, and logs a warning."""
   names = (path.with_name(f"{path.name}.{ending}_{number}") for number in itertools.count(1))
   aside = path.rename(next(name for name in names if not name.exists()))
-  logger.warning(f"{path} {what} and was renamed to {aside.name}; remove it if nobody needs it")
+  logger.warning(f"{path} {what} and was renamed to {aside.name}; remove it if it is not needed")

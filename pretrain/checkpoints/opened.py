@@ -49,7 +49,7 @@ def open_run(directory: str | os.PathLike, step: int | None = None, *, rows: int
   """
   saved = open_model(directory, step)
   config = config_of(saved.meta["config"])
-  # Before other rows are asked for: a feed counts in them.
+  # Before `batch_size` changes, by which a feed counts.
   heldout, records = prepared.open_heldout(reading_settings(config))
   config.mesh.update({"data": 1, "fsdp": 1, "tensor": 1})
   config.train.update({"batch_size": rows, "microbatches": 1})

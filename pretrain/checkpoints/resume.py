@@ -64,10 +64,10 @@ LATER_DIGESTS = ("manifest_digest",)  # checkpoints of commit d0d56b3 have none
 
 
 def newest_good_step(workdir: str | os.PathLike) -> int | None:
-  """The newest step whose files are those that were saved; None where none was ever saved.
+  """Returns the newest undamaged step; None if none was ever saved.
 
-  A newer one that is damaged, or was saved as another step, is renamed, never removed, with a warning.
-  DataError: there are checkpoints and none is good, or two runs have saved in this workdir.
+  Newer steps that are damaged, or were saved as another step, are renamed, never removed, with a warning.
+  DataError: all checkpoints are damaged, or two runs have saved in this workdir.
   """
   directory = Path(workdir).absolute() / checkpoint.DIRECTORY
   steps = checkpoint.saved_steps(directory)
@@ -108,7 +108,7 @@ def flatten(config: Mapping[str, Any]) -> dict[str, Any]:
 def check_same_run(
   config: Mapping[str, Any], digests: Mapping[str, Any], meta: Mapping[str, Any]
 ) -> list[str]:
-  """Compares a config, and the `digests` of the records that it reads, with the `meta` of a checkpoint.
+  """Compares a config, and the `digests` of its records, with the `meta` of a checkpoint.
 
   Returns lines about harmless changes, 'field: saved -> given'. Raises ConfigError if another field differs,
   DataError for other records or another vocabulary.

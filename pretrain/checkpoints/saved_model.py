@@ -134,8 +134,8 @@ class SavedModel:
 
 
 def frozen_config(model: Mapping[str, Any], *, dtype: str = "auto") -> EncoderConfig:
-  """The encoder of the fields under `model` of a config, as it is computed when it is not pretrained."""
-  # Such a program is compiled for many shapes, and a loop over layers is compiled in half of the time.
+  """Returns an encoder's config for inference, from the fields under `model`."""
+  # A loop over layers halves the compile time, and inference compiles many shapes.
   return encoder_config(model, dtype=dtype, remat="none", attention="auto", scan_unroll=1)
 
 

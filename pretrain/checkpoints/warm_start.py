@@ -18,7 +18,7 @@ from pretrain.mesh import trees
 
 logger = logging.getLogger(__name__)
 
-# Fields of `model` under which the same arrays would compute something else.
+# Fields of `model` that change what the same arrays compute.
 MEANING_FIELDS = (
   "num_heads",
   "num_segments",
@@ -31,15 +31,15 @@ MEANING_FIELDS = (
 
 @dataclasses.dataclass(frozen=True)
 class Origins:
-  """The checkpoints that a new run takes values from; each is looked for once."""
+  """The checkpoints from which a new run loads values; each is searched for once."""
 
-  named: Mapping[str, str]  # {field: checkpoint as the config names it}; a later one goes over those before
+  named: Mapping[str, str]  # {field: checkpoint in the config}; later ones replace earlier ones
   encoder: Mapping[str, Any]  # `MEANING_FIELDS` of the run's encoder
-  generator: Mapping[str, Any]  # those of its generator, which has heads of its own
+  generator: Mapping[str, Any]  # the same fields of its generator, which has its own heads
 
   @functools.cached_property
   def paths(self) -> dict[str, Path]:
-    """{field: directory of the step}, after those of addresses were fetched; DataError: one is not there."""
+    """{field: directory of the step}; addresses are downloaded. DataError: a checkpoint is missing."""
     paths = {}
     for field, name in self.named.items():
       try:
@@ -49,7 +49,7 @@ class Origins:
     return paths
 
   def facts(self) -> dict[str, Any]:
-    """What the model card says: {field: 'recipe', 'step', and if there are 'source' and 'started_from'}."""
+    """Returns {field: {'recipe', 'step' and, if it has them, 'source' and 'started_from'}} for the card."""
     facts = {}
     for field, path in self.paths.items():
       meta = read_meta(path)
@@ -59,7 +59,7 @@ class Origins:
 
 
 def origins(config: Mapping[str, Any]) -> Origins:
-  """Returns the checkpoints that a config, as a dict, takes values from; none is looked for yet."""
+  """Returns the checkpoints from which a config, as a dict, loads values; files are not read yet."""
   named = {"train.init_from": config["train"]["init_from"]}
   if config["corruption"]["kind"] == "generator":
     named["generator.init_from"] = config["generator"]["init_from"]
@@ -75,11 +75,11 @@ def load_into(
   *,
   vocabulary_digest: str | None = None,
 ) -> dict:
-  """Puts in what a run takes from other checkpoints: a whole model, a generator, a token table.
+  """Loads parts of other checkpoints into a run's parameters: a model, a generator, a token table.
 
-  `params` are ShapeDtypeStructs with shardings; in the result those parts are arrays, placed as they say.
-  The rows of a token table mean nothing under another vocabulary, so all must have `vocabulary_digest`.
-  Raises DataError for another vocabulary, an encoder of another kind, a missing part or other shapes.
+  `params` are ShapeDtypeStructs with shardings; loaded parts become arrays with these shardings. All
+  checkpoints must have `vocabulary_digest`, because a token table is useless with another vocabulary.
+  DataError: another vocabulary, another kind of encoder, a missing part, or other shapes.
   """
   for field, path in origins.paths.items():
     where = origins.named[field]
@@ -118,7 +118,7 @@ def _generator_part(saved: dict, where: str) -> dict:
 
 
 def _continued(params: dict, source: SavedModel, where: str) -> dict:
-  """Puts in the encoder of `train.init_from`, and its heads and generator where they are the same."""
+  """Loads the encoder of `train.init_from`, and its heads and generator if they match."""
   saved = source.params
   problems = trees.differences(params["encoder"], saved.get("encoder", {}))
   if problems:
@@ -148,7 +148,7 @@ def _continued(params: dict, source: SavedModel, where: str) -> dict:
 
 
 def _open(path: Path, vocabulary_digest: str | None, field: str) -> SavedModel:
-  """The model that a field of the config names; DataError where the records have another vocabulary."""
+  """Opens the model that a config field names; DataError if the records have another vocabulary."""
   source = open_model(path)
   digest = source.meta["vocabulary_digest"]
   if digest != vocabulary_digest:
@@ -161,7 +161,7 @@ def _open(path: Path, vocabulary_digest: str | None, field: str) -> SavedModel:
 
 
 def _meaning(config: Mapping[str, Any], *, is_generator: bool = False) -> dict[str, Any]:
-  """The fields of `MEANING_FIELDS`, of the encoder or of the generator, which has heads of its own."""
+  """Returns the fields of `MEANING_FIELDS`, for the encoder or for the generator with its own heads."""
   model = config.get("model", {})
   fields = {name: model.get(name, "absent") for name in MEANING_FIELDS}
   if is_generator:

@@ -23,7 +23,7 @@ from pretrain.mesh import chips
 
 # Flags about one process of several; not config fields, because they differ between processes.
 PLACE = ("coordinator", "num_processes", "process_id", "join_timeout", "peer_timeout")
-SWITCHES = ("dry_run", "download", "quiet", "verbose", "debug")  # of every program
+SWITCHES = ("dry_run", "download", "quiet", "verbose", "debug")  # in every program
 
 HELP = """\
 Pretrains a text encoder.
@@ -49,8 +49,8 @@ Pretrains a text encoder.
   --plan=MACHINE        with --dry_run: compiles the real step for another machine and prints memory,
                         communication, time, the largest microbatch, a mesh and the cost of the run:
                         v5e:2x4, v5p:4x4x4, h100:16, h200:8, cpu:8
-  --download            allows a source that is not on this machine to be fetched; nothing is
-                        downloaded without it
+  --download            allows downloads of a source that is not on this machine; without it nothing is
+                        downloaded
   --quiet               shows warnings and errors only
   --verbose             shows more, what libraries log, and the lines of all processes
   --debug               shows the traceback of an error, and the lines of all processes
@@ -89,7 +89,7 @@ PRETRAINING = Program(HELP, validate.PRETRAINING, "configs/coco_lm_tiny.py", opt
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-  """What the user asked for."""
+  """The parsed command line."""
 
   config: validate.Checked
   workdir: str
@@ -268,7 +268,7 @@ def _config_problems(
   if planned is not None or not (problems or in_doubt):
     return problems
   if fields.flatten(config).get("train.multihost") is not False:
-    return problems  # with several hosts jax.distributed would have to come first
+    return problems  # with several hosts jax.distributed must be initialised first
   try:
     import jax
 

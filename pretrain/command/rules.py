@@ -1,7 +1,7 @@
 """Rules about several fields: sizes that must match, choices that contradict each other.
 
-Every rule takes {dotted name: value} with all fields of `configs/base.py`, each right by itself, and
-yields lines for the user that name the fields it read. Rules about devices are by themselves: how many there
+Every rule gets {dotted name: value} of all fields of `configs/base.py`, each valid by itself. It yields
+messages for the user that name the fields it read. Rules about devices are by themselves: how many there
 are is known later. Imports no jax.
 """
 
@@ -20,7 +20,7 @@ from pretrain.settings.objectives.objective import Contrast, Objective
 
 
 def problems(config: Fields) -> list[str]:
-  """Lines for everything that does not fit together, whatever the number of devices."""
+  """Returns an error for each contradiction between fields that does not depend on devices."""
   objectives = _switched_on(config)
   refusals = [*_model(config), *_objectives(config, objectives), *_corruption(config), *_training(config)]
   for objective in objectives.values():
@@ -33,9 +33,9 @@ def problems(config: Fields) -> list[str]:
 
 
 def device_problems(config: Fields, num_devices: int | None) -> list[str]:
-  """Lines for what does not fit on devices; `num_devices` of all hosts are None while not known."""
+  """Returns an error for each size that does not fit the mesh; `num_devices` (all hosts) may be unknown."""
   misshaped = list(_mesh(config, num_devices))
-  # Without a mesh there is nothing that batches and parameters must be divisible by.
+  # With an invalid mesh it is unknown what batches and parameters must be divisible by.
   return misshaped or [*_cuts(config, num_devices), *_batch(config, _switched_on(config), num_devices)]
 
 

@@ -22,8 +22,8 @@ class Rules:
   """The rules for the configs of one program.
 
   Attributes:
-    schema: the fields there are, and what each may be.
-    together: all fields to lines about several of them.
+    schema: all fields with their types, choices and limits.
+    together: all fields -> errors about several of them.
     on_devices: all fields and a number of devices, None while not known, to lines about what they cut.
     addresses: fields and flags with paths that may be addresses of buckets.
   """

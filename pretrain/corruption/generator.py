@@ -26,7 +26,7 @@ from pretrain.settings.corruption import GeneratorSettings
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GeneratorConfig(GeneratorSettings):
-  """The settings of a generator, every size resolved; `mlm_layers` of separate ones are their depths."""
+  """Sizes and sharing with every default resolved; `mlm_layers` of separate generators are their depths."""
 
   members: tuple[EncoderConfig, ...]  # one trunk, or one for each separate generator
   token_size: int  # width of the token table
@@ -75,7 +75,7 @@ def _init_member(key: jax.Array, settings: GeneratorConfig, config: EncoderConfi
 
 
 def init(key: jax.Array, settings: GeneratorConfig, tokens: TokenIds) -> dict:
-  """Parameters: those of the one trunk, or {'member_0': ..., 'member_1': ...} of separate generators."""
+  """Returns parameters of the single trunk, or {'member_0': ..., 'member_1': ...} of separate generators."""
   if not settings.is_separate:
     return _init_member(key, settings, settings.members[0], tokens)
   keys = jax.random.split(key, len(settings.members))
@@ -86,7 +86,7 @@ def init(key: jax.Array, settings: GeneratorConfig, tokens: TokenIds) -> dict:
 
 
 def token_table(params: dict, shared: dict, settings: GeneratorConfig) -> jax.Array:
-  """The generator's [vocab, embed] token table: the encoder's, or its own when nothing is shared."""
+  """Returns the generator's [vocab, embed] token table: the encoder's, or its own if nothing is shared."""
   owner = params if settings.share_embeddings == "none" else {"embeddings": shared}
   return owner["embeddings"]["token"]["embedding"]
 

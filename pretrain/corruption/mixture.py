@@ -48,12 +48,12 @@ def mixture_weights(
   if settings.mixture == "random_layer":
     words = row_random.key_words(row_random.fold(row_keys, Use.MIXTURE_LAYER))
     return jax.nn.one_hot(row_random.row_integers(words, (slots,), num_heads), num_heads)
-  if settings.mixture == "schedule":  # the first head for the first of equal parts of the run, and so on
+  if settings.mixture == "schedule":  # one head after another, each for an equal part of the run
     head = jnp.minimum((progress * num_heads).astype(jnp.int32), num_heads - 1)
     return jnp.broadcast_to(jax.nn.one_hot(head, num_heads)[:, None], shape)
   if settings.mixture == "fixed":
     return jnp.broadcast_to(jnp.asarray(settings.mixture_weights, jnp.float32), shape)
-  return jnp.full(shape, 1.0 / num_heads, jnp.float32)  # 'uniform', and 'none' with its one head
+  return jnp.full(shape, 1.0 / num_heads, jnp.float32)  # 'uniform', and 'none' with a single head
 
 
 def propose(
@@ -70,8 +70,8 @@ def propose(
   """Draws one token per masked position from the mixed logits.
 
   Args:
-    settings: of the kinds of mixture only 'adversarial' lets a gradient through; at temperature 1 tokens are
-      drawn from the generator's own distribution.
+    settings: the kind of mixture, of which only 'adversarial' has a gradient, and the temperature; at 1
+      tokens are drawn from the generator's own distribution.
     weights: [batch, slots, heads] of `mixture_weights`.
     output: the generator's output at masked positions.
     table: [vocab, embed] token table.

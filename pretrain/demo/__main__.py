@@ -45,13 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _arguments(argv: list[str]) -> flags.Arguments:
-  """Reads the flags; ConfigError for one the demo does not have, and for a run with nothing to show."""
+  """Parses the flags; raises ConfigError for unsupported flags and configs."""
   own = ("--config.", "--workdir", "--quiet", "--verbose", "--debug")
   others = [word for word in argv if word.startswith("--") and not word.startswith(own)]
   if others:
     raise ConfigError(
-      f"{', '.join(others)}: the demo takes --config.FIELD=VALUE, --workdir=DIRECTORY, --quiet, --verbose "
-      f"and --debug; `python -m pretrain.main --config={CONFIG}` takes the rest"
+      f"{', '.join(others)}: the demo has only --config.FIELD=VALUE, --workdir=DIRECTORY, --quiet, --verbose "
+      f"and --debug; for other flags run\n  python -m pretrain.main --config={CONFIG}"
     )
   arguments = flags.read_arguments([f"--config={CONFIG}", *argv])
   log_lines.choose(quiet=arguments.quiet, verbose=arguments.verbose)

@@ -25,7 +25,7 @@ class Row(NamedTuple):
 
 
 def summarise(workdir: str, opened: OpenedRun, *, rows: int) -> list[Report]:
-  """What the run in `workdir` learned, on so many held-out rows, and examples.
+  """Reports what the run in `workdir` learned, measured on `rows` held-out rows, and examples.
 
   DataError: its metrics are missing.
   """

@@ -1,4 +1,4 @@
-"""The console of the demo, and the time that compilation takes."""
+"""Formats the demo's console lines, and measures compilation time."""
 
 import logging
 

@@ -58,7 +58,7 @@ class Embedder:
     """
     self.vocabulary: Vocabulary = encoder.vocabulary
     self.width, self.max_length, self._unit = encoder.config.hidden_size, max_length, unit
-    self.cut = 0  # texts that were
+    self.cut = 0  # number of truncated texts
     function = functools.partial(pooled, pooling=pooling)
     self.compiled = encoder.program(function, batch_size=batch_size, longest=max_length)
 

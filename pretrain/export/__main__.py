@@ -46,7 +46,7 @@ def export_parser() -> Parser:
   parser.add_argument(
     "--checkpoint", required=True, bucket=OPENED, help="workdir of a run, or the directory of one step"
   )
-  parser.add_argument("--step", type=int, help="of the checkpoint; default: the newest")
+  parser.add_argument("--step", type=int, help="step to export; default: the newest")
   parser.add_argument(
     "--to",
     default="auto",
@@ -112,7 +112,7 @@ def _main(argv: Sequence[str]) -> None:
     from pretrain.mesh import devices
 
     asked = import_parser().parse_args(argv[1:])
-    devices.check()  # without a warning: that the CPU is used is no fault here
+    devices.check()  # `start` would warn about the CPU, but an import needs no accelerator
     with sent(asked):
       import_checkpoint.import_checkpoint(**vars(asked))
     return
@@ -123,7 +123,7 @@ def _main(argv: Sequence[str]) -> None:
   from pretrain.export import export_checkpoint
   from pretrain.mesh import devices
 
-  devices.check()  # without a warning: that the CPU is used is no fault here
+  devices.check()  # `start` would warn about the CPU, but an export needs no accelerator
   with sent(arguments, kind=pathlib.Path):
     export_checkpoint.export(export_checkpoint.Request(**vars(arguments)))
 

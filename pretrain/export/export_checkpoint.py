@@ -44,9 +44,9 @@ class Request:
 
 
 def read_model(request: Request) -> tuple[SavedModel, OpenedEncoder]:
-  """Opens the checkpoint, with a config that computes as PyTorch does.
+  """Opens the checkpoint; its config has float32 and plain attention, as in PyTorch.
 
-  DataError: parameters are not finite.
+  DataError: a parameter has a NaN or infinity.
   """
   saved = open_model(request.checkpoint, request.step)
   for path, array in trees.by_path(saved.params).items():
@@ -96,14 +96,14 @@ def export(request: Request) -> None:
     (folder / "README.md").write_text(text, encoding="utf-8")
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     lines = [f"{files.sha256(path)}  {path.relative_to(folder).as_posix()}\n" for path in paths]
-    (folder / DIGESTS).write_text("".join(lines), encoding="utf-8")  # as sha256sum has it
+    (folder / DIGESTS).write_text("".join(lines), encoding="utf-8")  # format of sha256sum
   logger.info(f"{request.output}: {', '.join(sorted(entry.name for entry in request.output.iterdir()))}")
 
 
 def _check(
   request: Request, saved: SavedModel, encoder: OpenedEncoder, folder: pathlib.Path, layout: str, head: str
 ) -> self_check.Report:
-  """Runs the self-check in a fresh process, and ONNX with the same sentences; logs the differences."""
+  """Compares the export with the JAX model in a fresh process, and ONNX too; logs the differences."""
   _, config, vocabulary, _ = encoder
   with tempfile.TemporaryDirectory() as scratch:
     reference = pathlib.Path(scratch) / "reference.npz"
@@ -137,7 +137,9 @@ def _choose(request: Request, saved: SavedModel, encoder: OpenedEncoder) -> choo
   params, (_, config, vocabulary, _) = saved.params, encoder
   heads = set(params.get("heads", {}))
   if (request.onnx or request.sentence_transformers) and layout not in ("auto", *folders.STOCK):
-    raise ConfigError(f"--onnx and --sentence_transformers need a stock layout, not --to={layout}")
+    raise ConfigError(
+      f"--onnx and --sentence_transformers need a transformers class, not --to={layout}\n  --to=auto"
+    )
   pooled = task_fields.pooling(saved.task)
   if "classification" in heads and pooled != "cls" and layout != "torch":
     raise ConfigError(
@@ -156,7 +158,6 @@ def _choose(request: Request, saved: SavedModel, encoder: OpenedEncoder) -> choo
 
 
 def _write(folder: pathlib.Path, layout: str, saved: SavedModel, encoder: OpenedEncoder) -> folders.Written:
-  """Writes the files of a layout."""
   params, (_, config, vocabulary, directory) = saved.params, encoder
   if layout == "torch":
     fields = saved.meta["config"]["model"]

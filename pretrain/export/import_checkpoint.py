@@ -24,7 +24,7 @@ from pretrain.export.tensor_rows import without_layer
 
 logger = logging.getLogger(__name__)
 
-# Tensors without parameters: numbers of positions and segments, versions of a class.
+# Tensors that are not parameters: position and segment numbers, versions of a class.
 IGNORED = ("*position_ids", "*token_type_ids", "*.version", "*.rp_bucket")
 # Layers of a stock encoder that no task here reads: BERT's pooler, for its next-sentence objective.
 UNREAD_OF_STOCK = ("pooler.dense.weight", "pooler.dense.bias")
@@ -52,7 +52,7 @@ def import_checkpoint(
   files.refuse_others(target)
   foreign = read_state(source)
   if foreign.wrapper:
-    logger.info(f"{foreign.wrapper} at the start of every name is of a wrapper of PyTorch and left out")
+    logger.info(f"{foreign.wrapper} at the start of every name is from a wrapper of PyTorch; it is ignored")
   recognised = recognise(foreign, num_heads=num_heads, extra=read_extra(foreign.folder))
   report_names(foreign, recognised, allow_unmatched)
   with errors.writing(f"--output={output}"), files.whole_directory(target) as aside:
@@ -76,13 +76,13 @@ def import_checkpoint(
 
 
 def report_names(foreign: ForeignCheckpoint, recognised: Recognised, allowed: Sequence[str]) -> None:
-  """Reports which names were read, ignored and left out; DataError for names nobody allowed."""
+  """Prints which tensors were read, ignored and unmatched; raises DataError for others than `allowed`."""
   left = sorted({*recognised.unmatched, *foreign.buffers})
   patterns = IGNORED + UNREAD_OF_STOCK * (recognised.family == "stock")
   ignored = [name for name in left if _is_like(name, patterns)]
   unmatched = [name for name in left if name not in ignored]
   for what, names in (("matched", recognised.matched), ("ignored", ignored), ("unmatched", unmatched)):
-    together = sorted({*map(without_layer, names)})  # a line each, layers together
+    together = sorted({*map(without_layer, names)})  # one name for all layers
     logger.info(f"{what}: {len(names)}" + (f" ({', '.join(together)})" if together else ""))
   refused = [name for name in unmatched if not _is_like(name, allowed)]
   if refused:

@@ -55,10 +55,10 @@ def answer_file(
   compute: Compute,
   summary: Callable[[], tuple[str, int, int]],
 ) -> None:
-  """Answers --input into --output, '-' or '': standard output, with --batch_size.
+  """Answers --input into --output ('-' or '' is standard output), with --batch_size.
 
-  `form` and `identity` are those of `Parts`; input, rows and batch size are added to the latter. `summary` is
-  asked at the end: what the rows have now, how many were cut, and to how many tokens.
+  `form` and `identity` are arguments of `Parts`; input, rows and batch size are added to `identity`. At the
+  end `summary` returns what each row has now, the number of truncated rows, and their length.
   """
   name, opened, total = asked.output, contextlib.nullcontext(Printed(form())), survey.rows
   rows_asked = {"input": asked.input, "rows": survey.digest, "batch_size": asked.batch_size}

@@ -12,8 +12,8 @@ from pretrain.run import Run
 
 logger = logging.getLogger(__name__)
 
-COUNTED = ("loss_spikes",)  # how many in the interval, not how many an update
-LAST = ("skipped_updates", "skipped_in_a_row", "learning_rate")  # not means: as of the interval's last update
+COUNTED = ("loss_spikes",)  # numbers in the interval, not means
+LAST = ("skipped_updates", "skipped_in_a_row", "learning_rate")  # of the interval's last update, not means
 
 
 class Intervals(Listener):

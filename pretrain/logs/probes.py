@@ -25,7 +25,7 @@ class Probes(Listener):
     speed: Throughput,
     is_stopping: Callable[[int], bool],
   ) -> None:
-    """`probing` measures host parameters: (params, is_stopping=) to {metric: value}, or None if stopped."""
+    """`probing` measures host parameters: (params, is_stopping=) -> {metric: value}, or None if stopped."""
     self.every = every
     is_due = first % every == 0 and not (first and "probe" in written.kinds)
     self._is_done_at = None if is_due else first
@@ -33,7 +33,7 @@ class Probes(Listener):
     self._is_stopping = is_stopping
 
   def after(self, step: int, state: Any) -> None:
-    """See `Listener.after`."""
+    """Runs the probes after a step and writes their scores; see `Listener.after`."""
     if step == self._is_done_at:
       return
     params = jax.device_get(state.params)

@@ -13,7 +13,7 @@ class Progress(Listener):
   """Advances the bar, and shows the loss and the speed."""
 
   def __init__(self, bar: tqdm, tokens_per_step: int = 0) -> None:
-    """`tokens_per_step` are those of the global batch; 0: batches differ, and no speed is shown."""
+    """`tokens_per_step` is of the global batch; 0 if batches differ, and then no speed is shown."""
     self._bar, self._tokens = bar, tokens_per_step
 
   def seen(self, step: int, figures: Mapping[str, Any], state: Any) -> None:

@@ -23,7 +23,7 @@ from pretrain.settings.trackers import names
 
 logger = logging.getLogger(__name__)
 
-FILE_NAME = "trackers.json"  # {tracker: {'run': our id, 'id': the tracker's, 'address': of its page}}
+FILE_NAME = "trackers.json"  # {tracker: {'run': our id, 'id': the tracker's id, 'address': its page}}
 PROJECT = "text-encoder-pretraining"
 
 
@@ -105,7 +105,7 @@ class Trackers:
   """All trackers of a run, in the first process."""
 
   def __init__(self, asked: str, workdir: str, fields: Mapping[str, Any], run_id: str) -> None:
-    """Begins, or goes on with, the run `run_id` at each tracker, and keeps where that is in `FILE_NAME`."""
+    """Begins or resumes the run `run_id` at each tracker, and records its id in `FILE_NAME`."""
     self._open = dict[str, Tracker]()
     path = Path(workdir).absolute() / FILE_NAME
     known = read(workdir)

@@ -18,7 +18,7 @@ class Written(Listener):
   """
 
   def __init__(self, fields: Mapping[str, Any], workdir: str, step: int, run_id: str) -> None:
-    """Opens the files of a run that goes on from `step`, and forgets what was written beyond.
+    """Opens the files of a run that continues from `step`, and removes later lines.
 
     `fields` of the config by dotted names are for the trackers.
     """

@@ -40,7 +40,7 @@ def peak_flops(device_kind: str) -> float | None:
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-  """One device, from its vendor's data sheet or as measured.
+  """Facts about one kind of device, from its vendor's data sheet or measured.
 
   Attributes:
     name: its name in --plan.

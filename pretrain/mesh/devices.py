@@ -1,4 +1,4 @@
-"""Starts the devices that a command computes on; any other kind than requested is an error."""
+"""Starts the devices that a command computes on; devices of another kind are an error."""
 
 import contextlib
 import glob
@@ -13,7 +13,7 @@ from data.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-# Where the driver of an accelerator shows itself, what it is, and what JAX needs to use it.
+# (device file of an accelerator's driver, what it is, requirements file for JAX)
 _DRIVERS = (
   ("/dev/nvidia[0-9]*", "an NVIDIA GPU", "requirements-gpu.txt"),
   ("/dev/accel[0-9]*", "a TPU", "requirements-tpu.txt"),
@@ -30,8 +30,8 @@ def start(platform: str = "auto", *, cache: bool = True) -> None:
     for pattern, what, requirements in _DRIVERS:
       if glob.glob(pattern):
         logger.warning(
-          f"{what} is here and JAX does not use it: training on the CPU; install {requirements}, or say that "
-          "it is meant with --config.train.platform=cpu"
+          f"{what} is installed, but JAX does not use it and trains on the CPU; install {requirements}, or "
+          "choose the CPU\n  --config.train.platform=cpu"
         )
   if cache and not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
     place = os.path.join(os.path.expanduser("~"), ".cache", "text_encoder_pretraining", "jax")
@@ -39,9 +39,9 @@ def start(platform: str = "auto", *, cache: bool = True) -> None:
 
 
 def check(platform: str = "auto") -> None:
-  """Starts JAX's devices, which must be of `platform`: 'cpu', 'gpu', 'tpu' or 'auto', whatever JAX finds.
+  """Starts JAX's devices; `platform` is 'cpu', 'gpu', 'tpu', or 'auto' for any.
 
-  ConfigError: what JAX_PLATFORMS names cannot be started, or the devices are of another platform.
+  ConfigError: the platform in JAX_PLATFORMS cannot start, or the devices are of another platform.
   """
   try:
     kind = jax.default_backend()
@@ -75,11 +75,13 @@ def memory_errors(line: Callable[[str], str]) -> Iterator[None]:
 
 
 def enough_memory(batch_size: int, microbatches: int) -> contextlib.AbstractContextManager[None]:
-  """`memory_errors` of a run, with the fields that decide; what it has saved stays as it is."""
+  """Applies `memory_errors` with a message about the fields of a run that determine its memory."""
   return memory_errors(
     lambda reason: (
-      f"out of memory ({reason}): train.batch_size={batch_size} rows in "
-      f"train.microbatches={microbatches} on {jax.device_count()} devices; give more microbatches "
-      "or cut weights with mesh.fsdp; --dry_run says what they need; the newest checkpoint is whole"
+      f"out of memory: train.batch_size={batch_size} rows in train.microbatches={microbatches} on "
+      f"{jax.device_count()} devices; the newest checkpoint is complete ({reason})\n"
+      f"  --config.train.microbatches={2 * microbatches}\n"
+      "  --config.mesh.fsdp=-1 --config.mesh.data=1  # shards weights\n"
+      "  --dry_run  # estimates the memory"
     )
   )

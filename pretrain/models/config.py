@@ -38,7 +38,7 @@ class EncoderConfig(EncoderSettings):
 
 
 def encoder_config(model: Mapping[str, Any], **changes: Any) -> EncoderConfig:
-  """The encoder of the fields under `model`; those that an older config lacks have their defaults."""
+  """Returns an encoder's config from the fields under `model`; missing fields have their defaults."""
   fields = [field.name for field in dataclasses.fields(EncoderConfig)]
   return EncoderConfig(**{name: model[name] for name in fields if name in model} | changes)
 

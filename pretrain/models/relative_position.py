@@ -7,7 +7,7 @@ import numpy as np
 
 
 def t5_buckets(length: int, *, num_buckets: int, max_distance: int) -> np.ndarray:
-  """Bidirectional T5 buckets, [length, length] int32 of (query, key).
+  """Returns bidirectional T5 buckets, [length, length] int32 of (query, key).
 
   `num_buckets`, the rows of the bias table, is even; all distances of `max_distance` or more share a bucket.
 
@@ -18,7 +18,7 @@ def t5_buckets(length: int, *, num_buckets: int, max_distance: int) -> np.ndarra
 
 
 def t5_buckets_of(delta: np.ndarray, *, num_buckets: int, max_distance: int) -> np.ndarray:
-  """`t5_buckets` of an int array of key - query, in tokens: int32 of its shape."""
+  """Returns `t5_buckets` of an int array of key - query, in tokens: int32 of the same shape."""
   half = num_buckets // 2
   exact = half // 2
   distance = np.abs(delta)
@@ -30,7 +30,7 @@ def t5_buckets_of(delta: np.ndarray, *, num_buckets: int, max_distance: int) -> 
 
 
 def official_signed_buckets(delta: np.ndarray, *, num_buckets: int, max_distance: int) -> np.ndarray:
-  """Signed buckets of the released COCO-LM and AMOS models, before the shift to ids: int32 of delta's shape.
+  """Returns signed buckets of the released COCO-LM and AMOS models, before the shift to ids.
 
   `delta` is key - query in tokens. Buckets are in [-(num_buckets / 2 - 1), num_buckets / 2 - 1], with an even
   number of rows in the bias table, the last of which is never used.
@@ -49,7 +49,7 @@ def official_signed_buckets(delta: np.ndarray, *, num_buckets: int, max_distance
 
 
 def official_buckets(length: int, *, num_buckets: int, max_distance: int, max_length: int) -> np.ndarray:
-  """Bucket ids of the released models, [length, length] int32 of (query, key).
+  """Returns bucket ids of the released models, [length, length] int32 of (query, key).
 
   Signed buckets are shifted by the minimum of the table of `max_length` rows of positions, then cut to
   `length` <= `max_length`; for short tables the shift is smaller.
@@ -61,7 +61,7 @@ def official_buckets(length: int, *, num_buckets: int, max_distance: int, max_le
 def official_buckets_of(
   delta: np.ndarray, *, num_buckets: int, max_distance: int, max_length: int
 ) -> np.ndarray:
-  """`official_buckets` of an int array of key - query, in tokens: int32 of its shape."""
+  """Returns `official_buckets` of an int array of key - query, in tokens: int32 of the same shape."""
   sizes = {"num_buckets": num_buckets, "max_distance": max_distance}
   lowest = official_signed_buckets(np.arange(-(max_length - 1), max_length), **sizes).min()
   return official_signed_buckets(delta, **sizes) - lowest

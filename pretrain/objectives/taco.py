@@ -43,7 +43,7 @@ class TokenAlignmentLoss(TokenAlignment):
     return (chosen & corrupted.token_mask & has_others).astype(jnp.float32)
 
   def totals(self, corrupted: Corrupted) -> dict[str, jax.Array]:
-    """Weights to divide by: {term name: []}."""
+    """Returns the normaliser of each loss term, a scalar: the sum of the anchors' weights."""
     return {"taco_loss": jnp.sum(self.anchor_weights(corrupted))}
 
   def __call__(self, view: View, context: Context) -> dict[str, Term]:

@@ -13,6 +13,6 @@ def keep(x: jax.Array) -> jax.Array:
 
 
 def policy(primitive, *values, **parameters) -> bool:
-  """A policy for `jax.checkpoint` that stores arrays marked by `keep`, and cuDNN's attention."""
+  """Returns a policy for `jax.checkpoint` that stores arrays marked by `keep`, and cuDNN's attention."""
   is_marked = jax.checkpoint_policies.save_only_these_names(KEPT)
   return primitive.name.startswith(_CUDNN) or is_marked(primitive, *values, **parameters)

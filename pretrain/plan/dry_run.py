@@ -110,7 +110,7 @@ def local_bytes(abstract_tree: Any) -> int:
 
 
 def dry_run(config: ConfigDict, *, workdir: str) -> str:
-  """The resolved config, parameter counts, mesh, sharding of every parameter and cost of a run, as text.
+  """Returns the resolved config, parameter counts, mesh, sharding and cost of a run, as text.
 
   ConfigError: the config has problems.
   """
@@ -139,23 +139,24 @@ def dry_run(config: ConfigDict, *, workdir: str) -> str:
 
 
 def _records(settings: ReadingSettings) -> tuple[TokenIds, dict[str, str]]:
-  """Returns the special ids of the records of a config, or stand-ins, and a line that says where they are."""
+  """Returns special ids from the records of a config, or placeholders, and a line about their location."""
   directory = records_directory(settings, only=(manifest.NAME,))
   prepared = os.path.exists(os.path.join(directory, manifest.NAME))
   if prepared:
     refuse_other_text(settings.data, directory)
   tokens = token_ids(directory) if prepared else TokenIds(0, 1, 2, 3, 4, settings.vocab_size)
-  directory = settings.data.directory or directory  # rather than the copy of an address
-  return tokens, {"records": directory if prepared else f"{directory} (not there yet; made on first start)"}
+  directory = settings.data.directory or directory  # not the local copy of an address
+  missing = "" if prepared else " (do not exist yet; the first start prepares them)"
+  return tokens, {"records": f"{directory}{missing}"}
 
 
 def _feed(data: DataFields, vocab_size: int) -> tuple[TokenIds, dict[str, str]]:
-  """Returns the special ids of the vocabulary named, or stand-ins, and a line about the blocks."""
+  """Returns special ids from the named vocabulary, or placeholders, and a line about the blocks."""
   words = files.read_json(os.path.join(data.vocabulary, vocabulary.NAME)) if data.vocabulary else {}
   tokens = TokenIds(0, 1, 2, 3, 4, vocab_size)
   if words:
     tokens = TokenIds(**words["special_ids"], vocab_size=words["size"])
-  return tokens, {"records": f"none: {data.source} is read by a child process while the run trains"}
+  return tokens, {"records": f"none: a child process reads {data.source} during training"}
 
 
 def _mixture_lines(sources: mixed.Found) -> dict[str, str]:

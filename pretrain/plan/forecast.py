@@ -84,7 +84,7 @@ _OPTIONS: dict[str, dict[str, str | bool]] = {"cuda": {"xla_gpu_enable_triton_ge
 
 
 def planned_run(config: ConfigDict, target: Target) -> Run:
-  """The parts of a run on a target's devices; `auto` computes in bfloat16 there, but on CPUs."""
+  """Makes a run on a target's devices; dtype `auto` means bfloat16, but float32 on CPUs."""
   config = copy.deepcopy(config)
   if config.model.dtype == "auto":
     config.model.dtype = "float32" if target.chip.platform == "cpu" else "bfloat16"

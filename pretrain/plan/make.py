@@ -14,7 +14,7 @@ from pretrain.plan.targets import Target
 
 
 def print_plan(config: ConfigDict, spec: chips.Spec, *, name: str) -> None:
-  """Prints a plan, line by line as it is made.
+  """Prints a plan line by line, as it is made.
 
   Raises:
     ConfigError: the config is not valid for the machine's number of devices.

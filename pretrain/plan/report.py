@@ -47,7 +47,7 @@ def row(item: Try) -> str:
 
 
 def compiled_plan(target: Target, tries: Sequence[Try], chosen: Try, platform: str) -> str:
-  """All about the try that is recommended."""
+  """Formats all about the recommended try."""
   forecast, steps = chosen.forecast, chosen.config.train.total_steps
   tokens = chosen.config.train.batch_size * chosen.config.data.length
   sizes = " ".join(f"--config.mesh.{axis}={size}" for axis, size in forecast.mesh.items())
@@ -128,11 +128,11 @@ def _time(found: Forecast, target: Target, platform: str) -> dict[str, str]:
 
 
 def to_the_end(steps: int, tokens: int, step_seconds: float, devices: int) -> dict[str, str]:
-  """Speed, hours and chip-hours of a run with so many steps of so many tokens, which take so long."""
+  """Returns speed, hours and chip-hours of a run from its steps, their tokens and their duration."""
   hours = step_seconds * steps / 3600
   speed = tokens / step_seconds
   return {
-    "tokens/s": f"{speed:,.0f}, {speed / devices:,.0f} a device",
+    "tokens/s": f"{speed:,.0f}, {speed / devices:,.0f} per device",
     "steps": f"{steps:,} of {tokens:,} tokens",
     "hours": f"{hours:,.1f}",
     "chip-hours": f"{hours * devices:,.1f}",
@@ -154,7 +154,7 @@ def formula_plan(config: ConfigDict, found: Forecast, target: Target, how_to_ins
       "time of a step", {"total": f"{seconds:.4g} s at half of the peak of {found.devices} x {chip.kind}"}
     ),
     _section("the whole run", to_the_end(config.train.total_steps, tokens, seconds, found.devices)),
-    f"These are formulas. What the machine's own compiler says of the real step: {how_to_install}",
+    f"These are estimates by formula. To compile the real step for that machine, {how_to_install}",
   ]
   return "\n\n".join(sections)
 

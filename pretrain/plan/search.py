@@ -117,7 +117,7 @@ def search(
 def _first(
   config: ConfigDict, mesh: Sizes, allowed: Mapping[int, int], compilers: Compilers, limit: float
 ) -> int | None:
-  """Returns the largest microbatch whose formula is below the limit, or the smallest; None without any."""
+  """Returns the largest microbatch whose estimated memory fits the limit, else the smallest; None if none."""
   for rows, count in allowed.items():
     formula = compilers.describe(changed(config, mesh, count)).formula
     if sum(formula.values()) <= limit:

@@ -43,7 +43,7 @@ class Peers:
     patience: float = PATIENCE,
     end: Callable[[int, str], Any] | None = None,
   ) -> None:
-    """Begins to listen.
+    """Starts a thread for each link that reads its messages, and a thread that sends heartbeats.
 
     Args:
       index: number of this process.

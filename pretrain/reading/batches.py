@@ -13,13 +13,11 @@ from pretrain.run import Run
 
 PATIENCE = 0.2  # seconds between checks for a stop while waiting
 STEPS_AHEAD = 2  # batches read while the device computes
-ROWS_AT_ONCE = (
-  256  # small batches are read together: eight of 32 rows take a third of the time of eight reads
-)
+ROWS_AT_ONCE = 256  # small batches are read together: 8 of 32 rows take a third of the time of 8 reads
 
 
 class Batches:
-  """This process's rows of each global batch, a function of the step; one thread reads ahead."""
+  """Reads this process's rows of each global batch, a function of the step; one thread reads ahead."""
 
   def __init__(
     self,

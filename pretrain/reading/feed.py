@@ -25,7 +25,7 @@ _FLAGS = ("module", "text_field", "tfds_directory", "vocabulary", "packing", "le
 
 
 def open(settings: ReadingSettings, *, download: bool = False) -> Prepared:
-  """Starts the child that reads the Task of a config; it takes about ten seconds to import TensorFlow.
+  """Starts the child that reads a config's Task; importing TensorFlow takes it about ten seconds.
 
   Raises:
     ConfigError: a vocabulary is needed but not named, or the packing is not the Task's.
@@ -66,7 +66,7 @@ def _opened(settings: ReadingSettings, feed: Feed, *, is_evaluated: bool) -> Pre
 
 
 def begin(settings: ReadingSettings, records: FedRecords, saved: Mapping[str, Any]) -> None:
-  """Begins to read where a checkpoint's meta says, `{}` of a new run: at its first batch.
+  """Begins reading where a checkpoint's meta says, or at the first batch if it is {}.
 
   Logs the child's speed, and the time that resuming takes now and at the end. ConfigError: it would take
   longer than `data.skip_hours`.
@@ -94,11 +94,11 @@ class FeedMark(Listener):
 
 
 def _cost(settings: ReadingSettings, batch: int, *, blocks_per_second: float, read: int) -> str:
-  """Returns the time that beginning at a batch takes, and at the last step; ConfigError: see `begin`.
+  """Describes the time to begin at a batch, and at the last step; ConfigError: see `begin`.
 
   `blocks_per_second`, and `read`, the batches read so far, come from `data.feed.__main__.batches`.
   """
-  seconds = settings.batch_size / blocks_per_second  # of reading a batch
+  seconds = settings.batch_size / blocks_per_second  # to read a batch
   limit = settings.data.skip_hours * 3600
   now, at_end = max(0, batch - read) * seconds, settings.total_steps * seconds
   if now > limit:

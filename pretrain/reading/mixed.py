@@ -83,13 +83,13 @@ class Found:
     return {"source": "", **same, **sums, "sources": sources}
 
   def train(self, settings: ReadingSettings) -> MixedRecords:
-    """Opens the training records: every source in its own order, every stage from its step on."""
+    """Opens the training records: each source in its own order, each stage from its step on."""
     firsts = [step * settings.batch_size for step in self.steps]
     rates = [[source.rates[at] for source in self.sources] for at in range(len(firsts))]
     return self._open(settings, "train", Mixture(list(zip(firsts, rates))), fraction=settings.data.fraction)
 
   def heldout(self, settings: ReadingSettings) -> MixedRecords:
-    """Opens the held-out records, which come at the shares of the whole run."""
+    """Opens the held-out records, at the shares of the whole run."""
     return self._open(settings, "heldout", Mixture([(0, [source.share for source in self.sources])]))
 
   def _open(
@@ -100,7 +100,7 @@ class Found:
         source.directory,
         split=split,
         length=settings.data.length,
-        # By content: a directory may be moved, and two sources never share an order.
+        # From the content, because directories may be renamed; so two sources never share an order.
         seed=source_seed(settings.seed, _digest(source)),
         fraction=fraction,
         content=source.content,
@@ -111,7 +111,7 @@ class Found:
 
 
 def find(settings: ReadingSettings, *, only: Collection[str] = ()) -> Found:
-  """Finds the sources of a config's mixture, after it has fetched those of addresses.
+  """Finds the sources of a config's mixture; sources at addresses are downloaded first.
 
   With `only`, just these files of an address are downloaded.
 

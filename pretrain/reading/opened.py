@@ -11,19 +11,19 @@ from pretrain.corruption.masking import TokenIds
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-  """Prepared records, a mixture of them, or a feed."""
+  """The opened records of a run: prepared records, a mixture of them, or a feed."""
 
-  directory: str  # a mixture's first; '' of a feed
+  directory: str  # a mixture's first; '' for a feed
   vocabulary: str  # directory of the vocabulary
   train: TrainingRecords
   heldout: HeldoutRecords | None  # None if the config evaluates nothing
-  # A checkpoint remembers them: what `prepared.digests_of` or a mixture gives; of a feed `Stream.facts`, too.
+  # Stored in checkpoints: from `prepared.digests_of` or a mixture; for a feed also `Stream.facts`.
   digests: dict[str, Any]
-  description: dict[str, Any]  # what `prepared.describe` gives, for the model card
+  description: dict[str, Any]  # from `prepared.describe`, for the model card
 
   @property
   def tokens(self) -> TokenIds:
-    """Special ids and size of the vocabulary."""
+    """The special ids and the size of the vocabulary."""
     return tokens_of(self.train.vocabulary)
 
   def close(self) -> None:

@@ -30,7 +30,7 @@ _DOWNLOAD = "  --download  # downloads and prepares it here\n"
 
 
 def records_directory(settings: ReadingSettings, *, only: Collection[str] = ()) -> str:
-  """Where the prepared records of a config are, or would be; those of an address are fetched first.
+  """Returns the directory of a config's prepared records, which may not exist; an address is downloaded.
 
   With `only`, just these files are downloaded. DataError: there are no records at the address.
   """
@@ -41,7 +41,7 @@ def records_directory(settings: ReadingSettings, *, only: Collection[str] = ()) 
 
 
 def ensure_records(settings: ReadingSettings, *, download: bool) -> str:
-  """Makes the records a config names unless they are there; returns their directory, a mixture's first.
+  """Makes the records of a config unless they exist; returns their directory, a mixture's first.
 
   DataError: the source is not on this machine (the message lists the commands that help), or its text cannot
   be used. Errors of data.prepare are raised again, with config fields in place of flags.
@@ -62,10 +62,8 @@ def ensure_records(settings: ReadingSettings, *, download: bool) -> str:
   if code == 0:
     return directory
   reason = from_config.with_fields(reason)
-  where = (
-    f"no records in {directory}, and data.source={settings.data.source!r} cannot be prepared here ({reason})"
-  )
-  is_name = re.match("(tfds|seqio):", settings.data.source)  # files that are not here cannot be downloaded
+  where = f"data.source={settings.data.source!r} cannot be prepared here"
+  is_name = re.match("(tfds|seqio):", settings.data.source)  # missing files cannot be downloaded
   if code == DataError.exit_code and is_name and not _is_there(settings.data):
     shown = shlex.join(["python", *command[1:]])
     raise DataError(  # the child's own ways out, after ';', are among these
@@ -77,7 +75,7 @@ def ensure_records(settings: ReadingSettings, *, download: bool) -> str:
 
 
 def ensure_tasks(settings: ReadingSettings, *, download: bool) -> str:
-  """Makes the records of every Task of a seqio Mixture unless they are there.
+  """Makes the records of every Task of a seqio Mixture unless they exist.
 
   Returns the mixture of their directories, 'DIR:RATE,DIR:RATE', for `data.mixture`. Errors are those of
   `seqio_tasks.rates` and `ensure_records`.
@@ -98,12 +96,12 @@ def ensure_tasks(settings: ReadingSettings, *, download: bool) -> str:
 
 
 def refuse_other_text(data: DataFields, directory: str) -> None:
-  """Raises DataError where the finished records in a directory are not of the text or vocabulary named.
+  """Raises DataError if the records in a directory come from other text, or another vocabulary.
 
   A source without files, such as the default, is not compared; nor are files that are gone.
   """
   made = manifest.read(directory)
-  shown = data.directory or directory  # rather than the copy of an address
+  shown = data.directory or directory  # not the local copy of an address
   since = os.path.getmtime(os.path.join(directory, manifest.NAME))
   differs = {"source": _other_source(data.source, made, since=since)}
   # Only the digest of the named vocabulary is read, because the trainer does not use its model.
@@ -137,7 +135,7 @@ def _other_source(source: str, made: manifest.Manifest, *, since: float) -> str:
 
 
 def _is_there(data: DataFields) -> bool:
-  """Whether the source can be read without a download, as far as names tell."""
+  """Returns whether the source can be read without a download, judged by names."""
   request = sources.Request(data.source, tfds_directory=data.tfds_directory)
   try:
     sources.check(request)
@@ -147,7 +145,7 @@ def _is_there(data: DataFields) -> bool:
 
 
 def open(settings: ReadingSettings) -> Prepared:
-  """Opens the records that a config names; DataError where they are not there, damaged or do not fit it."""
+  """Opens the records of a config; DataError if they are missing, damaged or do not match it."""
   if is_fed(vars(settings.data)):
     return feed.open(settings)
   if mixture.is_asked(vars(settings.data)):
@@ -179,7 +177,7 @@ def open(settings: ReadingSettings) -> Prepared:
 
 
 def open_heldout(settings: ReadingSettings) -> tuple[HeldoutRecords, str]:
-  """Opens the held-out records of a config alone, and returns them with their directory, or a feed's Task."""
+  """Opens only the held-out records of a config; returns them with their directory, or a feed's Task."""
   if is_fed(vars(settings.data)):
     opened = feed.open(settings)
     opened.close()
@@ -190,12 +188,12 @@ def open_heldout(settings: ReadingSettings) -> tuple[HeldoutRecords, str]:
     mix = mixed.find(settings)
     return mix.heldout(settings), mix.directory
   directory = records_directory(settings)
-  # Held-out records are read in the order of the files, which no seed changes.
+  # Held-out records are read in file order, whatever the seed.
   return PackedRecords(directory, split="heldout", length=settings.data.length, seed=0), directory
 
 
 def token_ids(directory: str) -> TokenIds:
-  """Special ids and size of the vocabulary of prepared records, where nothing else of them is needed."""
+  """Reads the special ids and the vocabulary size of prepared records."""
   return tokens_of(manifest.read(directory).vocabulary)
 
 

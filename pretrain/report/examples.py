@@ -58,7 +58,7 @@ def look(run: ShownRun, *, number: int) -> Examples:
 
 
 def _shown(ids: np.ndarray, opened: OpenedRun) -> Iterator[int]:
-  """The positions of a row that are shown: no [CLS], no padding."""
+  """Yields the positions of a row that are shown, without [CLS] and padding."""
   hidden = (opened.encoder.vocabulary.special_ids.cls, opened.encoder.vocabulary.special_ids.pad)
   return (at for at in range(min(len(ids), MOST_TOKENS)) if ids[at] not in hidden)
 

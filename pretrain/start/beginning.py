@@ -62,7 +62,7 @@ class Start(NamedTuple):
 def open_records(
   config: ConfigDict, origins: Origins, workdir: str, download: bool
 ) -> tuple[ConfigDict, Prepared]:
-  """Looks whether the run can be, and opens its records, which process 0 prepares if need be.
+  """Checks that the run can start, and opens its records, which process 0 prepares if they are missing.
 
   The config that is returned with them has the directories and rates of a seqio Mixture in place of its name.
   """

@@ -18,8 +18,8 @@ from pretrain.reading.skips import Skip
 
 logger = logging.getLogger(__name__)
 
-WINDOW = 100  # steps, where the config says 0
-MOST_ROLL_BACKS = 3  # to one checkpoint; after as many the data is not what is wrong
+WINDOW = 100  # steps, if the config has 0
+MOST_ROLL_BACKS = 3  # to one checkpoint; after that the data is not the cause
 
 
 class RollBack(Exception):
@@ -79,7 +79,7 @@ class SpikeWatch(Listener):
   """Counts spikes in a run and, if the config says so, goes back before a spike."""
 
   def __init__(self, spikes: Spikes, checkpoints: Checkpoints, *, is_rolling_back: bool) -> None:
-    """`checkpoints` say where a run can go back to."""
+    """`checkpoints` are those to which the run can return."""
     self._spikes, self._checkpoints = spikes, checkpoints
     self._is_rolling_back = is_rolling_back
 

@@ -109,7 +109,7 @@ def facets(arguments: Sequence[str], capsys, *, is_traced: bool) -> dict[str, An
     said = capsys.readouterr()
     assert code == 0, said.err
   return {
-    "plan": "\n".join(line for line in said.out.splitlines() if "most" in line or "padded" in line),
+    "plan": "\n".join(line for line in said.err.splitlines() if "most" in line or "padded" in line),
     "programs": device.programs,
     "step": device.step,
     "start": device.start,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from finetune import main
-from finetune.search import loop
+from finetune.search import evaluations, loop
 from finetune.search.search import Search
 from pretrain.checkpoints import checkpoint
 from pretrain.pod.stop import StopRequest
@@ -119,26 +119,26 @@ def test_the_saved_model_gives_the_score_it_was_chosen_for(searched, places):
 def test_a_search_that_was_killed_twice_gives_the_same_numbers(
   searched, places, tmp_path, monkeypatch, capsys
 ):
-  evaluate, done = loop._Loop.note_evaluation, []
+  evaluate, done = evaluations.Evaluations.after, []
 
-  def dying(self):
+  def dying(self, step, state):
     if len(done) in (3, 7) and done[-1] is not None:
       done.append(None)
       raise KeyboardInterrupt  # after the save of a run's first half, and before the first save of another
-    evaluate(self)
+    evaluate(self, step, state)
     runs = zip(self.group.runs.seeds.tolist(), self.group.runs.learning_rates.tolist())
-    done.append([(self.metric, *run, self.done) for run in runs])
+    done.append([(self.metric, *run, step) for run in runs])
 
-  monkeypatch.setattr(loop._Loop, "note_evaluation", dying)
+  monkeypatch.setattr(evaluations.Evaluations, "after", dying)
   arguments = _arguments(places, tmp_path / "again", *SEARCH, "--config.output.predict", SAVES)
   codes = [main.main(arguments) for _ in range(3)]
   assert codes == [130, 130, 0]
   assert _scores(tmp_path / "again") == _scores(searched)
   assert (tmp_path / "again" / "results.csv").read_text() == (searched / "results.csv").read_text()
   assert done.count(None) == 2
-  evaluations = [run for group in done if group is not None for run in group]
-  assert len(set(evaluations)) == len(evaluations)  # no run is trained twice, also not for its weights
-  assert len({run[:3] for run in evaluations}) == 2 * (2 * 2 + 1)  # tasks x (cells x seeds + a test seed)
+  made = [run for group in done if group is not None for run in group]
+  assert len(set(made)) == len(made)  # no run is trained twice, also not for its weights
+  assert len({run[:3] for run in made}) == 2 * (2 * 2 + 1)  # tasks x (cells x seeds + a test seed)
   for task in ("sst2", "stsb"):  # the best of the chosen cell, with and without its further seed
     assert len(list((tmp_path / "again" / task / "weights").iterdir())) <= 2
 

@@ -42,7 +42,7 @@ def test_objectives_of_weight_zero_are_absent():
 def test_token_ids_must_fit_the_table():
   config = base.get_config()
   config.model.vocab_size = 100
-  with pytest.raises(ConfigError, match=r"100 rows.*101 tokens.*--config.model.vocab_size=101"):
+  with pytest.raises(ConfigError, match=r"(?s)100 rows.*101 tokens.*--config.model.vocab_size=101"):
     build(config, TokenIds(cls=0, pad=1, sep=2, unk=3, mask=4, vocab_size=101))
 
 

@@ -61,7 +61,7 @@ def test_a_config_from_a_notebook_is_checked_before_anything_is_made(small_recor
   workdir = tmp_path / "run"
   with pytest.raises(ConfigError, match=r"^train\.log_every=0: expected a number of at least 1$"):
     run_training(_config(small_records, train__log_every=0), workdir)
-  with pytest.raises(ConfigError, match=r"train\.batch_size=9: not a multiple of 2, what 2 devices"):
+  with pytest.raises(ConfigError, match=r"train\.batch_size=9: not a multiple of 2, as needed by 2 devices"):
     run_training(_config(small_records, train__batch_size=9), workdir, number=2)
   assert not workdir.exists()
 

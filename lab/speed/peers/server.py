@@ -114,7 +114,7 @@ def make_batch(config, seed: int) -> dict:
 
 
 def main() -> None:
-  """Serves steps until stdin ends."""
+  """For each number N on stdin, runs N training steps and prints their median time as JSON."""
   kind, recipe, shape, threads, *changes = sys.argv[1:]
   from lab.speed import cases
   from pretrain.command import kept_memory

@@ -86,7 +86,7 @@ def warning(vocabulary_directory: str | os.PathLike) -> str:
   try:
     _checked(source, vocabulary.load(source))
   except DataError as error:
-    return f"models with this vocabulary cannot be exported to a class of transformers: {error}"
+    return f"models with this vocabulary cannot be exported as a class of transformers: {error}"
   return ""
 
 

@@ -50,7 +50,7 @@ def _places(sizes: Sizes) -> np.ndarray:
 
 
 def _moved_copies(sizes: Sizes, bias: jax.Array) -> jax.Array:
-  """Expands [heads, 2 length - 1] to [groups, group, 8, 2 padded]: the bias of keys 0 to 7."""
+  """Returns eight shifted copies of the bias by distance; key k reads copy k modulo 8."""
   wide = 2 * sizes.padded
   source = np.full((SUBLANES, wide), 2 * sizes.length - 1)  # index of the 0 after the last distance
   np.put_along_axis(source, _places(sizes), np.arange(2 * sizes.length - 1)[None, :], axis=1)

@@ -131,7 +131,7 @@ def test_unusable_text_is_refused_and_leaves_nothing(
 def test_a_vocabulary_too_large_for_the_text_leaves_nothing(corpus, tmp_path, capsys):
   code, line = refused(capsys, f"--source={corpus}/*.txt", f"--output={tmp_path}/o", "--workers=1")
   assert code == 3
-  assert "32768 pieces is too large" in line and "use --train_vocabulary_size=" in line
+  assert "32768 pieces is too large" in line and "\n  --train_vocabulary_size=" in line
   assert not (tmp_path / "o").exists()
 
 

@@ -151,7 +151,7 @@ def test_records_of_format_1_stay_readable(prepared, tmp_path):
   path.write_text(json.dumps(made | {"format": 1}))
   assert manifest.read(tmp_path / "old").format == 1
   path.write_text(json.dumps(made | {"format": 3}))
-  with pytest.raises(errors.DataError, match="format 3; expected 1 to 2"):
+  with pytest.raises(errors.DataError, match="format 3, this program reads 1 to 2"):
     manifest.read(tmp_path / "old")
 
 

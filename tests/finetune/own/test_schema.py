@@ -19,7 +19,7 @@ def test_a_schema_comes_back_as_it_was(tmp_path):
 @pytest.mark.parametrize(
   ("change", "message"),
   [
-    ({"version": 2}, "version 2; expected 1"),
+    ({"version": 2}, "version 2, this program reads 1"),
     ({"kind": "clasification"}, "did you mean 'classification'"),
     ({"labels": []}, "0 labels of kind 'classification'"),
   ],

@@ -19,8 +19,9 @@ def test_what_the_pretraining_said_of_itself_goes_along_and_its_own_state_does_n
   }
   start = types.SimpleNamespace(
     meta={"config": {"recipe": "tiny"}, "step": 7, "interval_sums": {"loss": [1.0, 1.0]}, **kept},
-    vocabulary=types.SimpleNamespace(digest="d" * 64),
-    vocabulary_directory=tmp_path / "vocabulary",
+    encoder=types.SimpleNamespace(
+      vocabulary=types.SimpleNamespace(digest="d" * 64), vocabulary_directory=tmp_path / "vocabulary"
+    ),
   )
   params = {"encoder": {"a": np.zeros(1, np.float32)}}
   save_model.save(

@@ -170,7 +170,7 @@ def test_what_is_not_whole_at_the_number_of_a_later_step_makes_way_once_and_is_k
   (directory / "6" / "params").mkdir(parents=True)  # a copy that was stopped
   (directory / "6" / "params" / "array").write_bytes(b"large")
   (directory / "6.incomplete_1").mkdir()
-  moved = f"{directory}/6 is not a whole checkpoint and was renamed to 6.incomplete_2; remove it"
+  moved = f"{directory}/6 is an incomplete checkpoint and was renamed to 6.incomplete_2; remove it"
   for step in (6, 7):
     checkpoints = Checkpoints(tmp_path, every=1, keep=2)
     assert [line[: len(moved)] for line in caplog.messages] == [moved]

@@ -160,8 +160,8 @@ def test_a_mistake_is_one_line(content, flags, code, message, workdir, tmp_path,
   source = tmp_path / "in.csv"
   source.write_text(content, encoding="utf-8")
   assert _embed(workdir, source, f"--output={tmp_path / 'v.npy'}", *flags) == code
-  error = capsys.readouterr().err.strip()
-  assert message in error and "\n" not in error
+  error, *ways = capsys.readouterr().err.splitlines()
+  assert message in error and all(way.startswith("  ") for way in ways)
   assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
 
 

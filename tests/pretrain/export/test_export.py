@@ -232,8 +232,8 @@ def test_what_cannot_be_done_is_said_in_one_line(
   kind, flags, code, message, make_workdir, tmp_path, capsys, in_this_process, export
 ):
   assert export(make_workdir(kind), tmp_path / "out", *flags) == code
-  (error,) = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("layout ")]
-  assert message in error
+  error, *ways = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("layout ")]
+  assert message in error and all(way.startswith("  ") for way in ways)
   assert not list(tmp_path.iterdir())
 
 

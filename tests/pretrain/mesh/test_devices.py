@@ -18,7 +18,7 @@ from tests.pretrain.small_run import SharedRun, run_training, small_config
 def test_what_is_asked_for_is_what_is_used():
   devices.check("auto")
   devices.check("cpu")
-  with pytest.raises(ConfigError, match=r"train.platform=gpu: JAX found 8 x cpu here; .*platform=cpu"):
+  with pytest.raises(ConfigError, match=r"=gpu: JAX found 8 x cpu; .*\n  --config.train.platform=cpu"):
     devices.check("gpu")
 
 
@@ -49,7 +49,7 @@ def test_an_accelerator_that_jax_does_not_use_is_mentioned(tmp_path, monkeypatch
   assert caplog.messages == []
   devices.start("auto", cache=False)
   (line,) = caplog.messages
-  assert line.startswith("a GPU is here and JAX does not use it") and "requirements-gpu.txt" in line
+  assert line.startswith("a GPU is installed, but JAX does not use it") and "requirements-gpu.txt" in line
 
 
 def test_compiled_programs_are_kept_but_not_those_of_a_dry_run(tmp_path, monkeypatch):
@@ -74,11 +74,11 @@ def _beyond_memory():
 
 
 def test_the_end_of_memory_is_one_line_that_names_what_decides_it():
-  rows = r"train\.batch_size=8 rows in train\.microbatches=1 on 8 devices; give more microbatches"
-  with pytest.raises(ConfigError, match=rf"^out of memory \(RESOURCE_EXHAUSTED: .*\): {rows}") as raised:
+  rows = r"train\.batch_size=8 rows in train\.microbatches=1 on 8 devices; the newest checkpoint is complete"
+  with pytest.raises(ConfigError, match=rf"^out of memory: {rows} \(RESOURCE_EXHAUSTED: .*\)\n") as raised:
     _beyond_memory()
-  assert "\n" not in str(raised.value)
-  with pytest.raises(ConfigError, match=rf"\(MemoryError\): {rows}"), devices.enough_memory(8, 1):
+  assert all(line.startswith("  --") for line in str(raised.value).splitlines()[1:])
+  with pytest.raises(ConfigError, match=rf"{rows} \(MemoryError\)"), devices.enough_memory(8, 1):
     raise MemoryError
   with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), devices.enough_memory(8, 1):
     raise jax.errors.JaxRuntimeError("INTERNAL: something else")
@@ -98,7 +98,7 @@ def test_a_run_that_is_out_of_memory_leaves_its_checkpoint(small_records, tmp_pa
     return short_of_memory
 
   monkeypatch.setattr(SharedRun, "compile_train_step", compiled)
-  with pytest.raises(ConfigError, match="the newest checkpoint is whole"):
+  with pytest.raises(ConfigError, match="the newest checkpoint is complete"):
     run_training(config, tmp_path)
   assert checkpoint.saved_steps(tmp_path / "checkpoints")[-1] == 4
   assert resume.newest_good_step(tmp_path) == 4

@@ -79,16 +79,16 @@ def test_records_of_another_source_or_vocabulary_are_refused(own_text, tmp_path)
   prepared.ensure_records(reading_settings(config), download=False)
   elsewhere.write_bytes(text.read_bytes().swapcase())
   os.utime(elsewhere, (0, 0))
-  with pytest.raises(DataError, match=f"prepared from {text}, not from data.source={elsewhere}; "):
+  with pytest.raises(DataError, match=f"prepared from {text}, not from data.source={elsewhere}\n"):
     prepared.ensure_records(reading_settings(config), download=False)
   with pytest.raises(DataError, match=r"not from data\.source"):
     dry_run.dry_run(config, workdir="w")
   config.data.source, config.data.vocabulary = str(text), str(tmp_path)
   (tmp_path / vocabulary.NAME).write_text('{"digest": "other"}')
-  with pytest.raises(DataError, match=r"made with vocabulary=trained.* not other; "):
+  with pytest.raises(DataError, match=r"made with vocabulary=trained.* not other\n"):
     prepared.ensure_records(reading_settings(config), download=False)
   config.data.vocabulary, config.data.clean = "", "exact"
-  with pytest.raises(DataError, match=r"made with clean=, not exact; .* \(--config.data.clean= "):
+  with pytest.raises(DataError, match=r"made with clean=, not exact\n  --config.data.clean= "):
     prepared.ensure_records(reading_settings(config), download=False)
 
 

@@ -117,10 +117,10 @@ def test_the_class_that_fits_is_loaded_from_the_folder_by_its_name(architecture,
   ("head", "what", "use"),
   [
     ("mlm", "A text encoder: ", "Fine-tuning for tasks"),
-    ("classification", "A text classifier:  ", "Predicting the class, or the number, of a text"),
-    ("tagging", "A word tagger:  ", "Predicting the class of each word"),
-    ("question_answering", "A question-answering model:  ", "Predicting the words of a text that answer"),
-    ("span_pairs", "A span classifier:  ", "Predicting the class of a span"),
+    ("classification", "A text classifier: ", "Predicting the class, or the number, of a text"),
+    ("tagging", "A word tagger: ", "Predicting the class of each word"),
+    ("question_answering", "A question-answering model: ", "Predicting the words of a text that answer"),
+    ("span_pairs", "A span classifier: ", "Predicting the class of a span"),
   ],
 )
 def test_a_card_says_what_its_model_is_and_what_it_is_for(head, what, use, tmp_path):

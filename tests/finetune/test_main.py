@@ -192,7 +192,7 @@ def test_a_stop_request_ends_with_code_75_and_the_search_goes_on_elsewhere(
     assert main.main(arguments) == 0
   said = capsys.readouterr().err
   assert len(restored) == 1
-  assert f"is in {address}/sst2/model" in said and str(tmp_path) not in said
+  assert f"saved in {address}/sst2/model" in said and str(tmp_path) not in said
   found = buckets.fetched(address, tmp_path / "found")
   assert _scores(found) == {
     name: {seed: run for seed, run in seeds.items() if seed in ("0", "1")}
@@ -235,7 +235,8 @@ def test_bad_input_is_one_line(places, tmp_path, capsys, more, code, told):
     found = exit_.code
   error = capsys.readouterr().err
   assert found == code, error
-  assert told in error and error.startswith("error: ") and error.count("\n") == 1
+  line, *ways = error.splitlines()
+  assert told in line and line.startswith("error: ") and all(way.startswith("  ") for way in ways)
   assert not (tmp_path / "bad").exists()
 
 

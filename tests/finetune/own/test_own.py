@@ -264,5 +264,7 @@ def test_bad_input_is_one_line(run, tmp_path, capsys, content, dev, fields, told
   except SystemExit as exit_:
     code = exit_.code
   error = capsys.readouterr().err
-  assert code in (2, 3) and told in error and error.startswith("error: ") and error.count("\n") == 1, error
+  line, *ways = error.splitlines()
+  assert code in (2, 3) and told in line and line.startswith("error: "), error
+  assert all(way.startswith("  ") for way in ways), error
   assert not (tmp_path / "out").exists()

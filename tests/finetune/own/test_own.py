@@ -248,7 +248,7 @@ CSV = "text,label\na good film,x\na bad film,y\nthe cat sat,x\nthe mat,y\nvery g
     (CSV, CSV, {"data__labels": "x,z"}, "row 2: label 'y': not in data.labels"),
     ("text,score\na,1.5\nb,nan\n", CSV, {}, "row 2: 'nan' in 'score', expected a finite number"),
     ("text,label\n", CSV, {}, "no rows below the header"),
-    (CSV, None, {"data__dev_fraction": 0.0001}, "0 are held out"),
+    (CSV, None, {"data__dev_fraction": 0.0001}, "holds out 0 of 6 rows"),
     (CSV, CSV, {"data__train_file": ""}, "data.train_file: none given"),
     (CSV, None, {"own__task": "question_answering"}, "give data.dev_file, too"),
   ],

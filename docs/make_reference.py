@@ -27,7 +27,7 @@ from finetune import main as fine_tuning  # noqa: E402
 from pretrain.command import fields, flags  # noqa: E402
 
 FOLDER = ROOT / "docs" / "reference"
-WHAT = "Made by `python docs/make_reference.py` from the program; change it there."
+WHAT = "Made by `python docs/make_reference.py` from the program; edit the program or that script."
 COMMANDS = {
   "Data": ("prepare", "inspect", "vocabulary", "corpora", "glue"),
   "Pretraining": ("main", "demo", "checkpoints", "report"),
@@ -45,7 +45,7 @@ OTHER_CODES = {
   0: "The command finished.",
   1: "A bug: Python's traceback is on stderr.",
   command.STOPPED: "SIGTERM or Ctrl-C asked the command to stop; everything is saved.",
-  130: "Ctrl-C ended the command before it had anything to save.",
+  130: "Ctrl-C ended the command; finished parts, if any, are kept.",
 }
 REMEDIES = {
   0: "-",
@@ -310,8 +310,8 @@ def exit_codes_page() -> str:
       "",
       Cells(("code", "meaning", "what to do"), rows).as_markdown(),
       "",
-      "A scheduler may start a command again after 5, 6, 75 and 128 + N. After 2, 3 and 4 the same command",
-      "fails again.",
+      "A scheduler may start a command again after 6, 75 and 128 + N. After 5 free space first.",
+      "After 1, 2, 3 and 4 the same command fails again. 130 is a person's Ctrl-C.",
       "[Reliability](../guides/reliability.md) says what a command does after each of these ends.",
       "",
     ]

@@ -1,7 +1,7 @@
-"""From rows to what an encoder reads, and from its outputs to answers, for training and prediction alike.
+"""Turns rows into inputs of an encoder, and its outputs into answers, in training and prediction.
 
-A row becomes one input, or with `long='windows'` several that overlap, whose outputs are averaged. Imports no
-jax.
+A row becomes one input, or with `long='windows'` several overlapping ones whose outputs are averaged. Imports
+no jax.
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ PREDICTED, PROBABILITY = "predicted", "probability"  # columns of answers
 
 
 def inputs(rows: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> Inputs:
-  """What the model of a schema reads of rows.
+  """Tokenises rows as a schema's model reads them.
 
   Raises:
-    DataError: with its place, a row without one of the texts, or with spans that are none of its text.
+    DataError: a row has no text, or spans outside its text; the message names the row.
   """
   if schema.is_several:
     return (tagging if schema.kind == "tagging" else spans).inputs(rows, schema, vocabulary)
@@ -46,9 +46,9 @@ def inputs(rows: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> I
 
 
 def _windows(text: Sequence[int], pair: Sequence[int] | None, max_length: int, vocabulary: Vocabulary):
-  """Inputs that hold all of the last text, each beginning at the middle of the one before.
+  """Yields overlapping inputs of the whole last text; each starts at the middle of the one before.
 
-  Of a pair the first text stands in each of them, cut to half of the room.
+  Every input of a pair begins with the first text, truncated to half of the room.
   """
   room = max_length - 2
   if pair is None:
@@ -63,15 +63,15 @@ def _windows(text: Sequence[int], pair: Sequence[int] | None, max_length: int, v
 
 
 def _starts(total: int, room: int) -> range:
-  """Where windows of `room` tokens begin; the last is the first that reaches the end of `total` tokens."""
+  """Returns the starts of windows of `room` tokens, up to the first that reaches the last of `total`."""
   step = max(room // 2, 1)
   return range(0, max(total - room + step, 1), step)
 
 
 def join(made: Inputs, outputs: Sequence[np.ndarray], schema: TaskSchema) -> np.ndarray | list[np.ndarray]:
-  """[rows, outputs] float32: the mean of the outputs of each row's inputs.
+  """Averages the outputs of each row's inputs: [rows, outputs] float32.
 
-  Of 'tagging' and 'span_pairs' [words or targets, labels] for each row.
+  For 'tagging' and 'span_pairs': a list with [words or targets, labels] for each row.
   """
   if schema.is_several:
     return (tagging if schema.kind == "tagging" else spans).join(made, outputs, schema)
@@ -84,7 +84,7 @@ def join(made: Inputs, outputs: Sequence[np.ndarray], schema: TaskSchema) -> np.
 
 
 def probabilities(schema: TaskSchema, outputs: np.ndarray) -> np.ndarray:
-  """[..., labels] float64 from [rows, labels] logits: of one label each, or of every label by itself."""
+  """Returns probabilities [..., labels] float64 of logits: a softmax, or for 'multilabel' a sigmoid."""
   logits = outputs.astype(np.float64)
   if schema.kind == "multilabel":
     return np.exp(-np.logaddexp(0.0, -logits))
@@ -93,10 +93,10 @@ def probabilities(schema: TaskSchema, outputs: np.ndarray) -> np.ndarray:
 
 
 def answers(schema: TaskSchema, outputs: np.ndarray | Sequence[np.ndarray]) -> list[dict[str, Any]]:
-  """For each row {column: value} from the outputs of `join`.
+  """Returns {column: value} for each row of the outputs of `join`.
 
-  'predicted' is the label, the number, or the list of labels; then come 'probability' of a class and
-  'probability LABEL' of each label. Words and targets have a list of labels and one of probabilities.
+  'predicted' is the label, the number, or the list of labels. Classes also have 'probability' and, for each
+  label, 'probability LABEL'. Words and targets have a list of labels and a list of probabilities.
   """
   if schema.kind == "regression":
     return [{PREDICTED: float(value)} for value in np.asarray(outputs)[:, 0]]
@@ -118,7 +118,7 @@ def answers(schema: TaskSchema, outputs: np.ndarray | Sequence[np.ndarray]) -> l
 
 
 def columns(schema: TaskSchema) -> dict[str, str]:
-  """The columns of `answers`, with their types: 'string', 'float64', 'list of string', 'list of float64'."""
+  """Returns the columns of `answers` with their types: 'string', 'float64' or a list of either."""
   if schema.is_several:
     return {PREDICTED: "list of string", PROBABILITY: "list of float64"}
   (example,) = answers(schema, np.zeros((1, schema.num_outputs), np.float32))

@@ -1,4 +1,4 @@
-"""Which columns of a file are the text and the label, and what kind of task they make. Imports no jax."""
+"""Guesses the columns of text and label in a user's file, and the kind of task. Imports no jax."""
 
 import dataclasses
 import math
@@ -9,7 +9,7 @@ from data.errors import ConfigError, DataError, did_you_mean, listed
 from data.rows import Row, as_list, datasets
 from finetune.own import spans, tagging
 
-# Names that data sets in the wild give them, the likeliest first; case does not count.
+# Common names of columns in published data sets, the likeliest first; case does not count.
 PAIRS = (
   ("sentence1", "sentence2"),
   ("premise", "hypothesis"),
@@ -22,18 +22,18 @@ PAIRS = (
 )
 TEXTS = ("text", "sentence", "content", "review", "comment", "message", "tweet", "body", "document", "title")
 WORDS = ("tokens", "words")
-_OF_TASK = ("inputs", "targets")  # what seqio calls the text and the label
+_OF_TASK = ("inputs", "targets")  # seqio's names of text and label
 LABELS = ("label", "labels", "class", "category", "categories", "target", "score", "rating", "sentiment")
 LABELS += ("tag", "tags", "ner_tags", "intent", "topic", "gold_label")
 SEPARATORS = ("|", ";", ",")  # between the labels of a cell
-# Whole numbers are classes, as in transformers' run_glue, unless they have more values than this, and most of
-# these have few rows: then they are prices, years or counts.
+# Whole numbers are classes, as in transformers' run_glue, unless there are more different values than this
+# with few rows each: then they are prices, years or counts.
 MOST_CLASSES, ROWS_OF_CLASS = 20, 3
 
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-  """The columns of a task, and sentences about those that were guessed."""
+  """The columns of a task, and log lines about the guessed ones."""
 
   text: tuple[str, ...]
   label: str
@@ -41,11 +41,11 @@ class Columns:
 
 
 def find(path: str, names: Sequence[str], *, text: str, text_pair: str, label: str) -> Columns:
-  """The columns of a file that has the columns `names`; what is '' is guessed, a pair only with the text.
+  """Returns the columns of text and label among `names`; '' is guessed, a pair only if `text` is ''.
 
   Raises:
-    ConfigError: a column that was named is not there.
-    DataError: no column, or several, could be meant.
+    ConfigError: the file lacks a column that the user named.
+    DataError: no column fits, or several do.
   """
   for field, name in (("text", text), ("text_pair", text_pair), ("label", label)):
     if name and name not in names:
@@ -57,12 +57,14 @@ def find(path: str, names: Sequence[str], *, text: str, text_pair: str, label: s
     text, label = text or _OF_TASK[0], label or _OF_TASK[1]
   if not text:
     texts = _guess_texts(path, names, label)
-    lines.append(f"{path}: the text is taken from {' and '.join(map(repr, texts))} (data.text changes it)")
+    lines.append(
+      f"{path}: text column: {' and '.join(map(repr, texts))} (--config.data.text=NAME changes it)"
+    )
   else:
     texts = (text, text_pair) if text_pair else (text,)
   if not label:
     label = _guess_label(path, names, texts)
-    lines.append(f"{path}: the label is taken from {label!r} (data.label changes it)")
+    lines.append(f"{path}: label column: {label!r} (--config.data.label=NAME changes it)")
   return Columns(texts, label, tuple(lines))
 
 
@@ -76,8 +78,8 @@ def _guess_texts(path: str, names: Sequence[str], label: str) -> tuple[str, ...]
   if known or len(left) == 1:
     return ((known or left)[0],)
   raise DataError(
-    f"{path}: which column is the text? It has {listed(names)}; name it with --config.data.text=NAME, of "
-    "two texts the second with --config.data.text_pair=NAME"
+    f"{path}: no column of {listed(names)} is known to be the text; name it, and the second text of a pair:\n"
+    "  --config.data.text=NAME\n  --config.data.text_pair=NAME"
   )
 
 
@@ -86,17 +88,16 @@ def _guess_label(path: str, names: Sequence[str], texts: Sequence[str]) -> str:
   known = [name for name in left if name.lower() in LABELS]
   if len(known) == 1 or (not known and len(left) == 1):
     return (known or left)[0]
-  which = f"{' or '.join(map(repr, known))} could be" if known else "none is known as"
-  raise DataError(
-    f"{path}: which column is the label? {which} one, of {listed(names)}; name it with "
-    "--config.data.label=NAME"
+  which = (
+    f"{' or '.join(map(repr, known))} could be" if known else f"no column of {listed(names)} is known as"
   )
+  raise DataError(f"{path}: {which} the label; name it:\n  --config.data.label=NAME")
 
 
 def of_conll(rows: Sequence[Row], given: Any) -> tuple[str, str]:
-  """The columns of words and tags in a CoNLL file, as `given.text` and `given.label` say or as they look.
+  """Returns the columns of words and tags in a CoNLL file: `given.text` and `given.label`, or guessed ones.
 
-  Words are in the first column that is not counted through. Tags are in the last column with tags of spans;
+  Words are in the first column that is not all numbers. Tags are in the last column with tags of spans;
   without one, in the fourth of CoNLL-U's ten, else in the last that is not all '_' or '-'.
   """
   values = {name: {cell for row in rows for cell in row.fields[name]} for name in rows[0].fields}
@@ -108,7 +109,7 @@ def of_conll(rows: Sequence[Row], given: Any) -> tuple[str, str]:
 
 
 def guess_kind(rows: Sequence[Row], columns: Columns) -> tuple[str, str]:
-  """The kind of task that the values of rows make, and why; one of `schema.KINDS` for texts and words."""
+  """Guesses the kind of task, one of `schema.KINDS`, from the rows' values; also returns the reason."""
   values = [row.fields.get(columns.label) for row in rows]
   if any(spans.is_targets(value) for value in values):
     return "span_pairs", f"{columns.label!r} has spans"
@@ -129,7 +130,7 @@ def guess_kind(rows: Sequence[Row], columns: Columns) -> tuple[str, str]:
 
 
 def _are_lists(values: Sequence[Any]) -> bool:
-  """Whether a column has lists: any as such, or all its texts spell one."""
+  """Returns whether a column has lists: one value is a list, or every text spells one."""
   there = [value for value in values if not is_missing(value)]
   return any(isinstance(value, list) for value in there) or (
     bool(there) and all(isinstance(as_list(value), list) for value in there)
@@ -137,18 +138,18 @@ def _are_lists(values: Sequence[Any]) -> bool:
 
 
 def guess_separator(rows: Sequence[Row], label: str) -> str:
-  """What stands between several labels in a cell: the likeliest sign that any cell has."""
+  """Guesses the separator between labels of a cell: the first of `SEPARATORS` that any cell has."""
   cells = [value for row in rows if isinstance(value := row.fields.get(label), str) and not as_list(value)]
   return next((sign for sign in SEPARATORS if any(sign in cell for cell in cells)), SEPARATORS[0])
 
 
 def is_missing(value: Any) -> bool:
-  """Whether there is no value: none at all, or an empty cell."""
+  """Returns whether a value is None or an empty cell."""
   return value is None or (isinstance(value, str) and not value.strip())
 
 
 def as_number(value: Any) -> float | None:
-  """The value as a number, also 'nan'; None if it is none."""
+  """Returns a value as a number, which may be NaN; None if it is not a number."""
   try:
     return None if isinstance(value, bool) else float(value)
   except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""A user's files as training and development sets: columns and kind guessed, labels found. Imports no jax."""
+"""Reads a user's files as training and development sets, and guesses columns and kind. Imports no jax."""
 
 import dataclasses
 import itertools
@@ -36,13 +36,13 @@ _LOOKED_AT = 2_000  # rows by which kind and separator are guessed
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """A set of rows as ids and targets."""
+  """Tokenised rows and their targets."""
 
   inputs: Inputs
-  targets: np.ndarray | list[np.ndarray]  # of `targets.targets`, by row
+  targets: np.ndarray | list[np.ndarray]  # by row, from `targets.targets`
 
   def examples(self, *, scale: float, shift: float) -> Examples:
-    """The inputs with their 'labels'; numbers are less the shift, by the scale, as float32."""
+    """Returns the inputs with 'labels'; numbers become (number - shift) / scale, float32."""
     examples = self.inputs.examples
     if isinstance(self.targets, list) and tagging.WORD not in examples.token_fields:
       return examples._replace(fields={"labels": self.classes})
@@ -59,26 +59,26 @@ class Part:
 
   @property
   def classes(self) -> np.ndarray:
-    """The targets of all rows, or of their words or spans, as one array."""
+    """Returns the targets of all rows, or of their words or spans, as one array."""
     return np.concatenate(self.targets) if isinstance(self.targets, list) else self.targets
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """What the files hold."""
+  """The schema and the data of a user's files."""
 
   schema: TaskSchema
   train: Part
   dev: Part
-  scale: float  # what a regression's targets are divided by, after `shift` is taken away
+  scale: float  # a regression's targets are (number - shift) / scale
   shift: float
   first: list[list[str]]  # the texts of the first development rows, by which an export is checked
   digests: dict[str, str]  # {path: sha256}
-  lines: list[str]  # what was guessed, found and cut
+  lines: list[str]  # log lines: guessed columns, sizes, truncated texts
 
 
 def _read(path: str, split: str, config: Any, download: bool) -> tuple[list[Row], list[str], str]:
-  """The rows of a file, or of a data set's `split` unless its name has one; their columns; a digest."""
+  """Returns rows, columns and digest of a file, or of a data set (its `split`, if its name has none)."""
   if not datasets.kind_of(path):
     return list(rows.read(path)), rows.columns(path), files.sha256(pathlib.Path(path))
   options = {"directory": config.data.directory, "module": config.data.module, "download": download}
@@ -90,8 +90,8 @@ def load(config: Any, vocabulary: Vocabulary, *, max_length: int, download: bool
   """Reads and tokenises the files of a config of kind 'own'.
 
   Raises:
-    ConfigError: a column that is not there, or a field that the kind of task has no use for.
-    DataError: a file or a row is not what it must be; the line names both.
+    ConfigError: a file lacks a named column, or a field does not apply to the kind of task.
+    DataError: a file or a row is invalid; the message names it.
   """
   data, path = config.data, config.data.train_file
   train, names, digest = _read(path, "train", config, download)
@@ -105,9 +105,7 @@ def load(config: Any, vocabulary: Vocabulary, *, max_length: int, download: bool
   chosen = columns.find(path, names, text=text, text_pair=data.text_pair, label=label)
   lines = list(chosen.lines)
   if conll.kind_of(path):
-    lines.append(
-      f"{path}: words are in column {text}, tags in column {label} (data.text, data.label change it)"
-    )
+    lines.append(f"{path}: words: column {text}, tags: column {label} (data.text and data.label change them)")
   schema = _schema(config, train[:_LOOKED_AT], chosen, lines, max_length)
   digests, of_file = {path: digest}, {path: train}
   train = _with_text(train, schema, data.empty, lines)
@@ -129,7 +127,7 @@ def load(config: Any, vocabulary: Vocabulary, *, max_length: int, download: bool
     raise DataError(f"{data.dev_file}: no rows below the header; give a file with texts and labels")
   if schema.kind != "regression":
     schema = dataclasses.replace(schema, labels=_labels(data.labels, schema, train, whole))
-  # Labels first: what is wrong with them is found before the long work.
+  # Labels first: their errors are reported before the slow tokenisation.
   wanted = [targets(part, schema) for part in (train, dev)]
   parts = [Part(answers.inputs(part, schema, vocabulary), of) for part, of in zip((train, dev), wanted)]
   scale, shift = _scale(
@@ -141,7 +139,7 @@ def load(config: Any, vocabulary: Vocabulary, *, max_length: int, download: bool
 
 
 def _with_text(part: Sequence[Row], schema: TaskSchema, empty: str, lines: list[str]) -> list[Row]:
-  """The rows that have a text; a DataError counts and names others, unless `empty` is 'skip'."""
+  """Returns the rows with a text; other rows are a DataError, unless `empty` is 'skip'."""
   without = [row for row in part if not has_text(row, schema)]
   if not without:
     return list(part)
@@ -150,17 +148,17 @@ def _with_text(part: Sequence[Row], schema: TaskSchema, empty: str, lines: list[
   if empty == "refuse":
     names = " or ".join(map(repr, schema.text))
     without[0].refuse(
-      f"{names} is empty; {of_all} ({without[0].unit} {shown}): give them one, remove them, or leave them "
-      "out: --config.data.empty=skip"
+      f"{names} is empty; {of_all} ({without[0].unit} {shown}); add the texts, or skip these rows:\n"
+      "  --config.data.empty=skip"
     )
   lines.append(f"{without[0].source}: {of_all} and are left out ({without[0].unit} {shown})")
   return [row for row in part if has_text(row, schema)]
 
 
 def _labels(named: str, schema: TaskSchema, train: Sequence[Row], whole: Sequence[Row]) -> tuple[str, ...]:
-  """The labels that a user `named`, or those of the rows to train on, then others of the whole training set.
+  """Returns the labels that the user `named`, or those of `train`, then others of the `whole` training set.
 
-  A label that none of the rows has that were drawn is a label still: the rows to judge by may have it.
+  A label that no drawn row has is kept: development rows may have it.
   """
   in_order = tuple(part.strip() for part in named.split(",") if part.strip())
   schema = dataclasses.replace(schema, labels=in_order)
@@ -173,7 +171,7 @@ def _labels(named: str, schema: TaskSchema, train: Sequence[Row], whole: Sequenc
 def _schema(
   config: Any, first: Sequence[Row], found: columns.Columns, lines: list[str], max_length: int
 ) -> TaskSchema:
-  """The schema without labels; adds what was guessed to the lines."""
+  """Returns the schema without labels; adds lines about guesses."""
   kind = config.own.task
   if kind == "auto":
     kind, why = columns.guess_kind(first, found)
@@ -182,11 +180,11 @@ def _schema(
   if kind == "multilabel":
     separator = config.data.separator or columns.guess_separator(first, found.label)
     if not config.data.separator and any(as_list(row.fields.get(found.label, [])) is None for row in first):
-      lines.append(f"several labels of a cell stand between {separator!r} (data.separator changes it)")
+      lines.append(f"separator of several labels in a cell: {separator!r} (data.separator changes it)")
   own = config.own
   if kind == "regression" and (own.class_weights != "none" or own.label_smoothing or config.data.labels):
     raise ConfigError(
-      "own.class_weights, own.label_smoothing and data.labels are for classes, and own.task is 'regression'"
+      "own.task='regression' has no classes: leave out own.class_weights, own.label_smoothing and data.labels"
     )
   return TaskSchema(kind, found.text, found.label, (), own.pooling, max_length, config.data.long, separator)
 
@@ -194,9 +192,9 @@ def _schema(
 def _held_out(
   train: Sequence[Row], schema: TaskSchema, fraction: float, path: str
 ) -> tuple[list[Row], list[Row], int]:
-  """Rows to train on, rows to judge by, and how many are of the first for their rare label alone."""
+  """Returns training rows, held-out rows, and how many rows stay in training because their label is rare."""
   for row in train:
-    check_label(row, schema)  # a row that must be mended is named before a share that must be changed
+    check_label(row, schema)  # an invalid row is reported before an unsuitable fraction
   is_out = [is_held_out(shown_text(row, schema), fraction) for row in train]
   rare = 0
   if schema.kind != "regression":
@@ -211,8 +209,8 @@ def _held_out(
   held_out = [row for row, out in zip(train, is_out) if out]
   if not kept or not held_out:
     raise DataError(
-      f"{path}: of {len(train):,} rows {len(held_out):,} are held out by data.dev_fraction={fraction:g}, "
-      "expected some to train on and some to judge by; give --config.data.dev_file=FILE or another share"
+      f"{path}: data.dev_fraction={fraction:g} holds out {len(held_out):,} of {len(train):,} rows; expected "
+      "rows in both parts; use\n  --config.data.dev_file=FILE\n  --config.data.dev_fraction=0.5"
     )
   return kept, held_out, rare
 
@@ -230,16 +228,16 @@ def _scale(how: str, numbers: np.ndarray, where: str, kind: str) -> tuple[float,
 
 def _lines(schema: TaskSchema, parts: Sequence[Part], path: str, dev_file: str) -> list[str]:
   train, dev = parts
-  where = f"from {dev_file}" if dev_file else "held out of it by a hash of the text"
+  where = f"from {dev_file}" if dev_file else "held out by a hash of the text"
   lines = [
-    f"own: {len(train.targets):,} rows to train on from {path}, {len(dev.targets):,} to judge by, {where}"
+    f"own: {len(train.targets):,} training rows from {path}, {len(dev.targets):,} development rows {where}"
   ]
   if schema.kind == "regression":
     lines.append(f"own: numbers from {train.classes.min():g} to {train.classes.max():g}")
   else:
     lines += [
-      f"own: {' and '.join(map(ascii, group))} are labels of their own, and look alike; if they are one, "
-      "write them the same"
+      f"own: labels {' and '.join(map(ascii, group))} look alike but count as different; if they mean the "
+      "same, spell them the same"
       for group in alike(schema.labels)
     ]
     found = train.classes
@@ -253,8 +251,8 @@ def _lines(schema: TaskSchema, parts: Sequence[Part], path: str, dev_file: str) 
     count, windows = len(part.targets), len(part.inputs.row)
     if part.inputs.cut:
       lines.append(
-        f"own: {part.inputs.cut:,} of {count:,} {name} texts are cut to {schema.max_length} tokens "
-        "(data.long=windows reads all of them)"
+        f"own: {part.inputs.cut:,} of {count:,} {name} texts are truncated to {schema.max_length} tokens "
+        "(--config.data.long=windows reads the whole texts)"
       )
     if windows > count and schema.kind != "span_pairs":
       lines.append(f"own: {count:,} {name} texts are read in {windows:,} windows")

@@ -1,4 +1,4 @@
-"""How good a model's outputs are, by kind of task: scikit-learn, scipy, nervaluate. Imports no jax."""
+"""Computes the metrics of each kind of task, with scikit-learn, scipy and nervaluate. Imports no jax."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,9 +13,9 @@ from finetune.own.schema import THRESHOLD, TaskSchema
 from finetune.papers.glue_metrics import accuracy, pearson, spearman
 
 Outputs = np.ndarray | list[np.ndarray]
-ERRORS = ("rmse",)  # metrics that are no fractions
+ERRORS = ("rmse",)  # metrics in the unit of the targets; all others are fractions
 _WIDEST_MATRIX = 10  # classes: more columns do not fit a terminal
-_MOST_CONFUSED = 20  # pairs of classes that are listed instead
+_MOST_CONFUSED = 20  # pairs of classes listed instead of a wider matrix
 
 
 def _is_entities(schema: TaskSchema) -> bool:
@@ -23,7 +23,7 @@ def _is_entities(schema: TaskSchema) -> bool:
 
 
 def names(schema: TaskSchema) -> tuple[str, ...]:
-  """What is measured; by the first a run's best evaluation and the best cell are chosen."""
+  """Returns the names of a schema's metrics; the first chooses the best evaluation and the best cell."""
   if _is_entities(schema):
     return "entity_f1", "precision", "recall", "accuracy"
   if schema.kind == "multilabel":
@@ -32,11 +32,11 @@ def names(schema: TaskSchema) -> tuple[str, ...]:
 
 
 def measure(schema: TaskSchema, targets: Outputs, outputs: Outputs) -> dict[str, float]:
-  """{metric: value} of the rows of a set, fractions but for 'rmse', which has the unit of the targets.
+  """Returns {metric: value} of a set of rows: fractions, but 'rmse' in the unit of the targets.
 
   Args:
-    outputs: [rows, outputs] float, of `answers.join`; of 'tagging' and 'span_pairs' a list of their `join`.
-      Where they are not finite all fractions are 0, and the error is that of answering 0.
+    outputs: [rows, outputs] float, or for 'tagging' and 'span_pairs' a list; from `answers.join`. If one is
+      not finite, all fractions are 0, and 'rmse' is the error of the constant answer 0.
   """
   if not all(np.isfinite(part).all() for part in outputs):
     worst = {"rmse": float(np.sqrt(np.mean(np.square(targets))))} if schema.kind == "regression" else {}
@@ -77,7 +77,7 @@ def _f1(targets: np.ndarray, predictions: np.ndarray, average: str) -> float:
 def _of_words(
   schema: TaskSchema, targets: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
 ) -> dict[str, float]:
-  """Scores of entities, right where kind, first and last word are; else of single words, or targets."""
+  """Returns scores of entities (kind, first and last word must match), or else of words or targets."""
   predicted = [np.argmax(of_row, axis=1) for of_row in outputs]
   by_word = _of_classes(np.concatenate(targets), np.concatenate(predicted))
   if not _is_entities(schema):
@@ -95,9 +95,9 @@ def _entities(schema: TaskSchema, targets: Sequence[np.ndarray], predicted: Sequ
 
 
 def details(schema: TaskSchema, targets: Outputs, outputs: Outputs) -> list[tables.Table]:
-  """Tables for people: a row for each class, and which class was taken for which.
+  """Returns tables of scores by class and of confused classes; arguments as in `measure`.
 
-  Arguments as of `measure`; a regression has none, and outputs that are not finite.
+  There are none for a regression, nor for outputs that are not finite.
   """
   if schema.kind == "regression" or not all(np.isfinite(part).all() for part in outputs):
     return []
@@ -127,7 +127,7 @@ def _table(rows: Sequence[tables.Row], things: str) -> tables.Table:
 def _by_class(
   labels: Sequence[str], is_right: np.ndarray, is_chosen: np.ndarray, things: str
 ) -> tables.Table:
-  """From [rows, labels] bool: precision, recall, F1 and the number of rows of each."""
+  """Returns precision, recall, F1 and the number of rows of each class, from [rows, labels] bool."""
   precision, recall, f1, support = sklearn_metrics.precision_recall_fscore_support(
     is_right, is_chosen, average=None, zero_division=0.0
   )
@@ -149,7 +149,7 @@ def _by_entity(found: Any) -> tables.Table:
 
 
 def _confusion(labels: Sequence[str], counts: np.ndarray) -> tables.Table:
-  """Which class was taken for which; columns have numbers for names, or ten names fold on a console."""
+  """Returns the confusion matrix; its columns have numbers, because ten names do not fit a terminal."""
   rows = [
     {"": f"{number} {label}", **{name: int(count) for name, count in zip(labels, row)}}
     for number, (label, row) in enumerate(zip(labels, counts), 1)
@@ -158,11 +158,11 @@ def _confusion(labels: Sequence[str], counts: np.ndarray) -> tables.Table:
     tables.Column(f"{number}", lambda row, name=name: f"{row[name]:,}")
     for number, name in enumerate(labels, 1)
   ]
-  return tables.Table((tables.text_column("rows of / taken for", ""), *columns), rows)
+  return tables.Table((tables.text_column("true label / predicted", ""), *columns), rows)
 
 
 def _most_confused(labels: Sequence[str], counts: np.ndarray) -> tables.Table:
-  """The pairs of classes that were taken for one another most often."""
+  """Returns the most frequent pairs of true and wrongly predicted class."""
   wrong = counts * (1 - np.eye(len(labels), dtype=counts.dtype))
   order = np.argsort(-wrong, axis=None, kind="stable")[:_MOST_CONFUSED]
   pairs = [divmod(int(at), len(labels)) for at in order]
@@ -171,5 +171,5 @@ def _most_confused(labels: Sequence[str], counts: np.ndarray) -> tables.Table:
     for one, other in pairs
     if wrong[one, other]
   ]
-  columns = (tables.text_column("of", "of"), tables.text_column("most often taken for", "for"))
+  columns = (tables.text_column("true label", "of"), tables.text_column("predicted", "for"))
   return tables.Table((*columns, tables.Column("times", lambda row: f"{row['count']:,}")), rows)

@@ -1,4 +1,4 @@
-"""What a kind of task adds to an encoder: its head and its loss."""
+"""Heads and losses of the kinds of tasks on a user's file."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -29,18 +29,18 @@ def problem(
   balanced: bool = False,
   smoothing: float = 0.0,
 ) -> Problem:
-  """The problem of a kind.
+  """Builds the problem of a schema's kind.
 
   Args:
-    targets: of the training rows; they tell how frequent classes and words are, which only a loss reads.
-    balanced: whether a class counts as if all were equally frequent.
-    smoothing: share of the target that goes to all classes.
+    targets: of the training rows, from which the loss takes the frequencies of classes and words.
+    balanced: whether classes are weighted by their inverse frequency.
+    smoothing: share of the target that is spread over all classes.
   """
   options = {"class_weights": _class_weights(schema, targets) if balanced else (), "smoothing": smoothing}
   if schema.kind == "tagging":
     return _tagging(schema, config, head, pad_id=pad_id, targets=targets, **options)
   make = functools.partial(make_problem, config, head, num_outputs=schema.num_outputs, pad_id=pad_id)
-  if schema.kind == "span_pairs":  # from the means over two spans side by side
+  if schema.kind == "span_pairs":  # the head reads the means over two spans, concatenated
     return make(
       loss=functools.partial(losses.classification_loss, **options),
       name="span_pairs",
@@ -65,9 +65,10 @@ def _tagging(
   class_weights: Sequence[float],
   smoothing: float,
 ) -> Problem:
-  """Outputs [batch, length, labels]; a sentence's loss is the sum over its words by the mean number of words.
+  """Builds the problem with outputs [batch, length, labels].
 
-  So the loss of a batch is about the mean over its words, and does not depend on its other sentences.
+  A sentence's loss is the sum over its words, divided by the mean number of words of the training set. So the
+  loss of a batch is about the mean over words, and a sentence's part does not depend on the others.
   """
 
   def init_heads(key: jax.Array) -> dict:
@@ -96,7 +97,7 @@ def _tagging(
 
 
 def vectors_of_spans(hidden: jax.Array, batch: Mapping[str, jax.Array]) -> jax.Array:
-  """[batch, 2 * embed] float32: the means of [batch, length, embed] over the tokens of both spans.
+  """Returns the means of [batch, length, embed] over the tokens of both spans: [batch, 2 * embed] float32.
 
   `batch` has the token field `spans.SPAN`, [batch, length] int; a span without a token gives 0.
   """
@@ -106,10 +107,10 @@ def vectors_of_spans(hidden: jax.Array, batch: Mapping[str, jax.Array]) -> jax.A
 
 
 def _class_weights(schema: TaskSchema, targets: np.ndarray | Sequence[np.ndarray]) -> tuple[float, ...]:
-  """By how much each class counts."""
+  """Returns the weight of each class in the loss, inverse to its frequency."""
   wanted = np.concatenate(targets) if isinstance(targets, list) else np.asarray(targets)
-  if wanted.ndim == 1:  # their mean over the training rows is 1
+  if wanted.ndim == 1:  # the mean weight over the training rows is 1
     counts = np.bincount(wanted, minlength=len(schema.labels))
     return tuple(float(len(wanted) / (np.count_nonzero(counts) * max(count, 1))) for count in counts)
-  there = wanted.sum(axis=0)  # as much as the rows without the label
+  there = wanted.sum(axis=0)  # rows with a label weigh as much as the rows without it
   return tuple(float((len(wanted) - count) / max(count, 1)) or 1.0 for count in there)

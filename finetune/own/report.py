@@ -1,4 +1,4 @@
-"""The report of a task of one's own: scores over seeds, a row for each class, which was taken for which."""
+"""The report of a task on a user's file: scores over seeds, scores by class, confused classes."""
 
 from collections.abc import Sequence
 
@@ -18,9 +18,9 @@ def make_report(
   statistic: str,
   rows: int,
 ) -> tables.Report:
-  """Makes `results.md`, `.csv` and `.json` of finished cells, judged on a number of `rows`.
+  """Makes the report (`results.md`, `.csv`, `.json`) of finished cells, evaluated on `rows` rows.
 
-  `of_best` are tables of the best run's answers; `statistic`, 'median' or 'mean', is the search's own.
+  `of_best` are tables of the best run's answers; `statistic` is 'median' or 'mean', as in the search.
   """
   metric = records[0].metric
   chosen = summary.choose(records, metric, statistic)
@@ -46,9 +46,9 @@ def make_report(
   ]
   cells = tables.Table((tables.text_column("cell", "cell"), tables.percent_column(metric, "value")), others)
   notes = [
-    f"Cell {chosen.cell.name}; {statistic} over its {len(chosen.seeds)} seeds, {_unit(schema)}. A run counts "
-    f"with its best evaluation of the {rows:,} rows that are judged by; the tables are of the best run. It "
-    "was chosen on these rows, so on fresh ones it may do a little worse.",
+    f"Cell {chosen.cell.name}; {statistic} over its {len(chosen.seeds)} seeds, {_unit(schema)}. A run's "
+    f"score is its best evaluation on the {rows:,} development rows; the tables show the best run. It was "
+    "chosen on these rows, so its scores on new rows may be slightly lower.",
     *summary.skipped_notes({"own": summary.summarise(chosen).skipped_updates}),
   ]
   shown = [*of_best, *([cells] if len(records) > 1 else [])]
@@ -58,7 +58,7 @@ def make_report(
 def of_one(
   title: str, schema: TaskSchema, scores: dict[str, float], of_answers: Sequence[tables.Table], *, rows: int
 ) -> tables.Report:
-  """The report of a model's `scores` on a number of `rows`; `of_answers` are tables of what it answered."""
+  """Returns the report of one model's `scores` on `rows` rows; `of_answers` are tables of its answers."""
   found = [{"metric": name, "value": value, "rows": rows} for name, value in scores.items()]
   columns = [tables.text_column("metric", "metric"), _number_column("score", "value")]
   notes = [f"{rows:,} rows; {_unit(schema)}."]

@@ -1,4 +1,4 @@
-"""`kind='own'`: a search on a user's own file, its report, and the model with its `task.json`."""
+"""`kind='own'`: a search on a user's own file, its report, and the model with `task.json`."""
 
 import hashlib
 import json
@@ -24,14 +24,14 @@ from finetune.search.summary import Record
 from pretrain.export.task_fields import FIRST_ROWS
 
 NAME = "own"
-LEAST_STEPS, MOST_EPOCHS = 300, 30  # of the one run of a small file, unless search.epochs says it
+LEAST_STEPS, MOST_EPOCHS = 300, 30  # of the one run on a small file, unless search.epochs is set
 
 
 class Own:
   """A search on a file; a `driver.Kind`."""
 
   def __init__(self, session: Session, *, download: bool) -> None:
-    """Reads and tokenises the files; nothing is compiled. `download` is for what TFDS may fetch.
+    """Reads and tokenises the files; nothing is compiled. `download`: whether TFDS may download.
 
     Raises:
       UserError: see data/errors.py.
@@ -54,7 +54,7 @@ class Own:
     self.details: list[Table] = []  # of the best run, made by `finish`
 
   def _cells(self) -> list[Cell]:
-    """The session's; the one run of a small file reads it more often."""
+    """Returns the session's cells; a single run on a small file gets more epochs."""
     cells, search = self.session.cells(spaces.SMALL_TASK), self.session.config.search
     if search.cells != "one" or search.epochs:
       return cells
@@ -90,7 +90,7 @@ class Own:
     )
 
   def dev_outputs(self, outputs_of: OutputsOf, num_runs: int) -> Sequence[Outputs]:
-    """The outputs of every run for the development rows, as of `metrics.measure`; numbers as in the file."""
+    """Returns every run's outputs on development rows for `metrics.measure`; numbers in the file's scale."""
     made = self.task.dev.inputs
     by_run = texts.outputs(
       made.examples,
@@ -106,7 +106,7 @@ class Own:
     return [np.asarray(of_run, np.float64) * self.task.scale + self.task.shift for of_run in joined]
 
   def describe(self) -> list[str]:
-    """What there is and what would be done."""
+    """Returns lines that describe checkpoint, data and search."""
     return [
       self.session.describe(fresh_head=self.schema.head),
       *self.task.lines,
@@ -115,7 +115,7 @@ class Own:
     ]
 
   def finish(self, search: Search, records: Sequence[Record]) -> None:
-    """Saves the best run's model, unless it is there, and makes the tables of its answers."""
+    """Saves the best run's model, unless it is saved already, and makes the tables of its answers."""
     chosen = best_model.choose(search, records)
     if self.session.config.output.save_model:
       problem, pooling = self.schema.problem_type or None, self.schema.pooling
@@ -134,7 +134,7 @@ class Own:
     self.details = details(self.schema, self.task.dev.targets, outputs)
 
   def report(self, records: Mapping[str, Sequence[Record]]) -> Report:
-    """The scores of the best cell and what its best run answered."""
+    """Returns the scores of the best cell, with tables of its best run's answers."""
     title = f"{self.session.config.data.train_file}, {self.session.title}"
     (plan,), rows = self.plans, len(self.task.dev.targets)
     return report.make_report(
@@ -143,7 +143,7 @@ class Own:
 
 
 def read_often(cell: Cell, steps_per_epoch: int) -> Cell:
-  """The cell with as many epochs as `LEAST_STEPS` take, at most `MOST_EPOCHS`, if it has fewer."""
+  """Raises a cell's epochs until its runs have `LEAST_STEPS` steps, at most to `MOST_EPOCHS`."""
   enough = min(-(-LEAST_STEPS // steps_per_epoch), MOST_EPOCHS)
   return cell._replace(epochs=max(cell.epochs or 1, enough))
 

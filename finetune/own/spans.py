@@ -1,6 +1,6 @@
-"""Spans of words with a label each, alone or in pairs: the rows of `data.rows.spans`. Imports no jax.
+"""Labelled spans of words, single or in pairs: the rows of `data.rows.spans`. Imports no jax.
 
-Every target is an example: what an encoder reads of the sentence, and which tokens are of which span.
+Every target is one example: the sentence's tokens, and a mark at the tokens of each span.
 """
 
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ FIRST, SECOND = 1, 2
 
 
 def is_targets(value: Any) -> bool:
-  """Whether a value looks like targets: a list of objects with a span."""
+  """Returns whether a value looks like targets: a list of objects with 'span1'."""
   return any(isinstance(one, dict) and "span1" in one for one in as_list(value) or ())
 
 
 def labels_of(row: Row, schema: TaskSchema) -> list[str]:
-  """The one label of every target. DataError: it has another number of them, or as of `targets_of`."""
+  """Returns the label of every target. DataError: a target has none or several; others: `targets_of`."""
   of_row = []
   for number, target in enumerate(targets_of(row, schema.text[0], schema.label), 1):
     labels = [label.strip() for label in target.labels if label.strip()]
@@ -36,16 +36,16 @@ def labels_of(row: Row, schema: TaskSchema) -> list[str]:
 
 
 def spans_of(row: Row, schema: TaskSchema) -> list[tuple[Span, Span]]:
-  """The two spans of every target; one that is alone counts twice. DataError: they do not lie in the text."""
+  """Returns two spans of every target; a single span twice. DataError: a span is outside the text."""
   targets = targets_of(row, schema.text[0], schema.label, has_labels=False)
   return [(target.spans[0], target.spans[-1]) for target in targets]
 
 
 def inputs(rows: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> Inputs:
-  """What the model of a schema reads of rows; a sentence that is too long is cut around each target.
+  """Tokenises rows as a schema's model reads them; a long sentence is truncated around each target.
 
   Raises:
-    DataError: with its place, a row without words, or with a span that is none of its text.
+    DataError: a row has no words, or a span outside its text; the message names the row.
   """
   sentences = [words_of(row, schema.text[0]) for row in rows]
   ids_of = pieces_of(sentences, vocabulary)
@@ -72,7 +72,7 @@ def inputs(rows: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> I
 
 
 def _shown(sizes: Sequence[int], first: int, behind: int, room: int) -> range:
-  """The words around [first, behind) that `room` tokens hold; where it does not hold these, just these."""
+  """Returns words from [first, behind) and around it, up to `room` tokens; at least [first, behind)."""
   used = sum(sizes[first:behind])
   grew = True
   while grew:
@@ -86,6 +86,6 @@ def _shown(sizes: Sequence[int], first: int, behind: int, room: int) -> range:
 
 
 def join(made: Inputs, outputs: Sequence[np.ndarray], schema: TaskSchema) -> list[np.ndarray]:
-  """For each row [targets, labels] float32, from [labels] of every target."""
+  """Groups the outputs [labels] of all targets by row: [targets, labels] float32 each."""
   by_target = np.reshape(np.asarray(outputs, np.float32), (-1, len(schema.labels)))
   return np.split(by_target, np.cumsum(made.counts)[:-1])

@@ -1,6 +1,6 @@
-"""Sentences of words with a tag each: what an encoder reads of them, and tags from what it gives. No jax.
+"""Sentences with a tag for each word: inputs of an encoder, and tags from its outputs. Imports no jax.
 
-A word is encoded by itself, and its first token answers for it.
+A word is tokenised by itself; the output at its first token is that of the word.
 """
 
 import re
@@ -17,22 +17,22 @@ from finetune.search.examples import Examples
 WORD = "word"  # token field: the number of the word, from 1, at its first token; 0 at all others
 OUTSIDE = "O"
 _TAG = re.compile(r"([BIESLU])-(.+)")
-_PLAIN = {"S": "B", "U": "B", "E": "I", "L": "I"}  # of BIOES and BILOU as of BIO
+_PLAIN = {"S": "B", "U": "B", "E": "I", "L": "I"}  # from BIOES and BILOU to BIO
 
 
 def words_of(row: Row, column: str) -> list[str]:
-  """The words of a row; a DataError with its place if they are not a list of texts, or none."""
+  """Returns the words of a row; DataError: not a list of texts, or an empty one."""
   value = row.value(column)
   words = as_list(value)
   if words is None or not all(isinstance(word, str) for word in words):
     row.refuse(f"{column!r} is a {type(value).__name__}, expected a list of words")
   if not words or not all(word.strip() for word in words):
-    row.refuse(f"{column!r} has {'an empty word' if words else 'no word'}; mend or remove this row")
+    row.refuse(f"{column!r} has {'an empty word' if words else 'no word'}; correct or remove this row")
   return words
 
 
 def pieces_of(sentences: Sequence[Sequence[str]], vocabulary: Vocabulary) -> dict[str, list[int]]:
-  """{word: ids of its pieces} of all words; one without any is the unknown piece."""
+  """Returns {word: ids of its pieces} of all words; a word without pieces gets the unknown piece."""
   different = sorted({word for words in sentences for word in words})
   pieces = vocabulary.encode_batch(different)
   unknown = [vocabulary.special_ids.unk]
@@ -40,29 +40,29 @@ def pieces_of(sentences: Sequence[Sequence[str]], vocabulary: Vocabulary) -> dic
 
 
 def tags_of(row: Row, schema: TaskSchema) -> list[str]:
-  """The tags of a row, as many as words, in an order that BIO or BIOES allows; else a DataError."""
+  """Returns the tags of a row; DataError: not a list, or not one tag for each word."""
   value, words = row.value(schema.label), words_of(row, schema.text[0])
   tags = as_list(value)
   if tags is None:
     row.refuse(f"{schema.label!r} is a {type(value).__name__}, expected a list of tags")
   if len(tags) != len(words):
-    row.refuse(f"number of tags {len(tags)}, of words {len(words)}; expected one tag for each word")
+    row.refuse(f"{len(tags)} tags for {len(words)} words; expected one tag for each word")
   return [str(tag).strip() for tag in tags]
 
 
 def is_entities(labels: Sequence[str]) -> bool:
-  """Whether tags mark spans: all are O or begin with B-, I- and the like, some with B- unless all with I-."""
+  """Returns whether labels are tags of spans: all are O or like B-X and I-X, with a B- unless all are I-."""
   marks = [label for label in labels if label != OUTSIDE]
   return all(map(_TAG.fullmatch, marks)) and (is_iob1(labels) or any(mark[:2] == "B-" for mark in marks))
 
 
 def is_iob1(labels: Sequence[str]) -> bool:
-  """Whether a span begins with I-: IOB1 needs B- only between two spans that touch, which no row has."""
+  """Returns whether spans begin with I-, as in IOB1: it has B- only between touching spans, here none."""
   return OUTSIDE in labels and len(labels) > 1 and all(mark[:2] == "I-" for mark in labels if mark != OUTSIDE)
 
 
 def check_order(row: Row, tags: Sequence[str], labels: Sequence[str]) -> None:
-  """A DataError if a span begins or ends where BIO (BIOES, where a label is of it) forbids it."""
+  """Raises DataError if the order of tags is invalid in BIO, or in BIOES if a label has its prefixes."""
   has_ends = any(label[:2] in ("E-", "S-", "L-", "U-") for label in labels)
   before, begins_inside = OUTSIDE, is_iob1(labels)
   for number, tag in enumerate([*tags, OUTSIDE], 1):
@@ -76,7 +76,7 @@ def check_order(row: Row, tags: Sequence[str], labels: Sequence[str]) -> None:
 
 
 def inputs(rows: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> Inputs:
-  """What the model of a schema reads of rows; a DataError with its place for a row without words."""
+  """Tokenises rows as a schema's model reads them; DataError: a row has no words."""
   sentences = [words_of(row, schema.text[0]) for row in rows]
   ids_of = pieces_of(sentences, vocabulary)
   room = schema.max_length - 2
@@ -100,7 +100,7 @@ def inputs(rows: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> I
 
 
 def _windows(sizes: Sequence[int], room: int):
-  """(first, end) words of windows of at most `room` tokens, each from the middle of the one before."""
+  """Yields (first, end) words of windows of at most `room` tokens, each from the middle of the one before."""
   first = 0
   while True:
     end, used = first, 0
@@ -114,11 +114,10 @@ def _windows(sizes: Sequence[int], room: int):
 
 
 def join(made: Inputs, outputs: Sequence[np.ndarray], schema: TaskSchema) -> list[np.ndarray]:
-  """For each row [words, labels] float32: the mean over the inputs that show a word of [length, labels].
+  """Averages the outputs [length, labels] at each word over its inputs: [words, labels] float32 by row.
 
-  An output may be longer than its input.
-
-  A word that was cut away is O, or of the first class where there is no O.
+  An output may be longer than its input, by padding. A word that was truncated gets O, or the first class if
+  there is no O.
   """
   outside = schema.labels.index(OUTSIDE) if OUTSIDE in schema.labels else 0
   total = [np.zeros((count, len(schema.labels)), np.float64) for count in made.counts]
@@ -133,7 +132,7 @@ def join(made: Inputs, outputs: Sequence[np.ndarray], schema: TaskSchema) -> lis
 
 
 def spans(schema: TaskSchema, rows: Sequence[Sequence[int]]) -> list[list[str]]:
-  """Classes of words as tags of BIO, whatever of its relatives they are."""
+  """Returns classes of words as BIO tags; tags of BIOES and BILOU are converted."""
   plain = [
     f"{_PLAIN.get(label[0], label[0])}{label[1:]}" if _TAG.fullmatch(label) else label
     for label in schema.labels
@@ -142,8 +141,8 @@ def spans(schema: TaskSchema, rows: Sequence[Sequence[int]]) -> list[list[str]]:
 
 
 def kinds_of_span(schema: TaskSchema) -> list[str]:
-  """What spans may be, 'PER' of 'B-PER', as they first appear."""
+  """Returns the kinds of spans, such as 'PER' of 'B-PER', in the order of the labels."""
   found = dict.fromkeys(match[2] for label in schema.labels if (match := _TAG.fullmatch(label)))
   if not found:
-    raise DataError(f"{schema.label!r} has {listed(schema.labels)}: no tags of spans, expected B-, I- and O")
+    raise DataError(f"{schema.label!r} has {listed(schema.labels)}; expected tags of spans: B-, I- and O")
   return list(found)

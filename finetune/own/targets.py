@@ -1,4 +1,4 @@
-"""Labels, numbers and lists of labels of rows as what a model is trained for. Imports no jax."""
+"""Reads labels, numbers and lists of labels of rows as training targets. Imports no jax."""
 
 import hashlib
 import math
@@ -15,60 +15,60 @@ from finetune.own import spans, tagging
 from finetune.own.columns import as_number, is_missing
 from finetune.own.schema import TaskSchema
 
-MOST_LABELS = 10_000  # of a file; more are texts or numbers taken for labels
+MOST_LABELS = 10_000  # of a file; a column with more has texts or numbers
 
 
 def shown_texts(row: Row, schema: TaskSchema) -> list[str]:
-  """The text, the two texts, or the words of a row as one text."""
+  """Returns the text or the two texts of a row, or its words joined to one text."""
   if schema.kind == "tagging":
     return [" ".join(tagging.words_of(row, schema.text[0]))]
   if schema.kind == "span_pairs":
-    spans.spans_of(row, schema)  # so that what cannot be read is known before anything is answered
+    spans.spans_of(row, schema)  # raises for an invalid span before any row is answered
     return [" ".join(words_of(row, schema.text[0]))]
   return [text_of(row, column) for column in schema.text]
 
 
 def shown_text(row: Row, schema: TaskSchema) -> str:
-  """The texts, or the words, of a row as one text."""
+  """Returns the texts, or the words, of a row as one string."""
   return "\0".join(shown_texts(row, schema))
 
 
 def text_of(row: Row, column: str) -> str:
-  """The text of a row; a DataError with its place if it has none."""
+  """Returns the text of a row; DataError: it has none."""
   value = row.value(column)
   if not isinstance(value, str):
     row.refuse(f"{column!r} is {'empty' if value is None else type(value).__name__}, expected a text")
   if not value.strip():
-    row.refuse(f"{column!r} is empty; give it a text, or remove this row")
+    row.refuse(f"{column!r} is empty; add a text, or remove this row")
   return value
 
 
 def has_text(row: Row, schema: TaskSchema) -> bool:
-  """Whether no column of a row's texts, or of its words, is empty."""
+  """Returns whether all columns of a row's texts, or of its words, have a value."""
   texts = [row.fields[column] for column in schema.text if column in row.fields]
   return not any(is_missing(text) or (schema.is_several and as_list(text) == []) for text in texts)
 
 
 def label_of(row: Row, column: str) -> str:
-  """The one label of a row as text: what whole numbers, truth values and texts of any kind of file show."""
+  """Returns the one label of a row as text; integers and booleans look the same in every file format."""
   value = row.value(column)
   if is_missing(value) or (isinstance(value, float) and math.isnan(value)):
-    row.refuse(f"no label in {column!r}; give it one, or remove this row")
+    row.refuse(f"no label in {column!r}; add one, or remove this row")
   if isinstance(value, list | dict):
     row.refuse(
-      f"{column!r} is a {type(value).__name__}, expected one label (own.task=multilabel takes lists)"
+      f"{column!r} is a {type(value).__name__}, expected one label; for lists\n  --config.own.task=multilabel"
     )
   return str(value).strip()
 
 
 def labels_of(row: Row, schema: TaskSchema) -> list[str]:
-  """All labels of a row: of a list, of a cell with separators, or of a 0 or 1 for each label of the schema.
+  """Returns all labels of a row: a list, a cell with separators, or a 0 or 1 for each label of the schema.
 
-  An empty cell has none.
+  An empty cell has no labels.
   """
   value = row.value(schema.label)
   if value is None:
-    row.refuse(f"no value in {schema.label!r}; give an empty list or cell where a text has no label")
+    row.refuse(f"no value in {schema.label!r}; expected an empty list or cell if a text has no label")
   parts = as_list(value)
   if parts is None and isinstance(value, str):
     parts = value.split(schema.separator)
@@ -81,35 +81,35 @@ def labels_of(row: Row, schema: TaskSchema) -> list[str]:
 
 
 def _are_multi_hot(rows: Sequence[Sequence[Any]]) -> bool:
-  """Whether rows have a 0 or a 1, as numbers, for each of the same two or more labels."""
+  """Returns whether all rows are equally long lists of the numbers 0 and 1, two or more each."""
   sizes = {len(row) for row in rows}
   are_switches = all(not isinstance(value, str) and value in (0, 1) for row in rows for value in row)
   return are_switches and len(sizes) == 1 and min(sizes) > 1
 
 
 def refuse_multi_hot(rows: Sequence[Row], schema: TaskSchema) -> None:
-  """Raises DataError where the lists of all rows are a 0 or a 1 for each label, whose names nothing tells."""
+  """Raises DataError if all rows have lists of zeros and ones, because the labels' names are unknown."""
   lists = [parts for row in rows if (parts := as_list(row.fields.get(schema.label))) is not None]
   if lists and _are_multi_hot(lists):
     count = len(lists[0])
     names = ",".join(f"name{at}" for at in range(1, min(count, 10) + 1)) + ",..." * (count > 10)
     rows[0].refuse(
       f"{schema.label!r} has lists of {count} zeros and ones, one for each label; name the labels in "
-      f"this order: --config.data.labels={names}"
+      f"this order:\n  --config.data.labels={names}"
     )
 
 
 def number_of(row: Row, column: str) -> float:
-  """The target of a regression; a DataError with its place if it is none or not finite."""
+  """Returns the target of a regression; DataError: it is not a finite number."""
   value = row.value(column)
   number = None if is_missing(value) else as_number(value)
   if number is None or not math.isfinite(number):
-    row.refuse(f"{value!r} in {column!r}, expected a finite number; mend or remove this row")
+    row.refuse(f"{value!r} in {column!r}, expected a finite number; correct or remove this row")
   return number
 
 
 def several_of(row: Row, schema: TaskSchema) -> list[str]:
-  """All labels of a row: one, several, or of each word or target; a DataError with its place."""
+  """Returns all labels of a row: one, several, or one for each word or target; DataError: none."""
   if schema.kind == "tagging":
     return tagging.tags_of(row, schema)
   if schema.kind == "span_pairs":
@@ -120,7 +120,7 @@ def several_of(row: Row, schema: TaskSchema) -> list[str]:
 
 
 def check_label(row: Row, schema: TaskSchema) -> None:
-  """Raises a DataError, with its place, if the row has nothing that a model of its kind could learn."""
+  """Raises DataError if the row has no valid label or number for its kind of task."""
   if schema.kind == "regression":
     number_of(row, schema.label)
   else:
@@ -128,34 +128,34 @@ def check_label(row: Row, schema: TaskSchema) -> None:
 
 
 def find_labels(rows: Iterable[Row], schema: TaskSchema, *, given: Sequence[str]) -> tuple[str, ...]:
-  """The labels of a training set in the order of their first appearance; `given` ones are taken as they are.
+  """Returns the labels of a training set in the order of their first appearance, or the `given` ones.
 
-  `schema` has the `given` ones.
+  `schema` has the `given` labels.
 
   Raises:
-    DataError: one label only, too many, a row without a label, or with one that is not among the `given`.
+    DataError: fewer than two labels, too many, or a row has no label or one that is not `given`.
   """
   first_rows: dict[str, Row] = {}
   for row in rows:
     for label in several_of(row, schema):
       if given and label not in given:
-        _unknown(row, label, given, "data.labels does not name it")
+        _unknown(row, label, given, "not in data.labels")
       first_rows.setdefault(label, row)
     if len(first_rows) > MOST_LABELS:
       row.refuse(
-        f"more than {MOST_LABELS:,} different labels in {schema.label!r}; name another column, or set "
-        "own.task=regression"
+        f"more than {MOST_LABELS:,} different labels in {schema.label!r}; name another column, or use\n"
+        "  --config.own.task=regression"
       )
   labels = tuple(given) or tuple(first_rows)
   if len(labels) < 2:
     source = next((row.source for row in first_rows.values()), "the training set")
     what = f"only the label {labels[0]!r}" if labels else "no label"
-    raise DataError(f"{source}: {schema.label!r} has {what}; expected two or more to tell apart")
+    raise DataError(f"{source}: {schema.label!r} has {what}; expected two or more labels")
   return labels
 
 
 def alike(labels: Iterable[str]) -> list[list[str]]:
-  """Labels that people take for one: they differ in case, spaces, invisible signs, or as '1' and '1.0' do."""
+  """Returns groups of labels that differ only in case, spaces, invisible characters, or as '1' and '1.0'."""
   groups: dict[str, list[str]] = {}
   for label in labels:
     plain = unicodedata.normalize("NFKC", label).casefold()
@@ -166,13 +166,13 @@ def alike(labels: Iterable[str]) -> list[list[str]]:
 
 
 def targets(rows: Sequence[Row], schema: TaskSchema) -> np.ndarray | list[np.ndarray]:
-  """[rows] int32 classes, [rows] float64 numbers, or [rows, labels] float32 of 0 and 1 ('multilabel').
+  """Returns targets: [rows] int32 classes, [rows] float64 numbers, or [rows, labels] float32 of 0 and 1.
 
-  Of 'tagging' and 'span_pairs' a list with [words] or [targets] int32 classes for each row.
+  For 'tagging' and 'span_pairs': a list with [words] or [targets] int32 classes for each row.
 
   Raises:
-    DataError: with its place, a row without a label, with one that the schema does not have, or with tags of
-      spans in an order that BIO forbids.
+    DataError: a row has no label, one that the schema lacks, or tags in an order that BIO forbids; the
+      message names the row.
   """
   if schema.kind == "regression":
     return np.asarray([number_of(row, schema.label) for row in rows], np.float64)
@@ -196,15 +196,15 @@ def targets(rows: Sequence[Row], schema: TaskSchema) -> np.ndarray | list[np.nda
 
 def _class(row: Row, label: str, classes: dict[str, int]) -> int:
   if label not in classes:
-    _unknown(row, label, list(classes), "training never had it")
+    _unknown(row, label, list(classes), "not in the training set")
   return classes[label]
 
 
 def _unknown(row: Row, label: str, known: Sequence[str], why: str) -> None:
-  row.refuse(f"label {label[:80]!r}: {why}{did_you_mean(label, known)}; known are {listed(known)}")
+  row.refuse(f"label {label[:80]!r}: {why}{did_you_mean(label, known)}; known labels: {listed(known)}")
 
 
 def is_held_out(text: str, fraction: float) -> bool:
-  """Whether a row is of the development set: a function of `shown_text` alone; equal ones are together."""
+  """Returns whether a row is held out for development: a hash of its text, so equal texts stay together."""
   digest = hashlib.sha256(text.encode()).digest()
   return int.from_bytes(digest[:8], "big") < fraction * 2**64

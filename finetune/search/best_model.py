@@ -1,4 +1,4 @@
-"""The best run of a finished search, and its model as a checkpoint for export."""
+"""Chooses the best run of a finished search, and saves its model as a checkpoint for export."""
 
 import dataclasses
 import logging
@@ -15,9 +15,9 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
-  """A chosen run of a search, by the `value` of its `metric` on the development set.
+  """The chosen run of a search: cell, seed, and its `metric` and `value` on the development set.
 
-  `fingerprint` is the run's own, as `results.Results` stores it.
+  `fingerprint` is that of the run, as `results.Results` stores it.
   """
 
   cell: Cell
@@ -28,12 +28,12 @@ class Chosen:
 
   @property
   def identity(self) -> dict[str, Any]:
-    """JSON values stored with whatever is made from the run; files that have other ones are another run's."""
+    """Returns JSON values that are stored in every file made from the run, and identify the run."""
     return {**vars(self), "cell": self.cell.name}
 
 
 def choose(search: Search, records: Sequence[Record], *, seeds: Sequence[int] = ()) -> Chosen:
-  """Chooses the cell, then its best run, of `seeds` if they are given: missing ones are trained first."""
+  """Returns the best run of the best cell. With `seeds`, first trains those that the cell lacks."""
   cell = summary.choose(records, search.plan.metric, search.plan.summary)
   if seeds:
     cell = search.run([cell.cell], seeds)[0]
@@ -41,7 +41,7 @@ def choose(search: Search, records: Sequence[Record], *, seeds: Sequence[int] = 
 
 
 def run_of(search: Search, record: Record, seed: int) -> Chosen:
-  """One run of a cell as the chosen one."""
+  """Returns the run of a cell with this seed as the chosen run."""
   value = summary.summarise(record).per_seed[seed]
   fingerprint = search.results.fingerprint_of(seed)
   return Chosen(record.cell, seed, search.plan.metric, value, fingerprint)
@@ -58,15 +58,15 @@ def save(
   folder: str | None = None,
   texts: Mapping[str, str] | None = None,
 ) -> None:
-  """Saves the model of the chosen run in `folder` of the workdir (None: the search's), unless it is there.
+  """Saves the chosen run's model in `folder` of the workdir (None: the search's folder), if it is not saved.
 
-  `task` are JSON values for export: 'name', 'labels', 'problem_type', 'activation' of a classification head;
-  `recipe` is what it is called on the model card, if not as the search. The saved head's outputs are
-  multiplied by `output_scale`: STS-B's scores are divided for training, and an exported model gives scores.
-  `output_shift` is added to them. `texts` are files beside it, as of `save_model.save`.
+  `task` has JSON values for export: 'name', 'labels', 'problem_type', 'activation' of a classification head.
+  `recipe` is the name on the model card; the default is the name of the search. The saved head is changed so
+  that it gives outputs * `output_scale` + `output_shift`: targets such as STS-B's scores are divided for
+  training. `texts` are files written beside the model, see `save_model.save`.
 
   Raises:
-    StorageError: it cannot be written.
+    StorageError: the model cannot be written.
   """
   session, name = search.session, search.plan.name
   scaled = {} if output_scale == 1.0 else {"output_scale": output_scale}
@@ -86,5 +86,5 @@ def save(
     texts=texts or {},
   )
   logger.info(
-    f"{name}: model of {chosen.cell.name}, {search.plan.seed_name} {chosen.seed}, is in {directory}"
+    f"{name}: model of {chosen.cell.name}, {search.plan.seed_name} {chosen.seed}, saved in {directory}"
   )

@@ -1,4 +1,4 @@
-"""The problem of text classification and regression: a head on a text's vector, mostly h of [CLS]."""
+"""Text classification and regression as a `Problem`: a head on the vector of a text, usually of [CLS]."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ Loss = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 @dataclasses.dataclass(frozen=True)
 class HeadSettings:
-  """How a classification head starts and what it drops; a paper's own values are its `Protocol.head`."""
+  """Activation, initialisation and dropout of a classification head; the papers' values: `Protocol.head`."""
 
   activation: str = "tanh"
   init: str = "normal"
@@ -41,8 +41,8 @@ def make_problem(
 ) -> Problem:
   """Builds the problem of a task with outputs [batch, num_outputs] float32.
 
-  'labels' [batch] of its batches are int32 classes; with `num_outputs` 1 float32 targets of regression. So it
-  is without a `loss` of its own. What `pooling` gives are `num_vectors` side by side; `name` is the head's.
+  Batches have 'labels' [batch]: int32 classes, or float32 targets of a regression if `num_outputs` is 1. A
+  `loss` may read other labels. `pooling` gives `num_vectors` concatenated vectors; `name` names the head.
   """
   function = loss or (losses.regression_loss if num_outputs == 1 else losses.classification_loss)
 
@@ -71,7 +71,7 @@ def make_problem(
 
 
 def exported_task(name: str, labels: Sequence[str], settings: HeadSettings) -> dict[str, Any]:
-  """What export wants to know of a model that tells labels apart, or, without any, predicts a score."""
+  """Returns the JSON values for export of a classifier with these labels; no labels: a regression."""
   return {
     "name": name,
     "labels": list(labels) or None,

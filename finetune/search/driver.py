@@ -1,4 +1,4 @@
-"""What is done with every kind of fine-tuning, from the search to the tables."""
+"""Runs any kind of fine-tuning: all its searches, then the report."""
 
 import dataclasses
 import logging
@@ -22,34 +22,34 @@ logger = logging.getLogger(__name__)
 
 
 class Kind(Protocol):
-  """A kind of fine-tuning: one class in a room of its own, made of a session and whether TFDS may download.
+  """A kind of fine-tuning. Its class is called with a session and `download` (whether TFDS may download).
 
-  Making it reads all data, so that what is wrong with them is reported before anything compiles.
+  The constructor reads all data, so that errors in the data are reported before anything compiles.
   """
 
   session: Session
   plans: Sequence[Plan]
 
   def describe(self) -> list[str]:
-    """Lines about what there is and what would be done."""
+    """Returns lines that describe checkpoint, data and searches."""
     ...
 
   def finish(self, search: Search, records: Sequence[Record]) -> None:
-    """Saves the best run's model and its predictions when a plan's search is finished, unless they are there.
+    """Saves model and predictions of the best run after a plan's search, unless they are saved already.
 
-    `records` are all cells of the plan with all its seeds; `search` has the weights.
+    `records` has all cells of the plan with all seeds; `search` has the weights.
     """
     ...
 
   def report(self, records: Mapping[str, Sequence[Record]]) -> Report:
-    """What all searches found when they are finished, from {name of a plan: its records}."""
+    """Returns the report of all finished searches, from {name of a plan: its records}."""
     ...
 
 
 def run(kind: Kind) -> int:
-  """Carries out all searches of a kind and reports them; returns the exit code.
+  """Runs all searches of a kind and writes the report; returns the exit code.
 
-  What was finished before is not done again. A stop request ends it with everything saved.
+  Finished runs are not repeated. A stop request ends it after everything is saved.
 
   Raises:
     UserError: see data/errors.py.
@@ -62,7 +62,7 @@ def run(kind: Kind) -> int:
         records[plan.name] = search.run(plan.cells, plan.seeds)
         kind.finish(search, records[plan.name])
         _plot(records[plan.name]).write(session.workdir / plan.name)
-        jax.clear_caches()  # the next search's programs are others
+        jax.clear_caches()  # the next search compiles other programs
       report = kind.report(records)
       pictures = ", ".join(f"{plan.name}/curves.png" for plan in kind.plans)
       report = dataclasses.replace(report, notes=[*report.notes, f"Evaluations over steps: {pictures}."])
@@ -74,7 +74,7 @@ def run(kind: Kind) -> int:
 
 
 def _plot(records: Sequence[Record]) -> Plot:
-  """The metric of every run's evaluations over its steps, a colour for each cell."""
+  """Returns the plot of every run's metric over its steps, with a colour for each cell."""
   curves = []
   for record in records:
     for evaluations in record.seeds.values():

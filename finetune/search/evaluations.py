@@ -1,4 +1,4 @@
-"""Evaluations of runs that share a program, and each run's parameters at its best one."""
+"""Evaluates runs that share a program, and keeps each run's parameters at its best evaluation."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -18,29 +18,29 @@ class Schedule:
 
   num_steps: int  # updates of a run
   evaluate_at: tuple[int, ...]  # increasing numbers of updates; the last is `num_steps`
-  steps_per_epoch: int  # by which the epoch of an evaluation is computed
+  steps_per_epoch: int  # to compute the epoch of an evaluation
 
 
 @dataclasses.dataclass
 class Evaluations(Listener):
-  """Evaluates every run at given steps, unless somebody asks for a stop."""
+  """Evaluates every run at the steps of a schedule, until a stop is requested."""
 
   group: RunGroup
   evaluate: Callable[[OutputsOf], list[dict[str, float]]]  # as of `loop.train`
   schedule: Schedule
   metric: str  # by which the best evaluation is chosen
   logs: Logs
-  heed_stop: Callable[[], None]  # raises if somebody asked, before every batch
+  heed_stop: Callable[[], None]  # called before every batch; raises if a stop was requested
   best: Any  # parameters of each run at its best evaluation, on the devices
   of_runs: list[list[dict]]  # of each run in order, with the fields of `summary.Evaluation`
 
   def acts(self, step: int, total: int) -> bool:
-    """Whether the state after `step` updates is still to be evaluated; see `Listener.acts`."""
+    """Returns whether an evaluation is due after `step` updates; see `Listener.acts`."""
     last = self.of_runs[0][-1]["step"] if self.of_runs[0] else 0
     return step in self.schedule.evaluate_at and last < step
 
   def after(self, step: int, state: Any) -> None:
-    """Evaluates every run, and keeps the parameters of those that were never better; see `Listener.after`."""
+    """Evaluates every run, and keeps the parameters of runs at a new best; see `Listener.after`."""
 
     def outputs_of(batch: Batch) -> Any:
       self.heed_stop()
@@ -61,10 +61,10 @@ class Evaluations(Listener):
     self.best = self.group.better(self.best, state.params, np.asarray(better))
 
   def saving(self, step: int) -> dict[str, Any]:
-    """The evaluations so far; see `Listener.saving`."""
+    """Returns the evaluations so far; see `Listener.saving`."""
     return {"evaluations": self.of_runs}
 
 
 def _best(evaluations: Sequence[dict], metric: str) -> dict | None:
-  """The evaluation with the highest metric, the first of equal ones; None of none."""
+  """Returns the first evaluation with the highest metric; None if there are no evaluations."""
   return max(evaluations, key=lambda one: one["metrics"][metric], default=None)

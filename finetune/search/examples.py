@@ -1,9 +1,9 @@
-"""Examples of a task as token ids, the lengths they are padded to, and which of them a step trains on.
+"""Tokenised examples of a task, their padded lengths, and the examples of each training step.
 
 A compiled program has one shape, so examples are sorted into a few buckets of equal padded length. The
-sequence of bucket shapes of a run is a function of the task's lengths, the batch size and `shape_seed` alone;
-a run's own seed decides which examples of a bucket fill a batch. So runs of several seeds go through the same
-shapes together, and each gives what it gives alone.
+sequence of bucket shapes of a run depends on the task's lengths, the batch size and `shape_seed` alone; a
+run's own seed chooses which examples of a bucket fill a batch. So runs of several seeds share the same shapes
+in one program, and each run computes the same as it would alone.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from data.errors import DataError
 
 
 class Examples(NamedTuple):
-  """A set of examples; all lists and arrays have the examples first."""
+  """A set of examples; the first axis of all lists and arrays is the example."""
 
   ids: list[np.ndarray]  # n x [length] int32 with special ids, not padded
   fields: dict[str, np.ndarray]  # {name: [n, ...]}, one value per example
@@ -25,12 +25,12 @@ class Examples(NamedTuple):
 
   @property
   def sizes(self) -> np.ndarray:
-    """[n] int64 numbers of tokens."""
+    """Returns the number of tokens of each example, [n] int64."""
     return np.asarray([len(ids) for ids in self.ids], np.int64)
 
 
 def add_to_digest(digest: Any, ids: Iterable[np.ndarray], *values: np.ndarray) -> None:
-  """Adds token ids of examples, and arrays of what is wanted of them, to a digest of hashlib."""
+  """Adds the token ids of examples and arrays of their labels to a digest of hashlib."""
   for of_one in ids:
     digest.update(of_one.tobytes() + b"|")
   for array in values:
@@ -40,7 +40,7 @@ def add_to_digest(digest: Any, ids: Iterable[np.ndarray], *values: np.ndarray) -
 def pad(
   examples: Examples, rows: Sequence[int] | np.ndarray, *, length: int, batch_size: int, pad_id: int
 ) -> dict[str, np.ndarray]:
-  """A batch of the examples numbered `rows`; left-over rows of the batch are padding of weight 0.
+  """Returns a batch of the examples numbered `rows`; the remaining rows are padding of weight 0.
 
   Returns:
     {'ids' [batch, length] int32, 'weights' [batch] float32, **fields, **token_fields (0 at padding)}.
@@ -69,9 +69,9 @@ def pad(
 
 
 def bucket_lengths(sizes: np.ndarray, *, most: int, multiple: int) -> list[int]:
-  """At most `most` increasing padded lengths that waste the least, by dynamic programming over the multiples.
+  """Returns at most `most` increasing padded lengths with the least padding, by dynamic programming.
 
-  `sizes` are [n] int tokens of the examples; each fits the last length. Each length compiles a program.
+  `sizes` are [n] int tokens of the examples; all fit the last length. Each length compiles a program.
 
   Raises:
     DataError: no examples.
@@ -107,18 +107,18 @@ class Buckets:
   members: tuple[np.ndarray, ...]  # for each length [n] int64 numbers of its examples, increasing
 
   def num_batches(self, batch_size: int) -> list[int]:
-    """Batches of each bucket in an epoch; a bucket's last one may be smaller."""
+    """Returns the number of batches of each bucket in an epoch; a bucket's last batch may be smaller."""
     return [-(-len(rows) // batch_size) for rows in self.members]
 
   def describe(self, sizes: np.ndarray) -> str:
-    """'padded to 8, 16 tokens (12% padding)' of examples with these numbers of tokens."""
+    """Returns a text such as 'padded to 8, 16 tokens (12% padding)' for examples of these sizes in tokens."""
     padded = sum(length * len(rows) for length, rows in zip(self.lengths, self.members))
     waste = 1.0 - float(np.sum(sizes)) / padded
     return f"padded to {', '.join(map(str, self.lengths))} tokens ({waste:.0%} padding)"
 
 
 def make_buckets(examples: Examples, *, most: int, multiple: int, max_length: int) -> Buckets:
-  """Sorts examples into at most `most` buckets; no bucket is longer than `max_length`, which all must fit."""
+  """Sorts examples into at most `most` buckets of at most `max_length` tokens; all examples must fit."""
   sizes = examples.sizes
   lengths = bucket_lengths(sizes, most=most, multiple=multiple)
   places = np.searchsorted(lengths, sizes)
@@ -128,9 +128,9 @@ def make_buckets(examples: Examples, *, most: int, multiple: int, max_length: in
 
 @dataclasses.dataclass(frozen=True)
 class TrainingOrder:
-  """Which examples step t of a run trains on: a function of (shape_seed, seed, t), so a resumed run is exact.
+  """Chooses the examples of step t as a function of (shape_seed, seed, t), so that a resumed run is exact.
 
-  An epoch takes every example once. The last batch of a bucket may be smaller, as the last batch of an epoch
+  An epoch reads every example once. The last batch of a bucket may be smaller, as the last batch of an epoch
   is in the official code.
   """
 
@@ -146,11 +146,11 @@ class TrainingOrder:
 
   @property
   def steps_per_epoch(self) -> int:
-    """Batches of one epoch."""
+    """Returns the number of batches of one epoch."""
     return len(self._batches)
 
   def batch(self, seed: int, step: int) -> tuple[int, np.ndarray]:
-    """The padded length of a step from 0, the same for every seed, and [<= batch_size] example numbers."""
+    """Returns the padded length of a step (from 0; the same for every seed) and its example numbers."""
     epoch, place = divmod(step, self.steps_per_epoch)
     bucket, number = self._batches[_permutation(self.steps_per_epoch, self.shape_seed, epoch)[place]]
     rows = self.buckets.members[bucket]
@@ -167,7 +167,7 @@ def _permutation(size: int, *key: int) -> np.ndarray:
 def evaluation_batches(
   examples: Examples, buckets: Buckets, *, num_runs: int, batch_size: int, pad_id: int
 ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-  """([<= batch_size] example numbers, the same batch for every run) until every example was there once."""
+  """Yields (example numbers, the same batch for every run) until every example was in one batch."""
   for length, members in zip(buckets.lengths, buckets.members):
     for start in range(0, len(members), batch_size):
       rows = members[start : start + batch_size]
@@ -177,7 +177,7 @@ def evaluation_batches(
 
 @dataclasses.dataclass(frozen=True)
 class Feed:
-  """The host batches of runs that share a training set, by step."""
+  """Makes the host batches, by step, of runs that share a training set."""
 
   examples: Examples
   order: TrainingOrder
@@ -185,7 +185,7 @@ class Feed:
   pad_id: int
 
   def __call__(self, step: int) -> dict[str, np.ndarray]:
-    """The batch [runs, batch, ...] of a step from 0; runs of one seed see the same examples."""
+    """Returns the batch [runs, batch, ...] of a step from 0; runs with equal seeds get equal examples."""
     batches = {}
     for seed in dict.fromkeys(self.seeds):
       length, rows = self.order.batch(seed, step)
@@ -196,5 +196,5 @@ class Feed:
 
 
 def stack(batches: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-  """One batch per run to [runs, batch, ...]."""
+  """Stacks one batch per run into arrays [runs, batch, ...]."""
   return {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}

@@ -1,6 +1,6 @@
-"""What runs say while they train: a metrics file and TensorBoard events for each, lines for people.
+"""Logs of runs while they train: a metrics file and TensorBoard events for each run, and log lines.
 
-The losses are means over the steps since the last entry.
+A logged loss is the mean over the steps since the last entry.
 """
 
 import logging
@@ -34,13 +34,13 @@ class Logs(Listener):
     label: str,
     has_lines: bool,
   ) -> None:
-    """Opens the files; those of an earlier start lose what is beyond `done` updates.
+    """Opens the files, and removes entries of an earlier start after `done` updates.
 
     Args:
       directories: one for each run; none: nothing is written.
-      saved: meta of the saved state that the runs go on from; {}: they are new.
+      saved: meta of the saved state from which the runs continue; {}: new runs.
       total: updates of a run.
-      has_lines: whether a line is logged now and then.
+      has_lines: whether progress is also logged as lines.
 
     Raises:
       StorageError: a file cannot be written.
@@ -55,7 +55,7 @@ class Logs(Listener):
     self._sums = [np.asarray(losses, np.float32) for losses in saved.get("interval_losses", [])]
 
   def seen(self, step: int, figures: Mapping[str, Any], state: Any) -> None:
-    """Notes the figures; see `Listener.seen`."""
+    """Writes the figures if an entry is due; see `Listener.seen`."""
     logged = {name: np.asarray(figures[name][0]) for name in _LOGGED if name in figures}
     now = time.monotonic()
     if not self._is_compiling:
@@ -80,7 +80,7 @@ class Logs(Listener):
       )
 
   def evaluation(self, step: int, scores: Sequence[Mapping[str, float]], metric: str) -> None:
-    """Notes what an evaluation measured of every run."""
+    """Writes the scores of every run at an evaluation."""
     for writer, of_run in zip(self._writers, scores):
       writer.write(step, {f"dev/{name}": value for name, value in of_run.items()})
     if self._has_lines and step < self._total:
@@ -89,7 +89,7 @@ class Logs(Listener):
       logger.info(f"  {self._where(step)}: {metric} {mean:.1f}{runs}{self._left(step)}")
 
   def compiling(self, what: str, batch: Mapping[str, Any]) -> None:
-    """Says that a program for batches [runs, batch, length] is compiled now, which may take a while."""
+    """Logs that a program for batches [runs, batch, length] is being compiled, which may take minutes."""
     self._is_compiling = True
     if self._has_lines:
       runs, size, length = batch["ids"].shape
@@ -97,7 +97,7 @@ class Logs(Listener):
       logger.info(f"  {self._label}: compiling {what}{of_runs} on {size} x {length} tokens ...")
 
   def saving(self, step: int) -> dict[str, Any]:
-    """The losses of an interval that is not over; see `Listener.saving`."""
+    """Returns the losses since the last entry; see `Listener.saving`."""
     return {"interval_losses": [losses.tolist() for losses in self._sums]}
 
   def end(self) -> None:

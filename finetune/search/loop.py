@@ -1,7 +1,7 @@
-"""The loop of fine-tuning: R runs step by step, evaluated at given steps, each judged by its best evaluation.
+"""The training loop of fine-tuning: R runs side by side; a run's score is that of its best evaluation.
 
-What a long search has done is saved from time to time, so a killed one goes on from there, exactly: examples,
-dropout and shapes are functions of the step.
+The state is saved from time to time, and a killed run resumes from it exactly: examples, dropout and shapes
+are functions of the step.
 """
 
 import contextlib
@@ -32,12 +32,12 @@ logger = logging.getLogger(__name__)
 
 
 class Stopped(Exception):
-  """Somebody asked for a stop. What was done is saved, if the caller named a place for it."""
+  """A stop was requested. The state is saved, if the caller gave a `Saving`."""
 
 
 @dataclasses.dataclass
 class Outcome:
-  """What the runs of a group came to."""
+  """The results of a group of runs."""
 
   evaluations: list[list[dict]]  # of each run in order, with the fields of `summary.Evaluation`
   best_params: Any  # [runs or more, ...] at each run's best evaluation, on the devices
@@ -45,7 +45,7 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Saving:
-  """Where the state of an unfinished group is kept, and how often."""
+  """Where, and how often, the state of an unfinished group is saved."""
 
   directory: Path  # of this group alone; removed by the caller when its results are stored
   identity: dict  # JSON values that a saved state must have been written under
@@ -65,30 +65,30 @@ def train(
   label: str = "",
   show_progress: bool = False,
 ) -> Outcome:
-  """Trains all runs of a group to the end, from the beginning or from what was saved.
+  """Trains all runs of a group to the end, from the start or from a saved state.
 
   Args:
     feed: step from 0 to host arrays [runs, batch, ...], a pure function.
     evaluate: gets a function from a host batch [runs, batch, ...] to host outputs; returns metrics by run.
-    metric: by which a run's best evaluation is chosen: the highest, the first of equals.
-    stop: asked after every step and before every batch of an evaluation, which is then done again later.
-    saving: None: an interrupted program starts over.
+    metric: a run's best evaluation is the first with the highest value of it.
+    stop: checked after every step and before every batch of an evaluation, which is repeated on resume.
+    saving: None: nothing is saved, and an interrupted program starts over.
     logs: a directory for each run's metrics; none: they are not written.
     show_progress: whether a bar is shown; without one losses and evaluations are logged.
 
   Raises:
-    Stopped: as asked, also in the middle of an evaluation; after a save if there is a place for it.
-    ConfigError: the runs do not fit the memory.
-    DataError: the saved state is of other runs.
+    Stopped: a stop was requested, maybe during an evaluation; the state is saved if `saving` is given.
+    ConfigError: the runs do not fit into memory.
+    DataError: the saved state belongs to other runs.
     StorageError: the state cannot be saved.
   """
 
   def memory_line(reason: str) -> str:
     count = group.runs.count
-    fewer = f"fewer runs in a program, --config.train.runs_at_once={count // 2}, or " if count > 1 else ""
+    fewer = f"\n  --config.train.runs_at_once={count // 2}" if count > 1 else ""
     return (
       f"{label}: not enough memory for {count} run{'s' if count > 1 else ''} in a program ({reason}); use "
-      f"{fewer}smaller parts of a batch, --config.train.microbatches=2 or more"
+      f"{'fewer runs or ' if fewer else ''}more microbatches:{fewer}\n  --config.train.microbatches=2"
     )
 
   def heed_stop() -> None:
@@ -115,20 +115,20 @@ def train(
     for listener in loop.table:
       ending.callback(listener.end)
     try:
-      loop.act()  # a stop may have come between the last step of an earlier start and its evaluation
+      loop.act()  # an earlier start may have stopped between its last step and the evaluation of that step
       while loop.done < total:
         batch = feed(loop.done)
         if group.is_new("step", batch):
           written.compiling("a training step", batch)
         loop.state, metrics = group.train_step(loop.state, batch)
-        # One step runs while the next is prepared. With more of them queued a stop would wait for them all.
+        # One step runs while the next is prepared. With more steps queued, a stop would wait for all of them.
         loop.tell()
         loop.pending, loop.done = metrics, loop.done + 1
         heed_stop()
         loop.save_in_time(is_evaluation=loop.act())
       return Outcome(evaluations.of_runs, evaluations.best)
     except Stopped:
-      logger.info(f"  {label}: a stop was asked for at step {loop.done:,}" + (", saving" if saving else ""))
+      logger.info(f"  {label}: stop requested at step {loop.done:,}" + ("; saving" if saving else ""))
       loop.save()
       raise
 
@@ -136,11 +136,11 @@ def train(
 def _restore(
   group: RunGroup, checkpoints: Checkpoints, saving: Saving
 ) -> tuple[TrainState, Any, dict[str, Any]]:
-  """The saved state, the best parameters and the meta; DataError: they are of other runs."""
+  """Returns the saved state, the best parameters and the meta; DataError: they belong to other runs."""
   meta = read_meta(step_path(checkpoints.directory))
   if meta.get("identity") != saving.identity:
     raise DataError(
-      f"{checkpoints.directory} holds the state of other runs; remove it to start this one over"
+      f"{checkpoints.directory}: state of other runs; to start over:\n  rm -r {checkpoints.directory}"
     )
   abstract = group.abstract_state()
   restored, _ = checkpoints.restore(abstract._asdict() | {"best": abstract.params})
@@ -150,7 +150,7 @@ def _restore(
 
 @dataclasses.dataclass
 class _Loop:
-  """What changes while a group runs: its state, the updates done, and what listeners have seen of them."""
+  """The mutable state of the loop: training state, updates done, and figures not yet sent to listeners."""
 
   evaluations: Evaluations
   table: Sequence[Listener]  # with the evaluations
@@ -163,14 +163,14 @@ class _Loop:
   saved_at: float = dataclasses.field(default_factory=time.monotonic)
 
   def tell(self) -> None:
-    """Waits for the step that runs, and gives its figures to all listeners."""
+    """Waits for the running step, and sends its figures to all listeners."""
     if self.pending is not None:
       figures, self.pending = jax.device_get(self.pending), None
       for listener in self.table:
         listener.seen(self.done, figures, self.state)
 
   def act(self) -> bool:
-    """Evaluates and the like where it is time; returns whether it was."""
+    """Calls the listeners that are due, such as the evaluation; returns whether any was."""
     due = [listener for listener in self.table if listener.acts(self.done, self.total)]
     if due:
       self.tell()
@@ -179,7 +179,7 @@ class _Loop:
     return bool(due)
 
   def save(self) -> None:
-    """Saves if there is a place for it, and something left to do."""
+    """Saves the state, unless saving is off or the runs are finished."""
     is_finished = self.done == self.total and not self.evaluations.acts(self.done, self.total)
     if self.checkpoints is None or self.saving is None or is_finished:
       return
@@ -192,7 +192,7 @@ class _Loop:
     self.saved_at = time.monotonic()
 
   def save_in_time(self, *, is_evaluation: bool) -> None:
-    """Saves if it is time."""
+    """Saves the state if `Saving.seconds` have passed since the last save."""
     if self.saving is None or not (is_evaluation or self.saving.seconds):
       return
     if time.monotonic() - self.saved_at >= self.saving.seconds:

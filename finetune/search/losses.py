@@ -1,7 +1,7 @@
-"""Losses of fine-tuning: logits in, sums out; the caller divides once, by the rows of the whole batch.
+"""Losses of fine-tuning: sums over rows; the caller divides once, by the rows of the whole batch.
 
-Computed in float32 whatever comes in. Rows of weight 0 are padding: whatever is in them, they give exactly
-0 and no gradient.
+All are computed in float32, for inputs of any dtype. Rows of weight 0 are padding: they give exactly 0 and no
+gradient, whatever values they have.
 """
 
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ import jax.numpy as jnp
 
 
 def _cross_entropy(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> jax.Array:
-  """[] float32 sum in nats of [batch, classes] logits, -inf where a class is not allowed."""
+  """Returns the sum in nats, [] float32, from [batch, classes] logits, -inf where a class is not allowed."""
   is_counted = weights > 0
   logits = jnp.where(is_counted[:, None], logits.astype(jnp.float32), 0.0)
-  # JAX reads -1 as the last class and an index too large as the last one: neither may pass for a label.
+  # JAX reads index -1, and any index that is too large, as the last class: neither may count as a label.
   is_class = (targets >= 0) & (targets < logits.shape[-1])
   index = jnp.where(is_class, targets, 0)[:, None]
   log_probs = jnp.take_along_axis(jax.nn.log_softmax(logits, axis=-1), index, axis=-1)[:, 0]
@@ -30,10 +30,10 @@ def classification_loss(
   class_weights: Sequence[float] = (),
   smoothing: float = 0.0,
 ) -> jax.Array:
-  """Cross-entropy of the right class, [] float32, sum in nats, from [batch, classes] float logits.
+  """Returns the cross-entropy of the true class, [] float32, sum in nats, from [batch, classes] float logits.
 
-  Labels are [batch] int32 in [0, classes); any other gives NaN, which the step does not apply. A row counts
-  as much as `class_weights` give its class. Of the target a share of `smoothing` lies evenly on all classes.
+  Labels are [batch] int32 in [0, classes); any other gives NaN, and the step skips that update. A row is
+  weighted by `class_weights` of its class. `smoothing` is the share of the target spread over all classes.
 
   Source: COCO-LM fairseq/criterions/sentence_prediction.py; Szegedy et al. 2016, section 7 (smoothing).
   """
@@ -55,12 +55,12 @@ def multilabel_loss(
   class_weights: Sequence[float] = (),
   smoothing: float = 0.0,
 ) -> jax.Array:
-  """Binary cross-entropy, its mean over labels, [] float32, sum in nats over [batch, labels] float logits.
+  """Returns the binary cross-entropy, mean over labels, sum in nats over rows of [batch, labels] logits.
 
-  Targets are [batch, labels] 0 or 1. A label that is there counts as much as `class_weights` give it, one
-  that is not counts 1; of each target a share of `smoothing` goes to the half.
+  Targets are [batch, labels] 0 or 1. A label with target 1 is weighted by `class_weights`, one with target 0
+  by 1. `smoothing` moves each target by that share towards one half.
 
-  Source: PyTorch's BCEWithLogitsLoss, which transformers takes for multi_label_classification.
+  Source: PyTorch's BCEWithLogitsLoss, which transformers uses for multi_label_classification.
   """
   is_counted = weights[:, None] > 0
   logits = jnp.where(is_counted, logits.astype(jnp.float32), 0.0)
@@ -71,9 +71,9 @@ def multilabel_loss(
 
 
 def regression_loss(predictions: jax.Array, targets: jax.Array, weights: jax.Array) -> jax.Array:
-  """Squared error of [batch, 1] float predictions, [] float32 sum.
+  """Returns the squared error, [] float32 sum, of [batch, 1] float predictions.
 
-  Targets are [batch] float, on the scale the task chose (STS-B: 0-1 in fairseq, 0-5 in Hugging Face).
+  Targets are [batch] float, in the task's scale (STS-B: 0-1 in fairseq, 0-5 in Hugging Face).
 
   Source: COCO-LM fairseq/criterions/sentence_prediction.py, `regression_target`.
   """
@@ -84,11 +84,11 @@ def regression_loss(predictions: jax.Array, targets: jax.Array, weights: jax.Arr
 def answer_span_loss(
   start_logits: jax.Array, end_logits: jax.Array, starts: jax.Array, ends: jax.Array, weights: jax.Array
 ) -> jax.Array:
-  """Half the cross-entropy of the start plus half that of the end, [] float32, sum in nats over windows.
+  """Returns the mean of the start's and the end's cross-entropy, [] float32, sum in nats over windows.
 
   Logits are [windows, length] float, -inf where no answer may start or end. Starts and ends are [windows]
-  int32 positions; 0, that of [CLS], if the window holds no answer. A position that is not allowed gives
-  infinity, one outside the window NaN; the step applies neither.
+  int32 positions; 0, the position of [CLS], if the window has no answer. A position that is not allowed gives
+  infinity, one outside the window NaN; the step skips both updates.
 
   Source: COCO-LM fairseq/models/squad/squad_head.py.
   """

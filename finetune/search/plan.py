@@ -1,4 +1,4 @@
-"""What one search is about: a task's problem, cells, seeds, batches and evaluation."""
+"""The plan of one search: a task's problem, cells, seeds, batches and evaluation."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -18,13 +18,13 @@ Run = tuple[Cell, int]  # and its seed
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """One search: every cell is trained with every seed, and the best run is chosen."""
+  """The plan of one search: every cell is trained with every seed, and the best run is chosen."""
 
   name: str  # of its folder in the workdir
   problem: Problem
   init_encoder: Callable[[jax.Array], dict]  # key to the encoder's parameters that every run starts from
   optimizer: Mapping[str, Any]  # fields of `pretrain.optim.OptimizerSettings` but for learning rate and steps
-  metric: str  # by which runs and cells are judged
+  metric: str  # by which runs and cells are compared
   cells: Sequence[Cell]  # in the order of the search
   seeds: Sequence[int]  # of the runs of a cell
   buckets: Buckets  # padded lengths of a training set, and how many examples each has
@@ -37,31 +37,31 @@ class Plan:
   fingerprint: Mapping[str, Any]  # what decides a run's numbers besides cell and seed; see `results.Results`
   seed_field: str = ""  # of the fingerprint, what differs between seeds; see `results.Results`
   summary: str = "mean"  # or 'median': over the seeds of a cell, by which a cell is chosen
-  by_seed: bool = False  # whether each seed chooses a cell for itself instead, as the splits of prompts do
+  by_seed: bool = False  # whether a cell is chosen for each seed separately, as for the splits of prompts
 
   def __post_init__(self) -> None:
-    """Checks the cells against the number of training examples.
+    """Checks that every cell's warm-up is shorter than its runs.
 
     Raises:
-      ConfigError: a cell's warm-up is no shorter than its runs.
+      ConfigError: the warm-up of a cell is as long as its runs, or longer.
     """
     self.runs([(cell, 0) for cell in self.cells])
 
   def steps_per_epoch(self, batch_size: int) -> int:
-    """Batches of all examples; each has examples of one padded length."""
+    """Returns the number of batches of an epoch; each batch has examples of one padded length."""
     return sum(self.buckets.num_batches(batch_size))
 
   def num_steps(self, cell: Cell) -> int:
-    """Updates of a run of a cell."""
+    """Returns the number of updates of a run of a cell."""
     return cell.total_steps(self.steps_per_epoch(cell.batch_size))
 
   def schedule(self, cell: Cell) -> Schedule:
-    """When the runs of a cell are evaluated, and when they end."""
+    """Returns the steps at which the runs of a cell are evaluated, and at which they end."""
     per_epoch = self.steps_per_epoch(cell.batch_size)
     return Schedule(self.num_steps(cell), tuple(self.evaluation_steps(cell, per_epoch)), per_epoch)
 
   def runs(self, runs: Sequence[Run]) -> Runs:
-    """What makes runs of one program different, as arrays."""
+    """Returns seeds, learning rates and numbers of steps of the runs of one program, as arrays."""
     steps = [self.num_steps(cell) for cell, _ in runs]
     warmups = [protocols.warmup_steps(cell, count) for (cell, _), count in zip(runs, steps)]
     return Runs(
@@ -73,11 +73,11 @@ class Plan:
 
   @property
   def seed_name(self) -> str:
-    """What a seed is to the user: it names the draw of a split where each has data of its own."""
+    """Returns the user's word for a seed: 'split' if each seed has its own data, else 'seed'."""
     return "split" if self.by_seed else "seed"
 
   def describe(self) -> str:
-    """The line about the work of the search and the most that is compiled to train it."""
+    """Returns a line about the size of the search and the number of compiled shapes."""
     batch_sizes = {cell.batch_size for cell in self.cells}
     steps = sum(self.num_steps(cell) for cell in self.cells) * len(self.seeds)
     most = len(self.buckets.lengths) * len(batch_sizes)

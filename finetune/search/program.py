@@ -1,7 +1,7 @@
-"""R runs of one task as one compiled program: seeds and learning rates side by side, with pretraining's step.
+"""Trains R runs of one task, with different seeds and learning rates, in one compiled program.
 
-Everything has a leading axis of runs, over which the step is mapped. Runs share shapes and nothing else: each
-has its parameters, its optimizer state, its examples and its dropout, so it gives what it gives alone.
+All arrays have a leading axis of runs, over which pretraining's step is mapped. Runs share shapes only: each
+has its own parameters, optimizer state, examples and dropout, so it computes the same as it would alone.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ OutputsOf = Callable[[Batch], Any]  # host batch [runs, batch, ...] to host outp
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-  """What a task adds to an encoder."""
+  """The parts that a task adds to an encoder: heads, outputs and loss."""
 
   init_heads: Callable[[jax.Array], dict]  # key to {'classification': {...}, ...} float32
   # ({'encoder', 'heads'}, batch, [batch] row keys or None without dropout) to [batch, ...] float32
@@ -35,7 +35,7 @@ class Problem:
 
 
 class Runs(NamedTuple):
-  """What makes the runs of one program different, [runs] each."""
+  """The values in which the runs of one program differ, [runs] each."""
 
   seeds: np.ndarray  # int32: order of examples, heads, dropout
   learning_rates: np.ndarray  # float32, at most `LARGEST_RATE`
@@ -44,15 +44,15 @@ class Runs(NamedTuple):
 
   @property
   def count(self) -> int:
-    """Number of runs."""
+    """Returns the number of runs."""
     return len(self.seeds)
 
 
 class Program:
   """The compiled functions of a task.
 
-  Learning rates and numbers of steps are their arguments, not constants in them: one compilation serves every
-  cell of a search with the same shapes.
+  Learning rates and numbers of steps are arguments of the functions, not constants: all cells of a search
+  with the same shapes share one compilation.
   """
 
   def __init__(
@@ -65,15 +65,15 @@ class Program:
     microbatches: int = 1,
     devices: Sequence[jax.Device] | None = None,
   ) -> None:
-    """Compiles nothing yet.
+    """Stores the settings; functions are compiled when they are first called.
 
     Args:
       init_encoder: key to the encoder's parameters: loaded ones, the same for every key, or fresh ones.
       settings: of the optimizer; its learning rate and numbers of steps are replaced by those of the runs.
       mapping: 'vectorized' (vmap: all runs in one matrix product), 'one_by_one' (a loop inside the program:
-        memory of one run's activations), 'auto' (one by one on CPU, where there is nothing to gain).
-      microbatches: parts of a batch taken one after another.
-      devices: None: all of this process; the runs are shared among them.
+        memory of one run's activations), 'auto' (one by one on CPU, where vmap is no faster).
+      microbatches: parts of a batch that are computed one after another.
+      devices: the runs are divided among them; None: all devices of this process.
     """
     self.devices = tuple(jax.local_devices() if devices is None else devices)
     self.is_vectorized = mapping == "vectorized" or (mapping == "auto" and self.devices[0].platform != "cpu")
@@ -81,10 +81,10 @@ class Program:
     self._problem, self._init_encoder, self._settings = problem, init_encoder, settings
     self._microbatches = microbatches
     self._compiled: dict[int, _Functions] = {}
-    self.shapes: set[tuple] = set()  # what was compiled: (function, runs, batch, length)
+    self.shapes: set[tuple] = set()  # compiled: (function, runs, batch, length)
 
   def group(self, runs: Runs) -> "RunGroup":
-    """The runs that are trained together now."""
+    """Returns a group that trains these runs together."""
     assert np.max(runs.learning_rates) <= LARGEST_RATE
     num_devices = min(len(self.devices), runs.count)
     if num_devices not in self._compiled:
@@ -93,9 +93,9 @@ class Program:
     return RunGroup(self._compiled[num_devices], runs, self.shapes)
 
   def lower_step(self, batch: ArrayTree) -> jax.stages.Lowered:
-    """The step of all runs on the first device, from [runs, batch, ...] shapes alone: nothing is placed.
+    """Lowers the step of all runs on the first device from [runs, batch, ...] shapes; nothing is placed.
 
-    The device may be of a machine that is only compiled for.
+    The device may belong to a machine that is not attached, if the program is only compiled.
     """
     sharding = NamedSharding(Mesh(np.asarray(self.devices[:1]), ("runs",)), PartitionSpec("runs"))
     functions, count = self._functions(sharding), batch["ids"].shape[0]
@@ -129,7 +129,7 @@ class Program:
     )
 
   def _initial(self, hyper: Runs) -> step.TrainState:
-    # Folded with a constant no step uses: heads are independent of the dropout's draws.
+    # Folded with a constant that no step uses, so that heads are independent of dropout.
     keys = jax.random.split(jax.random.fold_in(jax.random.key(hyper.seeds), 0x1717))
     params = {"encoder": self._init_encoder(keys[0]), "heads": self._problem.init_heads(keys[1])}
     return step.init_state(params, self._optimizer(hyper, params)[0])
@@ -144,7 +144,7 @@ class Program:
     return optim.make_optimizer(settings, params=params, frozen=_none_is_frozen, schedule=schedule)
 
   def _step_of(self, hyper: Runs, params: ArrayTree) -> Callable:
-    """The step of the run with the parameters `hyper`: (state, batch) to (state, metrics)."""
+    """Returns the training step of the run with these hyperparameters: (state, batch) to (state, metrics)."""
     optimizer, schedule = self._optimizer(hyper, params)
 
     def batch_of(data: Batch, at: jax.Array) -> Batch:
@@ -158,7 +158,7 @@ class Program:
         schedule,
         _none_is_frozen,
         clip_norm=self._settings.clip_norm,
-        # The largest stands for all: mapped over runs, a look at traced rates would read all parameters.
+        # The largest rate is checked for all: mapped over runs, a check of traced rates reads all parameters.
         stays_finite=optim.stays_finite(dataclasses.replace(self._settings, learning_rate=LARGEST_RATE)),
       ),
       microbatches=self._microbatches,
@@ -171,7 +171,7 @@ class Program:
 
 
 class _Functions(NamedTuple):
-  """Compiled for a number of devices; everything has the runs first."""
+  """Functions compiled for a number of devices; the first axis of all arrays is the run."""
 
   sharding: NamedSharding
   init: Callable
@@ -186,22 +186,22 @@ class RunGroup:
   def __init__(self, functions: _Functions, runs: Runs, shapes: set[tuple]) -> None:
     self.runs, self._functions, self._shapes = runs, functions, shapes
     num_devices = functions.sharding.mesh.size
-    # Runs that fill the last device up repeat the first ones; nobody reads them.
+    # To fill the last device, the first runs are repeated; the copies' results are not read.
     self._filled = np.arange(-(-runs.count // num_devices) * num_devices) % runs.count
     self._hyper = self._place(runs)
 
   def _place(self, tree: ArrayTree) -> ArrayTree:
-    """[runs, ...] of the host to the devices."""
+    """Copies host arrays [runs, ...] to the devices."""
     return jax.device_put(
       jax.tree.map(lambda leaf: np.asarray(leaf)[self._filled], tree), self._functions.sharding
     )
 
   def init_state(self) -> step.TrainState:
-    """The states before the first step."""
+    """Returns the states before the first step."""
     return self._functions.init(self._hyper)
 
   def abstract_state(self) -> step.TrainState:
-    """Shapes and places of the states, to restore them."""
+    """Returns shapes, dtypes and shardings of the states, to restore them."""
     place = self._functions.sharding
     return jax.tree.map(
       lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
@@ -209,33 +209,33 @@ class RunGroup:
     )
 
   def train_step(self, state: step.TrainState, batch: Batch) -> tuple[step.TrainState, step.Metrics]:
-    """One update of every run's (donated) state with host arrays [runs, batch, ...].
+    """Returns every run's state after one update, and metrics {name: (sum, weight)}, [runs or more] each.
 
-    Also returns {name: (sum, weight)} with [runs or more] arrays.
+    `state` is donated; `batch` has host arrays [runs, batch, ...].
     """
     self._shapes.add(("step", len(self._filled), *batch["ids"].shape[1:]))
     return self._functions.step(state, self._place(batch), self._hyper)
 
   def is_new(self, function: str, batch: Batch) -> bool:
-    """Whether 'step' or 'outputs' has not been called yet with a batch of this shape: it will compile."""
+    """Returns whether a call of 'step' or 'outputs' with a batch of this shape would compile."""
     return (function, len(self._filled), *batch["ids"].shape[1:]) not in self._shapes
 
   def outputs(self, params: ArrayTree, batch: Batch) -> ArrayTree:
-    """The task's outputs without dropout: host arrays [runs, batch, ...]."""
+    """Returns the task's outputs without dropout: host arrays [runs, batch, ...]."""
     self._shapes.add(("outputs", len(self._filled), *batch["ids"].shape[1:]))
     found = jax.device_get(self._functions.outputs(params, self._place(batch)))
     return jax.tree.map(lambda leaf: leaf[: self.runs.count], found)
 
   def better(self, best: ArrayTree, params: ArrayTree, is_better: np.ndarray) -> ArrayTree:
-    """`best` (donated) with the parameters of the runs where `is_better` [runs] put in."""
+    """Returns `best` (donated), with the parameters of runs replaced where `is_better` [runs]."""
     return self._functions.better(best, params, self._place(is_better))
 
   def params_of(self, params: ArrayTree, run: int) -> ArrayTree:
-    """One run's parameters as host arrays."""
+    """Returns one run's parameters as host arrays."""
     return jax.tree.map(lambda leaf: np.asarray(leaf[run]), params)
 
   def load(self, params: ArrayTree) -> ArrayTree:
-    """The host parameters of one run on the devices, for every run of the group."""
+    """Copies the host parameters of one run to the devices, for every run of the group."""
     return self._place(
       jax.tree.map(lambda leaf: np.broadcast_to(leaf, (self.runs.count, *leaf.shape)), params)
     )

@@ -1,6 +1,6 @@
-"""The finished runs of a search, one file each: `<workdir>/<task>/<cell name>_seed<N>.json`.
+"""Stores the finished runs of a search, one file each: `<workdir>/<task>/<cell name>_seed<N>.json`.
 
-A file is written whole or not at all, so a search that was killed continues with the runs that have no file.
+Files are written atomically, so a search that was killed continues with the runs that have no file.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ FORMAT = 2
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-  """The content of a file."""
+  """The content of a file of results."""
 
   cell: Cell
   seed: int
@@ -38,17 +38,17 @@ class Results:
   def __init__(
     self, workdir: str | os.PathLike, task: str, fingerprint: Mapping[str, Any], *, seed_field: str = ""
   ) -> None:
-    """Opens a search; files of a format that had all seeds of a cell are split.
+    """Opens the results of a search; files of format 1, with all seeds of a cell, are split.
 
     Args:
       task: the name of the folder in the workdir.
       fingerprint: JSON-able, {field: value} of everything besides cell and seed that decides the numbers:
-        digests of checkpoint, vocabulary and data, settings. A file with another fingerprint is refused.
-      seed_field: name of a field of the fingerprint that holds {seed as text: value}, what decides the
-        numbers of that seed alone. A file holds the value of its seed, so that seeds can be added later.
+        digests of checkpoint, vocabulary and data, settings. A file with another fingerprint is an error.
+      seed_field: name of a field of the fingerprint that holds {seed as text: value}, each of which decides
+        the numbers of one seed. A file holds the value of its seed, so that seeds can be added later.
 
     Raises:
-      ConfigError: the task's name cannot be that of a folder.
+      ConfigError: the task's name cannot be the name of a folder.
       DataError: a file of the older format is damaged.
     """
     if not re.fullmatch(r"\w[\w.+-]*", task):
@@ -60,30 +60,30 @@ class Results:
         self._split(path)
 
   def fingerprint_of(self, seed: int) -> dict[str, Any]:
-    """The fingerprint of runs with this seed, without the values of other seeds."""
+    """Returns the fingerprint of runs with this seed, without the values of other seeds."""
     return _of_seed(self.fingerprint, self._seed_field, seed)
 
   def path(self, cell: Cell, seed: int) -> pathlib.Path:
-    """The file of a run."""
+    """Returns the path of a run's file."""
     return self.folder / f"{cell.name}_seed{seed}.json"
 
   def read(self, cell: Cell) -> Record | None:
-    """All stored runs of a cell, by seed; None without any.
+    """Returns all stored runs of a cell, by seed; None if there are none.
 
     Raises:
-      DataError: a file is damaged, of another format, or was made with another fingerprint.
+      DataError: a file is damaged, has another format, or was made with another fingerprint.
     """
     by_seed = {}
     for path in self.folder.glob(f"{cell.name}_seed*.json"):
       run = _run(path, _read(path, FORMAT))
-      # A seed that the search does not have any more cannot be compared.
+      # A seed that the search no longer has cannot be compared.
       is_known = not self._seed_field or str(run.seed) in self.fingerprint[self._seed_field]
       ours = self.fingerprint_of(run.seed) if is_known else run.fingerprint
       differing = changes(fields.flatten(run.fingerprint), fields.flatten(ours), show=_short)
       if differing:
         raise DataError(
-          f"{path} was made with other settings ({', '.join(differing.values())}); use another --workdir, "
-          "or go back to the saved settings"
+          f"{path} was made with other settings ({', '.join(differing.values())}); go back to those, or use\n"
+          "  --workdir=NEW"
         )
       by_seed[run.seed] = run
     if not by_seed:
@@ -92,21 +92,21 @@ class Results:
     return Record(self.task, cell, next(iter(by_seed.values())).metric, seeds)
 
   def missing(self, cell: Cell, seeds: Sequence[int]) -> list[int]:
-    """Those of the seeds whose runs of a cell are not stored yet, in their order; errors as of `read`."""
+    """Returns the seeds for which no run of the cell is stored, in their order; errors as in `read`."""
     record = self.read(cell)
     return [seed for seed in seeds if record is None or seed not in record.seeds]
 
   def finished(self, cell: Cell, seeds: Sequence[int]) -> Record | None:
-    """The record of a cell with exactly these seeds; None unless all are finished; errors as of `read`."""
+    """Returns the record of a cell with exactly these seeds; None if one is missing; errors as in `read`."""
     record = self.read(cell)
     if record is None or any(seed not in record.seeds for seed in seeds):
       return None
     return record._replace(seeds={seed: record.seeds[seed] for seed in seeds})
 
   def save(self, record: Record) -> None:
-    """Writes the runs of a record; a StorageError if a file cannot be written."""
+    """Writes the runs of a record; StorageError: a file cannot be written."""
     for seed, evaluations in record.seeds.items():
-      # What comes from numpy has types that JSON does not know.
+      # Plain Python numbers: JSON cannot write those of numpy.
       plain = [
         Evaluation(int(step), float(epoch), {name: float(x) for name, x in metrics.items()}, int(skipped))
         for step, epoch, metrics, skipped in evaluations
@@ -114,7 +114,7 @@ class Results:
       self._write(_Run(record.cell, int(seed), record.metric, plain, self.fingerprint_of(seed)))
 
   def forget(self, cell: Cell, seed: int) -> None:
-    """Removes a run, which is missing from now on."""
+    """Removes the file of a run."""
     self.path(cell, seed).unlink(missing_ok=True)
 
   def _write(self, run: _Run) -> None:
@@ -134,7 +134,7 @@ class Results:
       files.write_json(path, value | {"digest": files.digest_json(value)})
 
   def _split(self, path: pathlib.Path) -> None:
-    """Writes the runs of a file of format 1, in which a cell has all its seeds, and removes the file."""
+    """Splits a file of format 1, which has all seeds of a cell, into one file for each run."""
     value = _read(path, 1)
     for seed, run in value["seeds"].items():
       fingerprint = _of_seed(value["fingerprint"], self._seed_field, seed)
@@ -149,17 +149,17 @@ def _of_seed(fingerprint: Mapping[str, Any], field: str, seed: int | str) -> dic
 
 
 def _read(path: pathlib.Path, version: int) -> dict[str, Any]:
-  """The content of a file, whose digest is right."""
+  """Returns the content of a file after its digest was checked."""
   try:
     value = json.loads(path.read_bytes())
     written, digest = value["format"], value.pop("digest")
     if written == version and files.digest_json(value) != digest:
-      raise ValueError("its content does not have the digest that was written with it")
+      raise ValueError("the content does not match its digest")
   except (ValueError, KeyError, TypeError, AttributeError) as error:
     raise _damaged(path, error) from error
   if written != version:
     raise DataError(
-      f"{path}: format {written!r}, this program reads format {version}; remove it to train its runs again"
+      f"{path}: format {written!r}, expected format {version}; to train its runs again:\n  rm {path}"
     )
   return value
 
@@ -174,7 +174,7 @@ def _run(path: pathlib.Path, value: Mapping[str, Any]) -> _Run:
 
 def _damaged(path: pathlib.Path, error: Exception) -> DataError:
   return DataError(
-    f"{path}: damaged result ({errors.named_reason(error)}); remove it and its runs will be trained again"
+    f"{path}: damaged result ({errors.named_reason(error)}); to train its runs again:\n  rm {path}"
   )
 
 

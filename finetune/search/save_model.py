@@ -1,4 +1,4 @@
-"""Weights of fine-tuned runs as checkpoints: those a search keeps while it goes on, and models for export."""
+"""Saves weights of fine-tuned runs: those that a search may still need, and models for export."""
 
 import shutil
 from collections.abc import Collection, Iterable, Mapping
@@ -18,9 +18,9 @@ _OF_PRETRAINING = ("source", "records", "started_from", "devices")
 
 
 class KeptWeights:
-  """The weights of a search's runs that may still be chosen, a folder for each run.
+  """Stores the weights of runs that may still be chosen, in one folder for each run.
 
-  They are written before the results of a run are: what is killed in between is done again.
+  Weights are written before a run's results: a run that was killed in between is trained again.
   """
 
   def __init__(self, directory: Path) -> None:
@@ -30,19 +30,19 @@ class KeptWeights:
     return self.directory / f"{cell.name}_seed{seed}"
 
   def save(self, cell: Cell, seed: int, params: Any, *, step: int, fingerprint: Mapping[str, Any]) -> None:
-    """Writes the weights of a run, {'encoder', 'heads'} host arrays, in full or not at all.
+    """Writes the weights of a run, {'encoder', 'heads'} host arrays, atomically.
 
-    `step` is the number of updates; `load` wants the same `fingerprint`.
+    `step` is the number of updates; `load` must be called with the same `fingerprint`.
 
     Raises:
-      StorageError: they cannot be written.
+      StorageError: the weights cannot be written.
     """
     place = self._place(cell, seed)
     with errors.writing(place), files.whole_directory(place, replace=True) as aside:
       save_params(aside, params, {"fingerprint": dict(fingerprint)}, step=step, flag="--workdir")
 
   def load(self, cell: Cell, seed: int, fingerprint: Mapping[str, Any]) -> tuple[Any, int] | None:
-    """The weights of a run and its updates; None if they are missing or of another fingerprint."""
+    """Returns a run's weights and number of updates; None if missing or of another fingerprint."""
     try:
       params, meta = checkpoint.load_params(self._place(cell, seed))
     except DataError:
@@ -50,7 +50,7 @@ class KeptWeights:
     return (params, meta["step"]) if meta.get("fingerprint") == fingerprint else None
 
   def forget_all_but(self, runs: Collection[tuple[Cell, int]], cells: Iterable[Cell]) -> None:
-    """Removes the weights of all other runs of the cells."""
+    """Removes the weights of all runs of the cells except `runs`."""
     wanted = {self._place(*run) for run in runs}
     for path in (path for cell in cells for path in self.directory.glob(f"{cell.name}_seed*")):
       if path not in wanted:
@@ -67,14 +67,14 @@ def save(
   recipe: str,
   texts: Mapping[str, str],
 ) -> None:
-  """Writes `<directory>/checkpoints/<step>` and `vocabulary`, whole or not at all; what is there is replaced.
+  """Writes `<directory>/checkpoints/<step>` and `vocabulary` atomically; replaces an existing directory.
 
-  Params are {'encoder', 'heads'} host arrays. `task` are JSON values: 'name', 'labels' and 'problem_type' of
-  the export, and how the model was chosen. `recipe` is the name on the model card, `texts` are
+  `params` are {'encoder', 'heads'} host arrays. `task` has JSON values: 'name', 'labels' and 'problem_type'
+  of the export, and how the model was chosen. `recipe` is the name on the model card, `texts` are
   {name: content} of files beside the two folders.
 
   Raises:
-    StorageError: it cannot be written.
+    StorageError: the directory cannot be written.
   """
   config = dict(start.meta["config"]) | {"recipe": recipe}
   meta = {
@@ -83,7 +83,7 @@ def save(
     "task": dict(task),
     "pretraining_step": start.meta.get("step", 0),
   }
-  # The model card reads these: they describe the pretraining, or where the checkpoint was imported from.
+  # The model card reads these: they describe the pretraining, or the source of an imported checkpoint.
   meta |= {name: start.meta[name] for name in _OF_PRETRAINING if name in start.meta}
   with errors.writing(directory), files.whole_directory(directory, replace=True) as aside:
     shutil.copytree(start.encoder.vocabulary_directory, aside / "vocabulary")
@@ -93,7 +93,7 @@ def save(
 
 
 def scale_outputs(params: Any, scale: float, shift: float = 0.0) -> Any:
-  """{'encoder', 'heads'} whose classification head, linear at its end, gives `scale` x outputs + `shift`."""
+  """Returns `params` with a classification head that gives `scale` x outputs + `shift`."""
   if (scale, shift) == (1.0, 0.0):
     return params
   head = params["heads"]["classification"]
@@ -103,7 +103,7 @@ def scale_outputs(params: Any, scale: float, shift: float = 0.0) -> Any:
 
 
 def saved_task(directory: Path) -> dict[str, Any]:
-  """The `task` that the model of a directory was saved with; {} without a model that can be read."""
+  """Returns the `task` with which a directory's model was saved; {} if no model can be read."""
   try:
     return checkpoint.read_meta(checkpoint.step_path(directory)).get("task", {})
   except DataError:

@@ -1,6 +1,6 @@
-"""A search: every cell of a plan with all its seeds, several runs to a program, finished ones never again.
+"""A search: trains every cell of a plan with all its seeds, several runs in a program; skips finished runs.
 
-When runs are finished, first the weights of those that may still be chosen are written, then the results: a
+After runs finish, the weights of those that may still be chosen are written first, then the results. So a
 kill loses nothing, and the chosen run need not be trained again for its weights.
 """
 
@@ -26,15 +26,15 @@ from pretrain.optim import OptimizerSettings
 
 logger = logging.getLogger(__name__)
 
-# Folders in the task's: saved states; see `KeptWeights`; see `Logs`.
+# Folders in the task's folder: saved states of `loop`, weights of `KeptWeights`, files of `Logs`.
 UNFINISHED, WEIGHTS, LOGS = "unfinished", "weights", "logs"
-# In a bucket logs go up with what else changes, results, tables and pictures after all others.
+# In a bucket, logs are uploaded with other changing files; results, tables and pictures after all others.
 IN_BUCKET = Order(re.compile(rf"[^/]+/{LOGS}/"), re.compile(r"([^/]+/)?[^/]+\.\w+"))
 
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-  """One run at its best evaluation."""
+  """A trained run at its best evaluation."""
 
   params: Any  # {'encoder', 'heads'} host arrays
   step: int  # updates
@@ -42,10 +42,10 @@ class Trained:
 
 
 class Search:
-  """The runs of one plan."""
+  """Trains the runs of one plan."""
 
   def __init__(self, plan: Plan, session: Session) -> None:
-    """Compiles and trains nothing yet."""
+    """Opens the stored results; nothing is compiled or trained yet."""
     train = session.config.train
     self.plan, self.session = plan, session
     self.program = Program(
@@ -66,10 +66,10 @@ class Search:
     self.weights = KeptWeights(self._folder / WEIGHTS)
 
   def run(self, cells: Sequence[Cell], seeds: Sequence[int]) -> list[Record]:
-    """Trains what is missing of cells x seeds and returns the records in the order of the cells.
+    """Trains the missing runs of cells x seeds and returns the records in the order of the cells.
 
     Raises:
-      loop.Stopped: as asked; finished runs are stored, unfinished ones saved.
+      loop.Stopped: a stop was requested; finished runs are stored, unfinished ones saved.
       UserError: see data/errors.py.
     """
     plan, results = self.plan, self.results
@@ -91,22 +91,22 @@ class Search:
         left[cell] -= set(part)
         done = len(cells) - sum(map(bool, left.values()))
         self._say_cell(record, f"{done}/{len(cells)}", seconds * len(part) / group.runs.count)
-      del group, outcome  # the best weights, on the devices, which the next program fills
-    if left:  # with nothing missing they belong to a search that goes on: keep them
+      del group, outcome  # frees the best weights on the devices: the next program needs the memory
+    if left:  # if nothing was missing, saved states may belong to a larger search that is unfinished
       shutil.rmtree(self._folder / UNFINISHED, ignore_errors=True)
     found = [results.finished(cell, seeds) for cell in cells]
     return [record for record in found if record is not None]
 
   def trained(self, cell: Cell, seed: int) -> Trained:
-    """A finished run with its weights; one without, which an earlier version stored, is trained again."""
+    """Returns a finished run with its weights; a run whose weights are missing is trained again."""
     fingerprint = self.results.fingerprint_of(seed)
     kept = self.weights.load(cell, seed, fingerprint)
     if kept is None:
-      logger.info(f"{self.plan.name}: no weights are stored of {cell.name}, seed {seed}; training it again")
+      logger.info(f"{self.plan.name}: weights of {cell.name}, seed {seed}, are missing; training it again")
       self.results.forget(cell, seed)
       self.run([cell], [seed])
       kept = self.weights.load(cell, seed, fingerprint)
-      assert kept is not None  # of a search of one run
+      assert kept is not None  # a search of one run keeps its weights
     group = self.program.group(self.plan.runs([(cell, seed)]))
     of_run, step = kept
     params = group.load(of_run)
@@ -123,7 +123,7 @@ class Search:
     return Trained(of_run, step, outputs_of)
 
   def _train(self, runs: Sequence[Run]) -> tuple[RunGroup, loop.Outcome]:
-    """Trains runs that share batch size and length to the end."""
+    """Trains runs of equal batch size and length to the end."""
     plan, session, cell = self.plan, self.session, runs[0][0]
     group, seeds = self.program.group(plan.runs(runs)), [seed for _, seed in runs]
     fingerprint = self.results.fingerprint
@@ -132,7 +132,7 @@ class Search:
       fingerprint = fingerprint | {plan.seed_field: of_seeds}
     names = [f"{cell.name} {seed}" for cell, seed in runs]
     identity = {"runs": names, "fingerprint": fingerprint, "keep_best": True}
-    # Other runs, or other settings, are another folder: what is saved there is never taken for these.
+    # Other runs or settings have another folder, so that these never resume from their state.
     state = self._folder / UNFINISHED / files.digest_json(identity)[:16]
     more = len({cell for cell, _ in runs}) - 1
     outcome = loop.train(
@@ -159,7 +159,7 @@ class Search:
     cells: Sequence[Cell],
     seeds: Sequence[int],
   ) -> None:
-    """Writes the weights that may still be wanted, then the results; removes the weights that are beaten.
+    """Writes weights of runs that may still be chosen, then the results; removes all other weights.
 
     `runs` is {seed: number of its run in the group}.
     """
@@ -180,12 +180,12 @@ class Search:
     self.weights.forget_all_but(wanted, cells)
 
   def _say_cell(self, record: Record, place: str, seconds: float) -> None:
-    """Tells the scores of runs that have just ended, and of updates that were not applied."""
+    """Logs the scores of runs that have just ended, and their skipped updates."""
     plan, cell = self.plan, record.cell.name
     for seed, evaluations in record.seeds.items():
       if skipped := evaluations[-1].skipped_updates:
         logger.warning(
-          f"{plan.name}: {cell}, {plan.seed_name} {seed}: {skipped:,} updates left out that were not finite"
+          f"{plan.name}: {cell}, {plan.seed_name} {seed}: {skipped:,} updates skipped, they were not finite"
         )
     shown = summary.summarise(record)
     seeds = " ".join(f"{100 * value:.1f}" for value in shown.per_seed.values())

@@ -1,4 +1,4 @@
-"""What all tasks of a fine-tuning command share: checkpoint, protocol, seeds, how a search is set up."""
+"""A session: checkpoint, protocol, seeds and plans that all tasks of a fine-tuning command share."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +20,8 @@ from finetune.search.program import OutputsOf, Problem, Program
 from pretrain.models.config import EncoderConfig, activation_bytes
 from pretrain.pod.stop import StopRequest
 
-_HOW = ("attention", "remat", "scan_unroll")  # fields that change how an encoder is computed, not what
-NUMBERS = 1  # version of what a run computes: another one makes stored results those of another program
+_HOW = ("attention", "remat", "scan_unroll")  # fields that change speed and memory, not the results
+NUMBERS = 1  # raise it when a change alters the numbers of runs: older stored results are then refused
 
 
 class Session:
@@ -37,7 +37,7 @@ class Session:
   ) -> None:
     """Reads the checkpoint of a validated config; nothing is compiled and no device is used.
 
-    Results, models and tables go to `workdir`.
+    Results, models and tables are written to `workdir`.
 
     Raises:
       UserError: see data/errors.py.
@@ -61,56 +61,57 @@ class Session:
 
   @property
   def pad_id(self) -> int:
-    """The id of padding in the checkpoint's vocabulary."""
+    """Returns the id of padding in the checkpoint's vocabulary."""
     return self.start.encoder.vocabulary.special_ids.pad
 
   @property
   def seeds(self) -> list[int]:
-    """The seeds of the runs of a cell."""
+    """Returns the seeds of the runs of a cell."""
     of_cells = 1 if self.config.search.cells == "one" else self.protocol.num_seeds
     return list(range(self.config.seed, self.config.seed + (self.config.search.num_seeds or of_cells)))
 
   @property
   def test_seeds(self) -> list[int]:
-    """The seeds of the chosen cell, whose best run predicts the test set; those of a cell are among them."""
+    """Returns the seeds of the chosen cell, whose best run predicts the test set; includes `seeds`."""
     count = self.config.search.num_test_seeds or self.protocol.num_test_seeds
     return list(range(self.config.seed, self.config.seed + max(count, len(self.seeds))))
 
   @property
   def title(self) -> str:
-    """What reports are headed with."""
+    """Returns the checkpoint's name for the titles of reports."""
     return self.config.checkpoint + (" (its encoder from scratch)" if self.config.from_scratch else "")
 
   def describe(self, *, used_head: str = "", fresh_head: str = "") -> str:
-    """The line that says what a search begins with; see `warm_start.describe`."""
+    """Returns a line about loaded and fresh parameters; see `warm_start.describe`."""
     return f"{self.title}: {warm_start.describe(self.start, used_head=used_head, fresh_head=fresh_head)}"
 
   @property
   def references(self) -> list[Reference]:
-    """The papers' rows to print beside ours: of the recipe that the config names, or of the checkpoint's."""
+    """Returns the papers' rows for the recipe in `output.compare_with`, or for the checkpoint's recipe."""
     own = self.start.meta["config"].get("recipe", "")
     return reference_rows.reference_rows(self.config.output.compare_with or own, self.protocol.name)
 
   def max_length(self, task: str) -> int:
-    """Tokens of an example of a task.
+    """Returns the most tokens of an example of a task.
 
     Raises:
-      ConfigError: the checkpoint has fewer positions than were asked for.
+      ConfigError: `data.max_length` exceeds the checkpoint's positions.
     """
     positions = self.start.encoder.config.max_length
     asked = self.config.data.max_length
     if asked > positions:
       raise ConfigError(
-        f"data.max_length={asked}: the checkpoint has {positions} positions; use at most those"
+        f"data.max_length={asked}: the checkpoint has {positions} positions; use\n"
+        f"  --config.data.max_length={positions}"
       )
     return min(asked or spaces.space(self.protocol.name, task, self.size).length, positions)
 
   def cells(self, task: str) -> list[Cell]:
-    """The cells of a task's search, with the values that the config replaces.
+    """Returns the cells of a task's search, with the values that the config replaces.
 
     Raises:
-      ConfigError: values that make no sense, batches that cannot be taken in `train.microbatches` parts, or a
-        best known cell that nobody gives.
+      ConfigError: a value is out of range, a batch size is not divisible by `train.microbatches`, or no best
+        cell is published.
     """
     search, name, microbatches = self.config.search, self.protocol.name, self.config.train.microbatches
     # In the order of the fields of a cell.
@@ -121,8 +122,8 @@ class Session:
       known = spaces.one(width) if is_one else spaces.best_known(name, task, self.size)
       if known is None:
         raise ConfigError(
-          f"search.cells='best_known': nobody gives one for {task}, protocol {name!r}, {self.size} encoders; "
-          "use search.cells='one', or 'all' with search.learning_rates and the like for less than the space"
+          f"search.cells='best_known': no best cell is published for {task}, protocol {name!r}, {self.size} "
+          "encoders; use one of\n  --config.search.cells=one\n  --config.search.cells=all"
         )
       fixed: dict = {dimension: (value,) for dimension, value in zip(dimensions, known) if value is not None}
       values = fixed | values
@@ -150,9 +151,9 @@ class Session:
     seeds: Sequence[int] = (),
     also: Mapping[str, Any] | None = None,
   ) -> Plan:
-    """A search as the protocol wants it, on one training set for all seeds (none given: the session's).
+    """Returns the plan of a search by the protocol, on one training set for all seeds (default: `seeds`).
 
-    `buckets` sorts the examples of `train`; `digest` is of training and development sets; `also` are more
+    `buckets` sorts the examples of `train`; `digest` covers training and development sets; `also` has more
     entries of the fingerprint. `Plan` documents the other arguments and its error.
     """
     shape_seed, protocol = self.config.seed, self.protocol
@@ -185,13 +186,13 @@ class Session:
 
   @property
   def head(self) -> HeadSettings:
-    """The settings of a classification head."""
+    """Returns the protocol's settings of a classification head."""
     return HeadSettings(**self.protocol.head)
 
   def runs_at_once(self, program: Program, *, batch_size: int, length: int, num_seeds: int) -> int:
-    """The most runs in one program: as many as the config says, or as memory holds.
+    """Returns the most runs in one program: `train.runs_at_once`, or as many as fit into memory.
 
-    A run's batch has `batch_size` rows of `length` tokens, and a cell `num_seeds` runs.
+    A run's batch has `batch_size` rows of `length` tokens; a cell has `num_seeds` runs.
     """
     train = self.config.train
     if train.runs_at_once:
@@ -204,12 +205,12 @@ class Session:
       is_vectorized=program.is_vectorized,
       devices=program.devices,
     )
-    # Run one by one, more cells in a program save no time, and all are reported when the last has ended.
+    # One by one, more cells in a program save no time, and delay results until the last of them has ended.
     return fitting if program.is_vectorized else min(fitting, max(num_seeds, len(program.devices)))
 
   @property
   def identity(self) -> dict[str, Any]:
-    """What decides the numbers of every run of every task, for fingerprints."""
+    """Returns the part of a fingerprint that all tasks share: checkpoint, vocabulary, encoder."""
     encoder = dataclasses.asdict(self.encoder) | {"dtype": str(self.encoder.compute_dtype)}
     return {
       "numbers": NUMBERS,

@@ -1,4 +1,4 @@
-"""Which runs of a search share a program, and how many fit the memory."""
+"""Divides the runs of a search among programs, by the memory that they need."""
 
 import itertools
 import os
@@ -14,21 +14,21 @@ Part = list[tuple[Cell, list[int]]]  # cells of one program, each with seeds
 def programs(
   missing: Mapping[Cell, Sequence[int]], seeds: Sequence[int], runs_at_once: int, *, by_seed: bool = False
 ) -> list[Part]:
-  """Shares the missing runs out among programs.
+  """Divides the missing runs among programs.
 
-  Cells can share a program if their batches are the same, by batch size and length of the runs; the seeds of
-  a cell stay together if they fit. Programs of one number of runs are compiled once, so equal shares are
-  preferred to full ones where little is lost.
+  Cells can share a program if they have equal batch sizes and run lengths; the seeds of a cell stay together
+  if they fit. Programs with equal numbers of runs are compiled once, so equal shares are preferred to full
+  ones where that costs little time.
 
-  The shares are those of all cells, and what is finished is left out of them afterwards: so the program that
-  was interrupted has the same runs at the next start, and goes on from its saved state.
+  All cells are divided, and finished runs are left out afterwards. So an interrupted program has the same
+  runs at the next start, and resumes from its saved state.
 
   Args:
     missing: every cell of the search, also finished ones, with its missing seeds.
-    by_seed: whether seeds choose their cells for themselves, so that the seeds of a cell need not be finished
-      together.
+    by_seed: whether a cell is chosen for each seed separately, so that the seeds of a cell need not be
+      finished together.
   """
-  # Seeds that no cell lacks are of an earlier search with fewer of them.
+  # Seeds that no cell lacks were finished by an earlier search with fewer seeds.
   wanted = [seed for seed in seeds if any(seed in left for left in missing.values())]
   share_out = _shares_of_runs if by_seed else _shares
   alike: dict[tuple, list[Cell]] = {}
@@ -66,10 +66,10 @@ def _shares_of_runs(cells: Sequence[Cell], seeds: Sequence[int], runs_at_once: i
 def runs_that_fit(
   *, num_parameters: int, activation_bytes: float, is_vectorized: bool, devices: Sequence[jax.Device]
 ) -> int:
-  """How many runs the devices' memory holds together, at least one for each device.
+  """Returns how many runs fit into the devices' memory together, at least one for each device.
 
-  A run has weights, gradients, two moments, an update and the best weights, 4 bytes a number each, and the
-  activations of its batch, which are there for all runs at once only if they are vectorized.
+  A run needs weights, gradients, two moments, an update and the best weights, each of 4 bytes a number, and
+  the activations of its batch. Activations of all runs exist at once only if runs are vectorized.
   """
   state = 6 * 4 * num_parameters
   memory = _memory(devices)
@@ -79,7 +79,7 @@ def runs_that_fit(
 
 
 def _memory(devices: Sequence[jax.Device]) -> float:
-  """Bytes that one device may use: 85 % of an accelerator's; half of a host's, shared by its devices."""
+  """Returns bytes for one device: 85 % of an accelerator's memory; of a host, half divided by its devices."""
   stats = devices[0].memory_stats() or {}
   if "bytes_limit" in stats:
     return 0.85 * stats["bytes_limit"]

@@ -1,4 +1,4 @@
-"""Runs of a cell, and what a search reports of them: each run's best evaluation, summed up over seeds."""
+"""Summarises the runs of a cell: each run's best evaluation, then mean, median and spread over seeds."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,11 +15,11 @@ class Evaluation(NamedTuple):
   step: int
   epoch: float
   metrics: dict[str, float]  # fractions
-  skipped_updates: int = 0  # so far, left out because something in them was not finite
+  skipped_updates: int = 0  # so far: updates that were not applied, because a value was not finite
 
 
 class Record(NamedTuple):
-  """A cell and the runs of it that are finished."""
+  """A cell and its finished runs."""
 
   task: str  # as the caller names it, a file name
   cell: Cell
@@ -36,50 +36,50 @@ class Summary(NamedTuple):
   minimum: float
   maximum: float
   per_seed: dict[int | str, float]  # {seed: value}; where cells were pooled {'seed cell name': value}
-  skipped_updates: dict[int | str, int]  # {as per_seed: updates left out}, of the runs that left some out
+  skipped_updates: dict[int | str, int]  # {key of per_seed: skipped updates}, of runs that skipped any
 
   def values(self) -> dict[str, Any]:
-    """The numbers by name, and how many `seeds` they are of, for the row of a report."""
+    """Returns the numbers by name, and the number of `seeds`, for the row of a report."""
     return {**self._asdict(), "seeds": len(self.per_seed)}
 
 
 def seeds_column(header: str) -> tables.Column:
-  """The column of a report that shows each seed's score, from rows with `Summary.values`."""
+  """Returns the column of a report with each seed's score, for rows with `Summary.values`."""
   return tables.Column(
     header, lambda row: "  ".join(tables.percent(value) for value in row["per_seed"].values()), "left"
   )
 
 
 def score_columns(statistic: str, models: Sequence[str]) -> list[tables.Column]:
-  """Columns of a report: the protocol's `statistic` of a metric, its spread, and models of the papers."""
+  """Returns the columns of a report: a metric's `statistic`, its spread, and the papers' models."""
   keys = {statistic: "value", "std": "std", "min": "minimum", "max": "maximum"}
   return [tables.percent_column(*column) for column in (keys | {model: model for model in models}).items()]
 
 
 def metrics(record: Record) -> list[str]:
-  """The names of what was measured in a cell's runs, the metric that it is judged by first."""
+  """Returns the names of all metrics of a cell's runs, the metric by which it is chosen first."""
   measured = best(next(iter(record.seeds.values())), record.metric).metrics
   return [record.metric, *(name for name in measured if name != record.metric)]
 
 
 def best(evaluations: Sequence[Evaluation], metric: str) -> Evaluation:
-  """The evaluation a run counts with: the highest metric, the first of equal ones."""
+  """Returns the first evaluation with the highest metric, whose scores are those of the run."""
   return max(evaluations, key=lambda evaluation: evaluation.metrics[metric])
 
 
 def summarise(record: Record, metric: str | None = None, *, ddof: int = 1) -> Summary:
-  """A metric over the seeds of a cell.
+  """Summarises a metric over the seeds of a cell.
 
   Args:
-    metric: None: the one it is judged by. Another one is taken at the evaluation that the first one chose, as
-      the one checkpoint that is kept gives it.
+    metric: None: the record's metric. Any other is read at the evaluation that the record's metric chose,
+      because only that checkpoint is kept.
     ddof: 1: the standard deviation of a sample; 0: of a population.
   """
   return _summary({seed: (record, seed) for seed in record.seeds}, metric, ddof)
 
 
 def pool(records: Sequence[Record], metric: str | None = None, *, ddof: int = 1) -> Summary:
-  """A metric over all runs of several cells (TACO's base models, splits of prompts); see `summarise`."""
+  """Summarises a metric over all runs of several cells (TACO's base models, splits of prompts)."""
   return _summary(
     {f"{seed} {record.cell.name}": (record, seed) for record in records for seed in record.seeds},
     metric,
@@ -88,9 +88,9 @@ def pool(records: Sequence[Record], metric: str | None = None, *, ddof: int = 1)
 
 
 def choose(records: Sequence[Record], metric: str, summary: str) -> Record:
-  """The best of the cells with the most seeds, so that one lucky run does not beat a cell that was run again.
+  """Returns the best of the cells with the most seeds: one lucky run must not beat a cell with several.
 
-  Cells are judged by the 'median' or 'mean' of a metric over their seeds; of equal ones the first is chosen.
+  Cells are compared by the 'median' or 'mean' of a metric over their seeds; of equal ones the first counts.
   """
   most = max(len(record.seeds) for record in records)
   candidates = [record for record in records if len(record.seeds) == most]
@@ -98,7 +98,7 @@ def choose(records: Sequence[Record], metric: str, summary: str) -> Record:
 
 
 def choose_by_seed(records: Sequence[Record]) -> list[Record]:
-  """Takes of each seed the cell in which its run is the best, the first of equal ones: records of one run."""
+  """Returns, for each seed, the cell with its best run (the first of equal ones) as a record of one run."""
   chosen: dict[int, Record] = {}
   for record in records:
     values = summarise(record).per_seed if record.seeds else {}
@@ -109,23 +109,23 @@ def choose_by_seed(records: Sequence[Record]) -> list[Record]:
 
 
 def best_seed(record: Record) -> int:
-  """The seed of a cell's best run, the first of equal ones."""
+  """Returns the seed of a cell's best run, the first of equal ones."""
   return max(record.seeds, key=lambda seed: _value(record, seed, None))
 
 
 def may_be_chosen(
   records: Sequence[Record], seeds: Sequence[int], summary: str, *, by_seed: bool
 ) -> set[tuple[Cell, int]]:
-  """The runs whose weights are kept while a search goes on: all others are beaten already.
+  """Returns the runs that may still be chosen, and whose weights are kept; all others are beaten already.
 
-  The first of the highest only gives way to a better run as more become known. So a run that is left out
-  here is never chosen when the search is finished, and of `records` no more than a few are kept: the best
-  runs of the leading cell and of each cell that lacks seeds, or the best run of each seed.
+  The best run so far is only replaced by a better one. So a run that is left out here cannot be chosen when
+  the search is finished. Few runs are kept: the best runs of the leading cell and of each cell that lacks
+  seeds, or the best run of each seed.
 
   Args:
-    records: what is finished of the cells of the search, in its order.
-    seeds: of the search; a cell may have others besides, of which the best is kept too.
-    by_seed: whether each seed chooses a cell for itself.
+    records: finished runs of the cells of the search, in its order.
+    seeds: of the search; the best of a cell's runs with other seeds is kept too.
+    by_seed: whether a cell is chosen for each seed separately.
   """
   if by_seed:
     return {(record.cell, best_seed(record)) for record in choose_by_seed(records)}
@@ -144,19 +144,19 @@ def _of_seeds(record: Record, seeds: Sequence[int]) -> Record:
 
 
 def score(over_runs: Summary, summary: str) -> float:
-  """The number that a protocol reports of a metric over runs: its 'median' or its 'mean'."""
+  """Returns the statistic that a protocol reports: the 'median' or the 'mean' over runs."""
   return over_runs.median if summary == "median" else over_runs.mean
 
 
 def skipped_notes(skipped: Mapping[str, Mapping[int | str, int]]) -> list[str]:
-  """A sentence about the runs that left updates out, if any, from {task: its `Summary.skipped_updates`}."""
+  """Returns a sentence about runs with skipped updates, if any, from {task: `Summary.skipped_updates`}."""
   runs = [
     f"{task} seed {seed} {count:,}" for task, by_seed in skipped.items() for seed, count in by_seed.items()
   ]
   if not runs:
     return []
   return [
-    f"Updates left out because they were not finite: {', '.join(runs)}. Such a run is near divergence; its "
+    f"Updates skipped because they were not finite: {', '.join(runs)}. Such a run is near divergence; its "
     "score may be that of an untrained model."
   ]
 

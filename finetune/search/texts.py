@@ -1,4 +1,4 @@
-"""Texts of a task as an encoder reads them, and a set of them run through a model."""
+"""Tokenises the texts of a task, and computes a model's outputs for them."""
 
 import dataclasses
 from typing import Any
@@ -14,17 +14,17 @@ from finetune.search.program import OutputsOf
 
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
-  """A set of examples that is run through a model: a development or a test split."""
+  """A tokenised development or test split."""
 
   examples: Examples
   buckets: Buckets
   split: Split  # the texts
-  cut: int  # how many of them were cut to the length
+  cut: int  # number of texts that were truncated
 
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
-  """How text becomes examples; what is too long is cut as the official Hugging Face code cuts it."""
+  """How text becomes examples; long texts are truncated as in the official Hugging Face code."""
 
   vocabulary: Vocabulary
   max_length: int  # tokens with special ones
@@ -33,7 +33,7 @@ class Encoding:
   divisor: float = 1.0  # of STS-B's scores
 
   def examples(self, split: Split, *, is_regression: bool) -> tuple[Examples, int]:
-    """Ids, labels (0 where there are none), and how many texts were cut."""
+    """Returns examples with 'labels' (0 where there are none), and the number of truncated texts."""
     first = self.vocabulary.encode_batch(split.first)
     second = None if split.second is None else self.vocabulary.encode_batch(split.second)
     ids, cut = [], 0
@@ -48,19 +48,19 @@ class Encoding:
     return Examples(ids, {"labels": labels}, {}), cut
 
   def evaluated(self, split: Split, *, is_regression: bool) -> Evaluated:
-    """A split to run through a model."""
+    """Tokenises a split for evaluation."""
     examples, cut = self.examples(split, is_regression=is_regression)
     return Evaluated(examples, self.buckets(examples), split, cut)
 
   def buckets(self, examples: Examples) -> Buckets:
-    """Its padded lengths."""
+    """Sorts examples into buckets by padded length."""
     return make_buckets(examples, most=self.num_buckets, multiple=self.multiple, max_length=self.max_length)
 
 
 def outputs(
   examples: Examples, buckets: Buckets, outputs_of: OutputsOf, *, num_runs: int, batch_size: int, pad_id: int
 ) -> list[list[Any]]:
-  """For each run the outputs of every example, in order; those by token may be longer than the example."""
+  """Returns, for each run, the outputs of all examples in order; outputs by token include padding."""
   gathered: list[list[Any]] = [[None] * len(examples.ids) for _ in range(num_runs)]
   for rows, batch in evaluation_batches(
     examples, buckets, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id

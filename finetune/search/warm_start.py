@@ -1,4 +1,4 @@
-"""What fine-tuning starts from: the encoder, its vocabulary, and the heads of a pretraining checkpoint."""
+"""Reads the encoder, its vocabulary and the heads of a pretraining checkpoint for fine-tuning."""
 
 import dataclasses
 import functools
@@ -14,10 +14,10 @@ from pretrain.models.encoder import init_encoder
 
 @dataclasses.dataclass(frozen=True)
 class WarmStart:
-  """A checkpoint as fine-tuning uses it."""
+  """A checkpoint opened for fine-tuning."""
 
-  encoder: OpenedEncoder  # in its config the session replaces what `config.model` says
-  heads: dict  # those that pretraining left, {'rtd': {...}, ...}
+  encoder: OpenedEncoder  # the session replaces the fields of `config.model` in its config
+  heads: dict  # heads of pretraining, {'rtd': {...}, ...}
   meta: Mapping[str, Any]
   digest: str  # sha256 over the encoder's and the heads' arrays; 'from scratch' for a fresh encoder
   init_encoder: Callable[[jax.Array], dict]  # key to the encoder's parameters: the loaded ones, or fresh ones
@@ -39,8 +39,8 @@ def load(
     from_scratch: whether only the encoder's sizes and the vocabulary are taken from the checkpoint.
 
   Raises:
-    DataError: no checkpoint or vocabulary there, another vocabulary than that of the checkpoint, more pieces
-      than rows, or parameters that are not those of the encoder its config describes.
+    DataError: checkpoint or vocabulary is missing, the vocabulary is not the checkpoint's, it has more pieces
+      than rows, or the parameters do not match the config.
   """
   saved = open_model(directory, step)
   encoder = saved.open_encoder(vocabulary_directory, flag="--config.vocabulary")
@@ -53,7 +53,7 @@ def load(
 
 
 def describe(start: WarmStart, *, used_head: str, fresh_head: str) -> str:
-  """The line that says what was loaded, what is fresh and what is left over; '': no such head."""
+  """Returns a line about loaded, fresh and unused parameters; '': no such head."""
   step = start.meta.get("step", 0)
   named = {f"heads/{used_head}"} if used_head else set()
   left = sorted({f"heads/{name}" for name in start.heads} - named)
@@ -63,5 +63,5 @@ def describe(start: WarmStart, *, used_head: str, fresh_head: str) -> str:
   loaded = [*([] if is_fresh else ["encoder"]), *sorted(named)]
   return (
     f"loaded {', '.join(loaded) or 'nothing'}; fresh: {', '.join([*fresh, 'optimizer', 'step'])}; "
-    f"left over: {', '.join(left) or 'nothing'} (pretraining step {step:,})"
+    f"unused: {', '.join(left) or 'nothing'} (pretraining step {step:,})"
   )

@@ -62,7 +62,7 @@ def test_each_kind_of_damage_leaves_an_older_step(saved, tmp_path, kind):
 
 
 def test_every_test_that_the_page_names_is_there():
-  text = (ROOT / "docs" / "guides" / "reliability.md").read_text(encoding="utf-8")
+  text = (ROOT / "docs" / "lab" / "reliability.md").read_text(encoding="utf-8")
   named = re.findall(r"([\w/.]+)::(test_\w+)", text)
   assert len(named) > 50
   places = {"P": "tests/pretrain", "D": "tests/data", "F": "tests/faults/test_faults.py"}

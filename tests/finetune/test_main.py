@@ -192,7 +192,7 @@ def test_a_stop_request_ends_with_code_75_and_the_search_goes_on_elsewhere(
     assert main.main(arguments) == 0
   said = capsys.readouterr().err
   assert len(restored) == 1
-  assert f"is in {address}/sst2/model" in said and str(tmp_path) not in said
+  assert f"saved in {address}/sst2/model" in said and str(tmp_path) not in said
   found = buckets.fetched(address, tmp_path / "found")
   assert _scores(found) == {
     name: {seed: run for seed, run in seeds.items() if seed in ("0", "1")}
@@ -206,7 +206,7 @@ def test_a_stop_request_ends_with_code_75_and_the_search_goes_on_elsewhere(
 def test_a_dry_run_describes_and_writes_nothing(places, tmp_path, capsys):
   assert main.main([*_arguments(places, tmp_path / "dry", *SEARCH), "--dry_run"]) == 0
   out = capsys.readouterr().out
-  assert "loaded encoder" in out and "left over: heads/rtd" in out and "24 train, 10 dev" in out
+  assert "loaded encoder" in out and "unused: heads/rtd" in out and "24 train, 10 dev" in out
   assert "2 cells x 2 seeds" in out
   assert not (tmp_path / "dry").exists()
 
@@ -222,7 +222,7 @@ def test_a_dry_run_describes_and_writes_nothing(places, tmp_path, capsys):
     (["--config.tasks=cola"], 3, "CoLA"),
     (["--config.tasks=STS-B,SST_2,Sst-2"], 2, "a task is listed twice"),
     (["--config.train.microbatches=3"], 2, "train.microbatches=3 does not divide the batch size 8"),
-    (["--config.search.cells=best_known"], 2, "nobody gives one for sst2"),
+    (["--config.search.cells=best_known"], 2, "no best cell is published for sst2"),
     (["--config.output.compare_with=cocolm_base"], 2, "did you mean 'coco_lm_base'"),
     (["--config.output.compare_with=taco_base"], 2, "protocol='coco_lm', output.compare_with='"),
     (["--config.model.dropout=1.0"], 2, "[0, 1)"),
@@ -235,7 +235,8 @@ def test_bad_input_is_one_line(places, tmp_path, capsys, more, code, told):
     found = exit_.code
   error = capsys.readouterr().err
   assert found == code, error
-  assert told in error and error.startswith("error: ") and error.count("\n") == 1
+  line, *ways = error.splitlines()
+  assert told in line and line.startswith("error: ") and all(way.startswith("  ") for way in ways)
   assert not (tmp_path / "bad").exists()
 
 

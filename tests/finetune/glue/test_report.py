@@ -127,14 +127,14 @@ def test_the_console_table_fits_and_no_number_is_cut(width):
 
 def test_runs_that_left_updates_out_are_named(tmp_path):
   whole = record("rte", [0.5, 0.6, 0.7])
-  assert "left out" not in printed(report.make_report("x", MEDIAN, {"rte": [whole]}), 200)
+  assert "skipped because" not in printed(report.make_report("x", MEDIAN, {"rte": [whole]}), 200)
   seeds = whole.seeds | {
     1: [Evaluation(5, 1.0, {"accuracy": 0.6}, 7), Evaluation(9, 2.0, {"accuracy": 0.5}, 1200)]
   }
   made = report.make_report(
     "x", MEDIAN, {"rte": [whole._replace(seeds=seeds)], "mrpc": [record("mrpc", [0.5])]}
   )
-  assert "left out because they were not finite: RTE seed 1 1,200. Such a run" in printed(made, 200)
+  assert "skipped because they were not finite: RTE seed 1 1,200. Such a run" in printed(made, 200)
   made.write(tmp_path)
   rows = json.loads((tmp_path / "results.json").read_text())["rows"]
   assert [row["skipped_updates"] for row in rows if row["is_main"]] == [{"1": 1200}, {}]

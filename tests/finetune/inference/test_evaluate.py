@@ -34,7 +34,7 @@ def test_scores_are_those_of_the_predicted_labels(colours, data, tmp_path, capsy
   scores = {row["metric"]: row["value"] for row in json.loads((folder / "results.json").read_text())["rows"]}
   assert scores["accuracy"] == pytest.approx(metrics.accuracy_score(truth, found))
   assert scores["macro_f1"] == pytest.approx(metrics.f1_score(truth, found, average="macro"))
-  assert "Classification" in printed and "rows of / taken for" in printed and "precision" in printed
+  assert "Classification" in printed and "true label / predicted" in printed and "precision" in printed
   assert evaluate.main([f"--model={colours}", f"--data={data}", f"--output={folder}"]) == 2
   assert "holds files already; name a new or empty directory" in capsys.readouterr().err
 
@@ -46,7 +46,7 @@ def test_scores_are_those_of_the_predicted_labels(colours, data, tmp_path, capsy
     (
       "text,label\nx,red\ny,reed\n",
       (),
-      "in.csv, row 2: label 'reed': training never had it; did you mean 'red'",
+      "in.csv, row 2: label 'reed': not in the training set; did you mean 'red'",
     ),
     ("text,colour\nx,red\n", (), "no column 'label', which the model reads; there are text, colour"),
     ("text,colour\nx,red\n ,red\n", ("--label=colour",), "in.csv, row 2: 'text' is empty"),

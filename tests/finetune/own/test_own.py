@@ -110,7 +110,7 @@ def test_the_report_has_scores_classes_and_confusion(sst2):
   text = (sst2 / "results.md").read_text()
   assert (
     "| class | precision | recall | f1 | rows |" in text
-    and "| rows of / taken for | 1 | 2 |\n| --- | ---: | ---: |\n| 1 0 |" in text
+    and "| true label / predicted | 1 | 2 |\n| --- | ---: | ---: |\n| 1 0 |" in text
   )
 
 
@@ -158,10 +158,10 @@ def test_guesses_are_printed_and_part_of_the_file_is_held_out(run, tmp_path, cap
   )
   out = capsys.readouterr().err
   for said in (
-    "the text is taken from 'text'",
-    "the label is taken from 'tags'",
+    "text column: 'text'",
+    "label column: 'tags'",
     "own.task=multilabel: 'tags' has lists",
-    "held out of it by a hash of the text",
+    "held out by a hash of the text",
     "4 labels with their training rows: a ",
     "compiling a training step on 8 x 32 tokens",
   ):
@@ -240,15 +240,15 @@ CSV = "text,label\na good film,x\na bad film,y\nthe cat sat,x\nthe mat,y\nvery g
   ("content", "dev", "fields", "told"),
   [
     (CSV, CSV, {"data__label": "class"}, "data.label='class': "),
-    (CSV, CSV + "on the mat,z\n", {}, "row 7: label 'z': training never had it"),
+    (CSV, CSV + "on the mat,z\n", {}, "row 7: label 'z': not in the training set"),
     (CSV.replace(",y", ",x"), CSV, {}, "'label' has only the label 'x'"),
     (CSV + " ,x\n", CSV, {}, "row 7: 'text' is empty"),
     (CSV + "on,\n", CSV, {}, "row 7: no label in 'label'"),
     (CSV, CSV.replace("label", "target"), {}, "row 1: no column 'label', only text, target"),
-    (CSV, CSV, {"data__labels": "x,z"}, "row 2: label 'y': data.labels does not name it"),
+    (CSV, CSV, {"data__labels": "x,z"}, "row 2: label 'y': not in data.labels"),
     ("text,score\na,1.5\nb,nan\n", CSV, {}, "row 2: 'nan' in 'score', expected a finite number"),
     ("text,label\n", CSV, {}, "no rows below the header"),
-    (CSV, None, {"data__dev_fraction": 0.0001}, "0 are held out"),
+    (CSV, None, {"data__dev_fraction": 0.0001}, "holds out 0 of 6 rows"),
     (CSV, CSV, {"data__train_file": ""}, "data.train_file: none given"),
     (CSV, None, {"own__task": "question_answering"}, "give data.dev_file, too"),
   ],
@@ -264,5 +264,7 @@ def test_bad_input_is_one_line(run, tmp_path, capsys, content, dev, fields, told
   except SystemExit as exit_:
     code = exit_.code
   error = capsys.readouterr().err
-  assert code in (2, 3) and told in error and error.startswith("error: ") and error.count("\n") == 1, error
+  line, *ways = error.splitlines()
+  assert code in (2, 3) and told in line and line.startswith("error: "), error
+  assert all(way.startswith("  ") for way in ways), error
   assert not (tmp_path / "out").exists()

@@ -48,7 +48,7 @@ def test_columns_are_guessed_by_name(names, given, expected):
   "names", [["a", "b", "c"], ["text", "class", "score"], ["text"], ["text", "one", "two"]]
 )
 def test_columns_that_are_not_clear_are_asked_for(names):
-  with pytest.raises(DataError, match=r"a\.csv: which column is the (text|label)\?"):
+  with pytest.raises(DataError, match=r"a\.csv: .*(known to be the text|the label); name it"):
     columns.find("a.csv", names, text="", text_pair="", label="")
 
 
@@ -218,8 +218,8 @@ def test_a_long_sentence_loses_words_or_is_read_in_windows(words):
     ("B-PER I-PER O B-LOC", ""),
     ("O I-PER O O", "'I-PER' at word 2 follows 'O'; expected B-PER"),
     ("B-LOC I-PER O O", "'I-PER' at word 2 follows 'B-LOC'"),
-    ("O O O", "number of tags 3, of words 4; expected one tag"),
-    ("O O O B-ORG", "label 'B-ORG': training never had it"),
+    ("O O O", "3 tags for 4 words; expected one tag"),
+    ("O O O B-ORG", "label 'B-ORG': not in the training set"),
   ],
 )
 def test_the_order_of_tags_is_checked(tags, told):

@@ -19,7 +19,7 @@ def test_a_schema_comes_back_as_it_was(tmp_path):
 @pytest.mark.parametrize(
   ("change", "message"),
   [
-    ({"version": 2}, "version 2, this program reads 1"),
+    ({"version": 2}, "version 2, expected 1"),
     ({"kind": "clasification"}, "did you mean 'classification'"),
     ({"labels": []}, "0 labels of kind 'classification'"),
   ],
@@ -31,7 +31,7 @@ def test_another_schema_is_refused(tmp_path, change, message):
 
 
 def test_no_schema_and_a_damaged_one_are_refused(tmp_path):
-  with pytest.raises(DataError, match="there is no such file"):
+  with pytest.raises(DataError, match="no such file"):
     TaskSchema.read(tmp_path)
   (tmp_path / FILE).write_text(SCHEMA.as_json()[:40])
   with pytest.raises(DataError, match="damaged"):

@@ -68,7 +68,7 @@ def test_a_long_sentence_is_cut_around_its_spans(words):
     (pair([0, 1], label=["x", "y"]), "target 1 has several labels"),
     (pair([0, 1], label=None), "target 1 has no label"),
     ("x", "'label' is no list of objects"),
-    (pair([0, 1], label="z"), "label 'z': training never had it"),
+    (pair([0, 1], label="z"), "label 'z': not in the training set"),
   ],
 )
 def test_spans_that_are_none_of_their_text_are_refused(target, told, words):

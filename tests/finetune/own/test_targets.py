@@ -17,7 +17,7 @@ def test_zeros_and_ones_are_labels_in_the_order_in_which_they_are_named():
   assert targets.find_labels(made, named, given=("a", "b")) == ("a", "b")
   expected = [[1, 0]] * len(_OF_A) + [[1, 1]] * len(_OF_BOTH) + [[0, 0]]
   np.testing.assert_array_equal(targets.targets(made, named), expected)
-  with pytest.raises(DataError, match=r"a\.csv, row 1: .* lists of 2 zeros and ones.*labels=name1,name2$"):
+  with pytest.raises(DataError, match=r"a\.csv, row 1: .* lists of 2 zeros and ones[^$]*labels=name1,name2$"):
     targets.refuse_multi_hot(made, schema("multilabel", (), separator="|"))
   for lists in ([["1", "0"], ["0", "0"]], [[1, 0], [0]], [[1], [0]], [[0, 2], [1, 3]]):  # labels by name
     targets.refuse_multi_hot(rows(*({"label": value} for value in lists)), schema("multilabel", ()))
@@ -27,7 +27,7 @@ def test_zeros_and_ones_are_labels_in_the_order_in_which_they_are_named():
 def test_a_long_label_and_many_zeros_and_ones_are_not_all_shown():
   with pytest.raises(DataError, match=r"name9,name10,\.\.\.$"):
     targets.refuse_multi_hot(rows({"label": [0, 1] * 50}, {"label": [0, 1] * 50}), schema("multilabel", ()))
-  with pytest.raises(DataError, match="labels does not name it") as caught:
+  with pytest.raises(DataError, match=r"not in data\.labels") as caught:
     targets.find_labels(rows({"label": "x" * 10_000}), schema("classification", ()), given=["a", "b"])
   assert len(str(caught.value)) < 200
 

@@ -139,7 +139,7 @@ def test_only_weights_that_are_not_there_are_trained_for_again_and_that_can_be_s
   with lines.heard(said.append):
     run(place, workdir)
   assert steps["train_step"] == 80
-  assert sum("no weights are stored of" in line for line in said) == 1  # the other's are kept by now
+  assert sum("are missing; training it again" in line for line in said) == 1  # the other's are kept by now
   assert stored(workdir, "test/sst2") == stored(finished, "test/sst2")
 
 

@@ -83,7 +83,7 @@ def test_other_settings_are_refused_by_name(results, tmp_path):
   with pytest.raises(DataError) as error:
     Results(tmp_path, "rte", other).finished(CELL, [0])
   line = str(error.value)
-  assert "_seed" in line and "\n" not in line
+  assert "_seed" in line and line.endswith("\n  --workdir=NEW")
   assert f"checkpoint: {'a' * 12}... -> {'b' * 12}..." in line
   assert "settings.length: 128 -> 64" in line and "data: absent -> x" in line and "rates" not in line
 
@@ -101,7 +101,7 @@ def test_damaged_files_are_refused(results, damage):
   results.save(record())
   path = results.path(CELL, 0)
   path.write_bytes(damage(path.read_bytes()))
-  with pytest.raises(DataError, match=r"rte/bs32.*damaged result.*remove it"):
+  with pytest.raises(DataError, match=r"rte/bs32.*damaged result.*train its runs again"):
     results.finished(CELL, [0])
 
 
@@ -109,7 +109,7 @@ def test_a_later_format_is_refused(results):
   results.save(record())
   path = results.path(CELL, 0)
   path.write_bytes(path.read_bytes().replace(b'"format": 2', b'"format": 3'))
-  with pytest.raises(DataError, match=r"format 3, this program reads format 2"):
+  with pytest.raises(DataError, match=r"format 3, expected format 2"):
     results.finished(CELL, [0])
 
 

@@ -49,10 +49,26 @@ def _model() -> ConfigDict:
       "relative_position": "t5",  # of attention: 't5' (the papers), 'official' (the released models), 'none'
       "relative_buckets": 32,  # groups of distances that share a bias; COCO-LM table 6
       "relative_max_distance": 128,  # tokens; all larger distances share a bucket
-      "layer_norm_eps": 1e-5,  # added to LayerNorm's variance; fairseq; 1e-12 in BERT and TACO
+      "position": "learned",  # of tokens: 'learned' (a table), 'rope' (rotary; ModernBERT), 'none'
+      "rope_theta": 160_000.0,  # base of rotary frequencies in layers that read keys at any distance
+      "rope_theta_local": 10_000.0,  # the same in layers with a window
+      "window": 128,  # tokens; a layer with a window reads keys at most half of it away, on both sides
+      "global_every": 1,  # layers 0, n, 2n, ... read keys at any distance, the others in the window
+      "global_layers": (),  # those layers by number, from 0, where they are not regular; (): global_every
+      "norm_placement": "post",  # 'post' (after the sum; BERT), 'pre' (before each branch; ModernBERT)
+      "norm": "layernorm",  # 'layernorm', 'rmsnorm' (UltraBERT, EuroBERT)
+      "norm_bias": True,  # of norms, and of the dense layer in a masked-LM head; False in ModernBERT
+      "embedding_norm": True,  # on embeddings; False with 'pre': the first layer has a norm of its own instead
+      "layer_norm_eps": 1e-5,  # added to a norm's variance; fairseq; 1e-12 in BERT and TACO
+      "mlp": "plain",  # 'plain': down(act(up x)); 'gated': down(act(gate x) * up x) (GeGLU, SwiGLU)
+      "activation": "gelu",  # of MLP and heads: 'gelu' (exact), 'silu'
+      "attention_bias": True,  # of attention's four dense layers; False in ModernBERT
+      "mlp_bias": True,  # of the MLP's dense layers; False in ModernBERT
       "dropout": 0.1,  # of hidden states; COCO-LM table 6
+      "dropout_at": "all",  # where: 'all' (embeddings and both branches), 'attention' (its output; ModernBERT)
       "attention_dropout": 0.1,  # of attention probabilities
       "init_stddev": 0.02,  # of initial weights; official init_bert_params
+      "init": "normal",  # 'normal', 'megatron_cut' (cut at 2 deviations, output kernels / sqrt(2 layers))
       "dtype": "auto",  # of the computation: 'float32', 'bfloat16', 'auto' (float32 on CPU, else bfloat16)
       # How attention is computed: 'plain', 'by_rows' (CPUs), 'pallas_tpu' (kernels for TPUs), in bfloat16 on
       # NVIDIA GPUs 'cudnn' (no attention dropout) and 'triton', 'auto' (the fastest there is, else plain).

@@ -15,6 +15,7 @@ from pretrain.checkpoints.bucket_steps import step_path
 from pretrain.checkpoints.checkpoint import read_meta
 from pretrain.checkpoints.saved_model import SavedModel, open_model
 from pretrain.mesh import trees
+from pretrain.settings.model import EncoderSettings
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +27,12 @@ MEANING_FIELDS = (
   "relative_position",
   "relative_buckets",
   "relative_max_distance",
+  "position",
+  "norm_placement",
+  "norm",
+  "embedding_norm",
+  "mlp",
+  "activation",
 )
 
 
@@ -163,7 +170,9 @@ def _open(path: Path, vocabulary_digest: str | None, field: str) -> SavedModel:
 def _meaning(config: Mapping[str, Any], *, is_generator: bool = False) -> dict[str, Any]:
   """Returns the fields of `MEANING_FIELDS`, for the encoder or for the generator with its own heads."""
   model = config.get("model", {})
-  fields = {name: model.get(name, "absent") for name in MEANING_FIELDS}
+  # Older checkpoints lack the fields that have defaults; those of today are what they computed.
+  absent = {field.name: field.default for field in dataclasses.fields(EncoderSettings)}
+  fields = {name: model.get(name, absent[name]) for name in MEANING_FIELDS}
   if is_generator:
     fields["num_heads"] = config.get("generator", {}).get("num_heads", 0) or fields["num_heads"]
   return fields

@@ -18,17 +18,6 @@ class EncoderConfig(EncoderSettings):
     """Width of one attention head."""
     return self.hidden_size // self.num_heads
 
-  def is_global(self, layer: int) -> bool:
-    """Whether `layer`, from 0, reads keys at any distance; the others read those in `window`."""
-    return layer in self.global_layers if self.global_layers else layer % self.global_every == 0
-
-  @property
-  def period(self) -> int:
-    """The number of layers after which their kinds, global or not, repeat."""
-    kinds = [self.is_global(layer) for layer in range(self.num_layers)]
-    repeats = (n for n in range(1, len(kinds)) if kinds[n:] == kinds[:-n])
-    return next(repeats, max(1, len(kinds)))
-
   @property
   def compute_dtype(self) -> jnp.dtype:
     """The dtype of matrix products; 'auto' is float32 on CPU, where bfloat16 gains nothing, else bfloat16."""

@@ -4,16 +4,36 @@ XLA's cost analysis would count a scanned layer once. A product [a, b] x [b, c] 
 norms, softmaxes and recomputation are not counted.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
 
+from pretrain.settings.model import EncoderSettings
 from pretrain.settings.objectives import switched_on
 
 
-def layer_flops(*, hidden_size: int, mlp_size: int, length: int) -> int:
-  """Returns a layer's forward FLOP per token: 8H^2 for attention kernels, 4HF for the MLP, 4LH for scores."""
-  return 8 * hidden_size**2 + 4 * hidden_size * mlp_size + 4 * length * hidden_size
+def layers_flops(model: Mapping[str, Any], *, length: int, depth: int = 0, **sizes: int) -> float:
+  """Returns the forward FLOP per token of an encoder's layers.
+
+  A layer has 8H^2 for attention kernels, 4HF for the MLP (6HF if it is gated), and 4kH for scores and their
+  product with values, k being the mean number of keys that a query reads.
+
+  Args:
+    model: the fields under `model`; those that an older config lacks have their defaults.
+    length: tokens in a row.
+    depth: number of layers; 0: the encoder's.
+    sizes: hidden_size and mlp_size of a generator, instead of the encoder's.
+  """
+  config = EncoderSettings(
+    **{f.name: model[f.name] for f in dataclasses.fields(EncoderSettings) if f.name in model}
+  )
+  width, wide = sizes.get("hidden_size", config.hidden_size), sizes.get("mlp_size", config.mlp_size)
+  radius = config.window // 2
+  near = min(length, 2 * radius + 1 - radius * (radius + 1) / length) if radius < length else length
+  keys = sum(length if config.is_global(layer) else near for layer in range(depth or config.num_layers))
+  products = 8 * width**2 + (6 if config.mlp == "gated" else 4) * width * wide
+  return (depth or config.num_layers) * products + 4 * width * keys
 
 
 def forward_parts(config: Mapping[str, Any]) -> dict[str, float]:
@@ -24,16 +44,14 @@ def forward_parts(config: Mapping[str, Any]) -> dict[str, float]:
   `configs/base.py`, or the plain dict stored with a checkpoint.
   """
   model, length = config["model"], config["data"]["length"]
-  layer = layer_flops(hidden_size=model["hidden_size"], mlp_size=model["mlp_size"], length=length)
-  parts = {"encoder": model["num_layers"] * layer}
+  parts = {"encoder": layers_flops(model, length=length)}
   if config["corruption"]["kind"] == "generator":
     parts |= _generator_parts(config)
   for name, objective in switched_on(config["objectives"]).items():
     parts |= objective.flops(model, _masked_fraction(config))
     crop = objective.crop_tokens(length)
     if crop:
-      layer = layer_flops(hidden_size=model["hidden_size"], mlp_size=model["mlp_size"], length=crop)
-      parts[f"{name} pass"] = crop / length * model["num_layers"] * layer
+      parts[f"{name} pass"] = crop / length * layers_flops(model, length=crop)
   return parts
 
 
@@ -53,15 +71,15 @@ def _generator_parts(config: Mapping[str, Any]) -> dict[str, float]:
   model, fields, masked = config["model"], config["generator"], _masked_fraction(config)
   width, vocab = model["hidden_size"], model["vocab_size"]
   own = fields["hidden_size"] or width
-  layer = layer_flops(
-    hidden_size=own, mlp_size=fields["mlp_size"] or model["mlp_size"], length=config["data"]["length"]
-  )
-  depth = sum(fields["separate_layers"]) or fields["num_layers"]
+  sizes = {"hidden_size": own, "mlp_size": fields["mlp_size"] or model["mlp_size"]}
+  depths = fields["separate_layers"] or (fields["num_layers"],)
+  length = config["data"]["length"]
+  trunk = sum(layers_flops(model, length=length, depth=depth, **sizes) for depth in depths)
   num_heads = len(fields["separate_layers"]) or len(fields["mlm_layers"]) or 1
   # The head's output has the width of the token table that it is multiplied with.
   output = width if fields["projection"] == "embeddings" else own
   parts = {
-    "generator": depth * layer,
+    "generator": trunk,
     "generator heads": num_heads * masked * (2 * own * output + 2 * output * vocab),
   }
   if own != width:

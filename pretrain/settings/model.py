@@ -53,6 +53,18 @@ class EncoderSettings:
 
   def __post_init__(self):
     object.__setattr__(self, "remat", OLD_REMAT.get(self.remat, self.remat))
+    object.__setattr__(self, "global_layers", tuple(self.global_layers))  # JSON has lists
+
+  def is_global(self, layer: int) -> bool:
+    """Whether `layer`, from 0, reads keys at any distance; the others read those in `window`."""
+    return layer in self.global_layers if self.global_layers else layer % self.global_every == 0
+
+  @property
+  def period(self) -> int:
+    """The number of layers after which their kinds, global or not, repeat."""
+    kinds = [self.is_global(layer) for layer in range(self.num_layers)]
+    repeats = (n for n in range(1, len(kinds)) if kinds[n:] == kinds[:-n])
+    return next(repeats, max(1, len(kinds)))
 
 
 # What a run does with its token table: fields beside those of the encoder.

@@ -87,9 +87,7 @@ def test_rows_without_a_text_are_counted_and_named_or_left_out(read):
   for at in range(3, 200, 30):
     rows[at]["text"] = (" ", None, "")[at % 3]
   content = json_lines(*rows)
-  told = (
-    r"line 4: .text. is empty; 7 of 200 rows .* \(line 4, 34, 64, 94, 124, \.\.\.\);.*\n  --config"
-  )
+  told = r"line 4: .text. is empty; 7 of 200 rows .* \(line 4, 34, 64, 94, 124, \.\.\.\);.*\n  --config"
   with pytest.raises(DataError, match=told):
     read("a.jsonl", content)
   task = read("a.jsonl", content, content, empty="skip")

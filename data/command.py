@@ -225,6 +225,9 @@ def _failed_saves_are_silent(*, is_last: bool) -> Iterator[None]:
     if "Event loop is closed" not in str(unraisable.exc_value):
       print_any(unraisable)
 
+  # Before `getLogger` makes its logger: a plain one's records would not name the file that called absl.
+  import absl.logging  # noqa: F401
+
   print_any = sys.unraisablehook
   with contextlib.ExitStack() as restored:
     restored.enter_context(warnings.catch_warnings())

@@ -1,4 +1,4 @@
-"""What all commands share: flags, error messages, exit codes, child processes."""
+"""Shared parts of all commands: flags, error messages, exit codes, child processes."""
 
 import argparse
 import contextlib

@@ -1,4 +1,4 @@
-"""What all commands share: flags, error messages, exit codes, child processes."""
+"""Shared parts of all commands: flags, error messages, exit codes, child processes."""
 
 import argparse
 import contextlib
@@ -224,6 +224,9 @@ def _failed_saves_are_silent(*, is_last: bool) -> Iterator[None]:
   def print_news(unraisable: "sys.UnraisableHookArgs") -> None:
     if "Event loop is closed" not in str(unraisable.exc_value):
       print_any(unraisable)
+
+  # Before `getLogger` makes its logger: a plain one's records would not name the file that called absl.
+  import absl.logging  # noqa: F401
 
   print_any = sys.unraisablehook
   with contextlib.ExitStack() as restored:

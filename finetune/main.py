@@ -41,7 +41,7 @@ Fine-tunes a pretrained encoder on a file of your own, on GLUE, SQuAD or with pr
   --workdir=DIRECTORY   results of finished cells, tables, models; a search found there is continued.
                         Default: runs/<name of the config file>. May be an address, s3:// or gs://
   --dry_run             prints what would be done, from the real data, and exits
-  --download            allows TFDS to download what is not there; nothing is downloaded without it
+  --download            allows TFDS to download missing data sets; without it nothing is downloaded
   --quiet               shows warnings and errors only
   --verbose             shows more, and what libraries log
   --debug               shows the traceback of an error

@@ -1,4 +1,4 @@
-"""What a config of fine-tuning must satisfy before anything is read. Imports no jax."""
+"""Rules of a fine-tuning config, checked before anything is read. Imports no jax."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -191,7 +191,7 @@ def stays_finite(
     parameter = _largest(params)
     moment = jnp.maximum(norm, _largest(optax.tree.get(opt_state, "mu")))
     step = moment / (1 - settings.adam_b1) / settings.adam_eps + settings.weight_decay * parameter
-    # False for NaN, as wanted.
+    # Comparisons with NaN are False, so NaN counts as not finite.
     return (step < 2.0**120) & (parameter + jnp.abs(learning_rate) * step < 2.0**120)
 
   return test

@@ -1,4 +1,4 @@
-"""What the project logs, for tests."""
+"""Collects the log lines of the project, for tests."""
 
 import contextlib
 import logging

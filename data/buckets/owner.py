@@ -71,7 +71,7 @@ def _outlast(mirror: Mirror) -> None:
   # An owner with this very copy is dead, because this process has the copy's lock.
   if _parsed(first).get("copy") != mirror.id:
     process = _parsed(first).get("process", "it has just begun")
-    logger.info(f"{remote.address} belongs to {process}; waiting {SILENCE:.0f} s for a sign of life")
+    logger.info(f"{remote.address} is owned by {process}; waiting {SILENCE:.0f} s to see if it still runs")
     deadline = time.monotonic() + SILENCE
     while time.monotonic() < deadline:
       time.sleep(_LOOK)

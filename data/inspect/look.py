@@ -152,7 +152,7 @@ def at_vocabulary(directory: str) -> Look:
 
 
 def with_text(look: Look, request: sources.Request, asked: Asked, *, num_workers: int) -> Look:
-  """Returns a copy of a vocabulary's look with facts about a text; DataError if it has no sentence."""
+  """Returns a copy of `look` with the facts and counts of a text; DataError if no document is usable."""
   counts, characters = Counts(look.pieces), collections.Counter()
   detect, sep = languages.detector(), [look.words.special_ids.sep]
   documents = 0

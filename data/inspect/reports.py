@@ -73,7 +73,7 @@ def _sizes(looks: Sequence[Look], asked: Asked) -> Report:
 
 
 def _use(look: Look, times: np.ndarray) -> dict[str, str]:
-  """Returns the numbers of unknown and of unused pieces as text; `times` are the ids' counts [vocab]."""
+  """Formats how often [UNK] occurs and how many pieces never occur; `times` [vocab] counts each id."""
   unk, unused = int(times[look.words.special_ids.unk]), np.count_nonzero(times[look.pieces.sizes > 0] == 0)
   return {
     "unknown pieces": f"{unk:,} ({share(unk, int(times.sum()))})",

@@ -25,7 +25,7 @@ class Ranks(NamedTuple):
   ranks: int
 
   def share(self, step: steps.Step) -> list[int]:
-    """Returns the numbers of this rank's parts of a step that are not done."""
+    """Returns the indices of this rank's unfinished parts of a step."""
     return [number for number in step.missing() if number % self.ranks == self.rank]
 
 

@@ -37,7 +37,7 @@ class Source:
 def sample(
   taken: Sequence[Source], pool: engine.Engine, directory: str | os.PathLike | None = None
 ) -> Iterator[Iterator[str]]:
-  """Yields an iterator over the sentences of the largest sample in which the sources have their rates.
+  """Opens the largest sample in which the sources' shares follow their rates, as an iterator over sentences.
 
   The sample has at most `train.MAX_TRAINING_CHARACTERS`; a single source with fewer is used completely, in
   its order. The sentences are in temporary files in `directory` until the block ends. DataError: one of

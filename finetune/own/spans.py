@@ -25,7 +25,7 @@ def is_targets(value: Any) -> bool:
 
 
 def labels_of(row: Row, schema: TaskSchema) -> list[str]:
-  """Returns the label of every target. DataError: a target has none or several; others: `targets_of`."""
+  """Returns the label of every target. DataError: one has none or several, or as in `targets_of`."""
   of_row = []
   for number, target in enumerate(targets_of(row, schema.text[0], schema.label), 1):
     labels = [label.strip() for label in target.labels if label.strip()]

@@ -51,7 +51,7 @@ class PromptData:
 
   @property
   def metric(self) -> str:
-    """By which runs and cells are judged."""
+    """The name of the metric that chooses a run's best evaluation and the best cell."""
     return _MAIN.get(self.task, "accuracy")
 
   @property
@@ -60,7 +60,7 @@ class PromptData:
     return bool(self.tests) and all(split.is_official for split in self.tests.values())
 
   def feed(self, splits: Sequence[int], batch_size: int) -> TrainingFeed:
-    """Batches of runs on these splits."""
+    """Returns the training batches of runs that train together; `splits` has the split of each run."""
     sizes = {"batch_size": batch_size, "max_length": self.lengths.max_length, "pad_id": self.lengths.pad_id}
     return TrainingFeed(self.pools, splits, **sizes)
 

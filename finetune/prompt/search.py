@@ -161,7 +161,7 @@ class Prompts:
       best_model.save(search, max(chosen, key=lambda run: run.value), task, recipe=f"{data.task}-prompt")
 
   def _test(self, search: Search, data: PromptData, record: Record) -> None:
-    """Stores what the run of a record of one run scores on the test set, unless that was done before."""
+    """Saves the test scores of the only run in `record`, unless they were saved before."""
     tested, (split,) = self._tested(data), record.seeds
     if not tested.missing(record.cell, [split]):
       return

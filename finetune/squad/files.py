@@ -1,4 +1,4 @@
-"""Where the two files of SQuAD are: in a folder, at a path, or in a TFDS data_dir. Imports no jax."""
+"""Finds the two files of SQuAD: in a folder, at a path, or in a TFDS data_dir. Imports no jax."""
 
 import pathlib
 import re

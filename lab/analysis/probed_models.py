@@ -56,7 +56,7 @@ def _initial(opened: OpenedEncoder, seed: int) -> OpenedEncoder:
 
 
 def _initial_heads(saved: SavedModel, opened: OpenedEncoder, seed: int) -> dict:
-  """Returns the initial values of a checkpoint's MLM and RTD heads in a run with its config and seed.
+  """Returns the values of a checkpoint's MLM and RTD heads before pretraining, from its config and `seed`.
 
   An import has none, because its config does not describe heads.
   """

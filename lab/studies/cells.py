@@ -100,7 +100,7 @@ class Asked(NamedTuple):
     return list(SIDES) if self.study.has_start else ["pretrained"]
 
   def fine_tunings(self, last: int) -> dict[str, int]:
-    """Returns {folder of scores, relative to the cell: step of the encoder}; `last` is the final step."""
+    """Returns {folder of scores in the cell: step of its encoder}: `last` if pretrained, 0 if untrained."""
     steps = {"pretrained": last, "untrained": 0}
     names = self.study.fine_tunings
     return {_scores(name, side): steps[side] for name in names for side in self._sides}

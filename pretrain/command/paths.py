@@ -28,8 +28,8 @@ def workdir_problems(workdir: str) -> list[str]:
 def missing_records(changed: fields.Fields) -> list[str]:
   """Returns errors for records that the user names but that do not exist.
 
-  A missing directory is allowed if the user also names the text to prepare in it; the recipe's own text would
-  not be what the user asked for. The sources of a mixture must exist. Addresses are checked when they are
+  A missing directory is allowed if the user also names the text to prepare in it; the recipe's own text may
+  differ from it. The sources of a mixture must exist. Addresses are checked when they are
   downloaded.
   """
   if mixture.is_asked(

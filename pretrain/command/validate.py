@@ -54,7 +54,7 @@ PRETRAINING = Rules(
 
 
 class Checked(FrozenConfigDict):
-  """A config without `problems`, which nobody can change; how many devices there are may not be known yet."""
+  """A frozen config without `problems`; the number of devices may not be known yet."""
 
 
 def problems(

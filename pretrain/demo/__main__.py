@@ -118,7 +118,7 @@ def _announce(config) -> None:
   logger.info(
     f"{model.num_layers} layers x {model.hidden_size}, vocabulary of {model.vocab_size:,}, blocks of "
     f"{config.data.length} tokens, {config.train.total_steps:,} steps of {config.train.batch_size} blocks. "
-    f"Ctrl-C while it trains saves and stops; the same command goes on."
+    f"Ctrl-C during training saves and stops; the same command resumes."
   )
 
 

@@ -38,7 +38,7 @@ class Part(NamedTuple):
   rows: tuple[Row, ...]
   path: str  # prefix of our paths
   prefix: str = ""  # prefix of the official names
-  is_required: bool = False  # every encoder, or every generator, has it
+  is_required: bool = False  # in every encoder, or in every generator
 
 
 class Tie(NamedTuple):

@@ -151,8 +151,8 @@ class Throughput:
   ) -> None:
     """Starts without a measurement: the first step compiles.
 
-    `tokens_per_step` are those of the global batch; `peak_flops` are per second of all devices together
-    (None: unknown, no MFU).
+    `tokens_per_step` is of the global batch; `peak_flops` is the sum over all devices, per second (None:
+    unknown, no MFU).
     """
     self._tokens = tokens_per_step
     self._flops = flops_per_token

@@ -1,1 +1,1 @@
-"""What the encoder must say about the corrupted text: one file per objective."""
+"""Training objectives of the encoder on corrupted text: one file per objective."""

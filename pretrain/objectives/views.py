@@ -1,4 +1,4 @@
-"""What objectives see: the batch, how it was corrupted, and what the encoder made of it."""
+"""Inputs of objectives: the batch, its corruption, and the encoder's outputs."""
 
 from typing import NamedTuple
 

@@ -134,7 +134,7 @@ def forecast(config: ConfigDict, target: Target) -> Forecast:
   sizes = memory(compiled, target.chip.platform)
   estimate = dataclasses.replace(estimate, bytes=sizes, fits=sizes["total"] <= target.chip.hbm_bytes)
   text = compiled.as_text()
-  assert text is not None  # XLA has it of every program
+  assert text is not None  # XLA has the text of every program
   return read_program(estimate, parse(text), run, target)
 
 

@@ -127,7 +127,7 @@ def _shortest_axis(inside: Iterable[str], places: int) -> int:
 
 
 def _at_one_place(inside: Mapping[int, str]) -> int:
-  """Counts the bundles of the loop that run only at one position of an axis.
+  """Returns how many of the loop's instruction bundles run only at one position of a grid axis.
 
   Jumps over half of the loop or more are ignored: they skip the kernel itself, before the first position and
   after the last, by a condition that was stored as a number.

@@ -15,7 +15,7 @@ from pretrain.settings.mesh import MeshSettings
 Sizes = Mapping[str, int]  # a mesh: {axis: devices}
 
 MOST_OF_A_MESH = 3  # programs compiled for one mesh, at most
-HOPELESS = 1.5  # not compiled if the formula's memory is so many times the device's; its error is smaller
+HOPELESS = 1.5  # not compiled if the formula's memory is this many times the device's; its error is smaller
 
 
 @dataclasses.dataclass(frozen=True)

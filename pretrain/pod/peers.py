@@ -170,7 +170,7 @@ class Peers:
       self._hear(message)
 
   def _arrange(self, sender: int, message: dict) -> None:
-    """What the hub does with a message."""
+    """Handles a message in process 0."""
     with self._hub:
       if "at" in message:
         what, last = message["at"], time.monotonic() + message["seconds"]
@@ -188,7 +188,7 @@ class Peers:
         self._tell({"over": line, "code": code if code == STOPPED else PeerError.exit_code}, but=sender)
 
   def _hear(self, message: dict) -> None:
-    """What any process does with a message of the hub."""
+    """Handles a message from process 0, in any process."""
     if "all" in message:
       self._is_over = message["all"] == _END
       with self._state:

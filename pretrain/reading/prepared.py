@@ -98,7 +98,7 @@ def ensure_tasks(settings: ReadingSettings, *, download: bool) -> str:
 def refuse_other_text(data: DataFields, directory: str) -> None:
   """Raises DataError if the records in a directory come from other text, or another vocabulary.
 
-  A source without files, such as the default, is not compared; nor are files that are gone.
+  A source without files, such as the default, is not compared; nor are files that no longer exist.
   """
   made = manifest.read(directory)
   shown = data.directory or directory  # not the local copy of an address

@@ -1,4 +1,4 @@
-"""What every field of `configs/base.py` may be: its type, choices and limits. Imports no jax.
+"""Types, choices and limits of every field of `configs/base.py`. Imports no jax.
 
 `configs/base.py` has their defaults, units and sources; a test compares the names of both.
 """

@@ -87,7 +87,7 @@ class TrainFields:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReadingSettings:
-  """What decides which blocks a run reads, and in which order."""
+  """The settings that determine which records a run reads, and in which order."""
 
   data: DataFields
   seed: int

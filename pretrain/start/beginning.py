@@ -1,4 +1,4 @@
-"""What a run begins with, the same on all processes: its records, a checkpoint or the weights of others."""
+"""Finds the records and the initial state of a run, the same on all processes."""
 
 import contextlib
 import functools
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class Start(NamedTuple):
-  """What a run begins with, known before anything is compiled or written."""
+  """The initial state of a run, known before anything is compiled or written."""
 
   step: int  # updates done; 0: a new run
   loaded: dict | None  # parameters of a new run, arrays of other checkpoints among shapes; None: it continues

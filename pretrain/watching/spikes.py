@@ -62,7 +62,7 @@ class Spikes:
   def roll_back(self, step: int, loss: float, zscore: float, *, to: int) -> RollBack:
     """Returns the exception for going back from a spike at update `step` to the checkpoint of step `to`.
 
-    DivergedError: the run has already gone back there `MOST_ROLL_BACKS` times.
+    DivergedError: the run has already returned to that step `MOST_ROLL_BACKS` times.
     """
     tried = sum(skip.at == to for skip in self.skips)
     if tried == MOST_ROLL_BACKS:

@@ -200,3 +200,13 @@ def test_a_path_that_is_not_ascii_in_another_locale_than_utf_8_is_one_line(tmp_p
     assert said.endswith(" run this first:\n  export LC_ALL=C.UTF-8\n")
   else:
     assert "locale" not in said  # what is wrong is the source, or the config
+
+
+def test_records_of_absl_name_the_file_that_logged():
+  program = """if True:
+    import logging
+    from data import command
+    with command.one_line_errors(stopped="x"):
+      print(type(logging.getLogger("absl")))"""
+  done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+  assert "ABSLLogger" in done.stdout, done.stderr

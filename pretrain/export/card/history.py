@@ -146,7 +146,7 @@ def _source_text(source: str) -> str:
   if source == "installed_docs":
     return "the documentation of Python packages installed on the training machine"
   if kind == "seqio" and name in CORPORA:
-    # These corpora stand in for those of the papers, so the card must not name the papers' own.
+    # These corpora replace the papers' corpora, so the card must not name the latter.
     read = [
       f"`{part.source.tfds_name}`" + ("" if part.keep == 1 else f" ({part.keep:.1%} of it)")
       for part in CORPORA[name].tfds

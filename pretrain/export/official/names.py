@@ -150,7 +150,7 @@ _PORT_TIES = (
 
 
 def fairseq_parts(share_embeddings: str) -> tuple[tuple[Part, ...], tuple[Tie, ...]]:
-  """Returns parts and ties of a fairseq checkpoint; tensors that the generator shares are ties."""
+  """Returns a fairseq checkpoint's tensors as `Part`s, and as `Tie`s those that repeat another tensor."""
   own = {"all": (), "tokens": (OWN_POSITIONS,), "none": (OWN_TOKENS, OWN_POSITIONS)}[share_embeddings]
   owned = [part.rows for part in own]
   shared = [row.name for rows in (TOKENS, POSITIONS) if rows not in owned for row in rows]

@@ -103,7 +103,7 @@ def _in_slots(params: dict, layout: str, ending: str, head_part: Part | None) ->
 
 
 def _made_up(params: dict, config: EncoderConfig, layout: str) -> State:
-  """Returns tensors of the class that our model does not have, or has in another form."""
+  """Returns the tensors that the Hugging Face class needs and our model lacks or has in another form."""
   state = blank_pooler(config.hidden_size) if layout in ("bert", "mpnet") else {}
   for name in blank_tables(layout, has_segments=bool(config.num_segments)):
     state[name] = np.zeros((2, config.hidden_size), np.float32)

@@ -45,7 +45,7 @@ def backward(
   lse, tiles, groups, facts, of_queries, of_keys, given,
 ) -> tuple:  # fmt: skip
   """Returns gradients of query, key, value, bias, and of biases added to query, key and value."""
-  del fixed  # `forward` saved what is needed of it
+  del fixed  # `forward` saved its needed parts
   rows, length, width = out.shape
   heads, blocks, is_packed = width // settings.head_dim, -(-length // BLOCK), key is None
   inner = given.astype(jnp.float32) * out.astype(jnp.float32)

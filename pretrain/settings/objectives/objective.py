@@ -1,4 +1,4 @@
-"""What every objective says about itself without being run. Imports no jax."""
+"""Facts of an objective that need no computation. Imports no jax."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping

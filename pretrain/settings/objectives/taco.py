@@ -27,7 +27,7 @@ class TokenAlignment(Contrast):
     return self.num_negatives + 1
 
   def problems(self, config: Fields) -> Iterator[str]:
-    """Groups and the window; see `Objective.problems`."""
+    """Yields problems of the groups and of a window too wide for the text; see `Objective.problems`."""
     yield from super().problems(config)
     if self.window // 2 >= config["data.length"]:
       yield f"{self.show(config, 'window', 'data.length')}: half the window is as long as the sequence"

@@ -75,7 +75,7 @@ def test_a_killed_run_goes_on_elsewhere_as_if_it_had_been_left_in_peace(
   monkeypatch.setattr(owner, "SILENCE", 1.0)
   said = []
   assert small_run.run_training(config, address, say=said.append) == 0
-  assert any(re.match(rf"{address} belongs to process \d+ on .*; waiting", line) for line in said)
+  assert any(re.match(rf"{address} is owned by process \d+ on .*; waiting", line) for line in said)
   continued = [re.match(rf"Continuing at step (\d+) from {address}/checkpoints", line) for line in said]
   (start,) = [int(found[1]) for found in continued if found]
   assert 3 <= start < 400

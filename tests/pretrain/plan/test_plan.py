@@ -173,7 +173,7 @@ def test_a_step_waits_for_what_nothing_runs_beside():
 def test_the_end_of_the_run_is_steps_times_seconds():
   lines = report.to_the_end(7200, 64 * 32, 2.0, 8)
   assert lines["hours"] == "4.0" and lines["chip-hours"] == "32.0"
-  assert lines["tokens/s"] == "1,024, 128 a device"
+  assert lines["tokens/s"] == "1,024, 128 per device"
 
 
 def test_formulas_where_no_compiler_is_installed(monkeypatch, capsys):

@@ -58,14 +58,14 @@ def _model() -> ConfigDict:
       "norm_placement": "post",  # 'post' (after the sum; BERT), 'pre' (before each branch; ModernBERT)
       "norm": "layernorm",  # 'layernorm', 'rmsnorm' (UltraBERT, EuroBERT)
       "norm_bias": True,  # of norms, and of the dense layer in a masked-LM head; False in ModernBERT
-      "embedding_norm": True,  # on embeddings; False with 'pre': the first layer has a norm of its own instead
+      "embedding_norm": True,  # on embeddings; False with 'pre': the first layer has its own instead
       "layer_norm_eps": 1e-5,  # added to a norm's variance; fairseq; 1e-12 in BERT and TACO
       "mlp": "plain",  # 'plain': down(act(up x)); 'gated': down(act(gate x) * up x) (GeGLU, SwiGLU)
       "activation": "gelu",  # of MLP and heads: 'gelu' (exact), 'silu'
       "attention_bias": True,  # of attention's four dense layers; False in ModernBERT
       "mlp_bias": True,  # of the MLP's dense layers; False in ModernBERT
       "dropout": 0.1,  # of hidden states; COCO-LM table 6
-      "dropout_at": "all",  # where: 'all' (embeddings and both branches), 'attention' (its output; ModernBERT)
+      "dropout_at": "all",  # 'all' (embeddings and both branches), 'attention' (its output; ModernBERT)
       "attention_dropout": 0.1,  # of attention probabilities
       "init_stddev": 0.02,  # of initial weights; official init_bert_params
       "init": "normal",  # 'normal', 'megatron_cut' (cut at 2 deviations, output kernels / sqrt(2 layers))

@@ -88,37 +88,27 @@ def _model(config: Fields) -> Iterator[str]:
 def _backbone(config: Fields) -> Iterator[str]:
   """Yields combinations of the encoder's switches that make no sense."""
   position, relative = config["model.position"], config["model.relative_position"]
+  both = show(config, "model.position", "model.relative_position")
   if position == "rope" and relative != "none":
-    yield (
-      f"{show(config, 'model.position', 'model.relative_position')}: both give attention relative positions; "
-      "use one\n  --config.model.relative_position=none"
-    )
+    yield f"{both}: both give attention relative positions\n  --config.model.relative_position=none"
   if position == relative == "none":
-    yield (
-      f"{show(config, 'model.position', 'model.relative_position')}: the encoder would not know the order of "
-      "tokens\n  --config.model.position=rope"
-    )
+    yield f"{both}: the encoder would not know the order of tokens\n  --config.model.position=rope"
   if position == "rope" and (config["model.hidden_size"] // config["model.num_heads"]) % 2:
-    yield (
-      f"{show(config, 'model.hidden_size', 'model.num_heads')}: rotary positions turn pairs of numbers; expected "
-      "heads of an even width"
-    )
+    sizes = show(config, "model.hidden_size", "model.num_heads")
+    yield f"{sizes}: rotary positions turn pairs of numbers; expected heads of an even width"
   if config["model.norm"] == "rmsnorm" and config["model.norm_bias"]:
-    yield f"{show(config, 'model.norm', 'model.norm_bias')}: RMSNorm has no bias\n  --config.model.norm_bias=false"
+    norm = show(config, "model.norm", "model.norm_bias")
+    yield f"{norm}: RMSNorm has no bias\n  --config.model.norm_bias=false"
   if not config["model.embedding_norm"] and config["model.norm_placement"] == "post":
-    yield (
-      f"{show(config, 'model.embedding_norm', 'model.norm_placement')}: only a pre-norm encoder can do without "
-      "a norm on its embeddings"
-    )
-  layers = config["model.global_layers"]
-  if any(not 0 <= layer < config["model.num_layers"] for layer in layers) or list(layers) != sorted(
-    {*layers}
-  ):
-    yield (
-      f"{show(config, 'model.global_layers', 'model.num_layers')}: expected ascending numbers of layers, from 0"
-    )
+    norms = show(config, "model.embedding_norm", "model.norm_placement")
+    yield f"{norms}: only a pre-norm encoder can do without a norm on its embeddings"
+  layers = list(config["model.global_layers"])
+  numbers = range(config["model.num_layers"])
+  if layers != sorted(set(layers) & set(numbers)):
+    shown = show(config, "model.global_layers", "model.num_layers")
+    yield f"{shown}: expected ascending numbers of layers, from 0"
   if layers and config["model.global_every"] != 1:
-    yield f"{show(config, 'model.global_layers', 'model.global_every')}: give one of them"
+    yield f"{show(config, 'model.global_layers', 'model.global_every')}: expected one of them"
 
 
 def _objectives(config: Fields, objectives: dict[str, Objective]) -> Iterator[str]:

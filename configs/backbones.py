@@ -1,6 +1,6 @@
 """Backbones by name: a recipe on another encoder, `--config=configs/coco_lm_base.py:modern`.
 
-Usage: not run directly. The command applies a name to the config that a recipe without arguments returns.
+Usage: not run directly. Commands apply a name to a recipe whose get_config has no parameter.
 Source: transformers 5.23 models/modernbert; AnswerDotAI/ModernBERT at 8c57a0f (yamls of base and large);
 JHU-CLSP/ettin-encoder-vs-decoder at 6cbf954 (17M, 32M, 68M).
 """
@@ -45,5 +45,5 @@ def apply(config: ConfigDict, name: str) -> ConfigDict:
   """Changes the encoder of a recipe to a backbone of `BACKBONES`, and returns the recipe."""
   config.model.update(BACKBONES[name])
   config.optimizer.decay = "no_bias_norm"
-  config.recipe = f"{config.recipe}_{name}"
+  config.recipe = f"{config.recipe}:{name}"
   return config

@@ -7,16 +7,21 @@ import pathlib
 import sys
 import traceback
 import types
+from collections.abc import Callable
+from typing import Any
 
 from ml_collections import ConfigDict
 
+from configs import backbones
+from configs.backbones import BACKBONES
 from data.errors import ConfigError, UserError, did_you_mean, named_reason
 
 
 def load_config(path: str, argument: str | None = None) -> ConfigDict:
   """Returns the config of a file's `get_config`, called with the argument, if any; not validated.
 
-  `get_config` is called with the argument, or without one if that is None.
+  `get_config` is called with the argument, or without one if that is None. Where `get_config` has no
+  parameter, the argument is the name of a backbone in `configs/backbones.py`.
 
   Raises:
     ConfigError: the file does not exist, has no get_config, or its get_config raised (the cause) or did not
@@ -35,13 +40,7 @@ def load_config(path: str, argument: str | None = None) -> ConfigDict:
     get_config = getattr(_run_file(path), "get_config", None)
     if not callable(get_config):
       raise ConfigError(f"{shown}: the file has no function get_config(), which returns the config")
-    arguments = () if argument is None else (argument,)
-    try:
-      inspect.signature(get_config).bind(*arguments)
-    except TypeError:
-      wanted = "has no parameter for it" if arguments else "needs an argument: --config=FILE:ARGUMENT"
-      raise ConfigError(f"{shown}: its get_config {wanted}") from None
-    config = get_config(*arguments)
+    config = _called(get_config, argument, shown)
   except UserError as error:
     line = str(error) if str(error).startswith("--config") else f"{shown}: {error}"
     raise ConfigError(line) from error.__cause__
@@ -53,6 +52,23 @@ def load_config(path: str, argument: str | None = None) -> ConfigDict:
   if not isinstance(config, ConfigDict):
     raise ConfigError(f"{shown}: get_config returned {type(config).__name__}; expected a ConfigDict")
   return config
+
+
+def _called(get_config: Callable[..., Any], argument: str | None, shown: str) -> Any:
+  """Calls a file's `get_config`; if that has no parameter, applies the backbone that the argument names."""
+  arguments = () if argument is None else (argument,)
+  signature = inspect.signature(get_config)
+  if argument is not None and not signature.parameters:
+    config = get_config()
+    if "model" in config and argument in BACKBONES:
+      return backbones.apply(config, argument)
+    known = f"; expected a backbone: {', '.join(BACKBONES)}" if "model" in config else ""
+    raise ConfigError(f"{shown}: its get_config has no parameter for {argument!r}{known}")
+  try:
+    signature.bind(*arguments)
+  except TypeError:
+    raise ConfigError(f"{shown}: its get_config needs an argument: --config=FILE:ARGUMENT") from None
+  return get_config(*arguments)
 
 
 def _shipped(path: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import configs
-from configs import base
+from configs import backbones, base
 from pretrain.checkpoints import resume
 from pretrain.report.runs import ShownRun
 
@@ -46,7 +46,10 @@ def _defaults(recipe: str) -> tuple[str, Mapping[str, Any]]:
   folder = pathlib.Path(str(configs.__file__)).parent
   module: Any = base
   # A workdir may come from elsewhere, so only this program's own recipes are imported.
+  recipe, _, backbone = recipe.partition(":")
   if re.fullmatch(r"[a-z]\w*", recipe) and (folder / f"{recipe}.py").is_file():
     module = importlib.import_module(f"configs.{recipe}")
-  name = f"configs/{module.__name__.split('.')[-1]}.py"
-  return name, resume.flatten(module.get_config().to_dict())
+  name, config = f"configs/{module.__name__.split('.')[-1]}.py", module.get_config()
+  if backbone in backbones.BACKBONES:
+    name, config = f"{name}:{backbone}", backbones.apply(config, backbone)
+  return name, resume.flatten(config.to_dict())

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +35,16 @@ MEANING_FIELDS = (
   "activation",
 )
 
+# A new phase may change these; the trainer reports it.
+PHASE_FIELDS = ("rope_theta", "rope_theta_local", "window", "global_every", "global_layers")
+
 
 @dataclasses.dataclass(frozen=True)
 class Origins:
   """The checkpoints from which a new run loads values; each is searched for once."""
 
   named: Mapping[str, str]  # {field: checkpoint in the config}; later ones replace earlier ones
-  encoder: Mapping[str, Any]  # `MEANING_FIELDS` of the run's encoder
+  encoder: Mapping[str, Any]  # `MEANING_FIELDS` and `PHASE_FIELDS` of the run's encoder
   generator: Mapping[str, Any]  # the same fields of its generator, which has its own heads
 
   @functools.cached_property
@@ -172,21 +175,30 @@ def _meaning(config: Mapping[str, Any], *, is_generator: bool = False) -> dict[s
   model = config.get("model", {})
   # Older checkpoints lack the fields that have defaults; those of today are what they computed.
   absent = {field.name: field.default for field in dataclasses.fields(EncoderSettings)}
-  fields = {name: model.get(name, absent[name]) for name in MEANING_FIELDS}
+  fields = {name: model.get(name, absent[name]) for name in (*MEANING_FIELDS, *PHASE_FIELDS)}
   if is_generator:
     fields["num_heads"] = config.get("generator", {}).get("num_heads", 0) or fields["num_heads"]
   return fields
 
 
 def _check_meaning(ours: Mapping[str, Any], saved: Mapping[str, Any], field: str) -> None:
-  is_without = ours["relative_position"] == saved["relative_position"] == "none"
-  differ = [
-    f"{name}: {saved[name]} there, {value} here"
-    for name, value in ours.items()
-    if saved[name] != value and not (is_without and name in ("relative_buckets", "relative_max_distance"))
-  ]
-  if differ:
-    raise DataError(f"{field}: another kind of model ({'; '.join(differ)}); use its values")
+  """Raises DataError for another kind of encoder; reports what a new phase changes."""
+  both = [ours, saved]
+  unread = ("relative_buckets", "relative_max_distance") if _all(both, "relative_position", "none") else ()
+  unread += () if _all(both, "position", "rope") else ("rope_theta", "rope_theta_local")
+  differ = {
+    name: f"{saved[name]} there, {value} here" for name, value in ours.items() if saved[name] != value
+  }
+  differ = {name: line for name, line in differ.items() if name not in unread}
+  refused = [f"{name}: {line}" for name, line in differ.items() if name not in PHASE_FIELDS]
+  if refused:
+    raise DataError(f"{field}: another kind of model ({'; '.join(refused)}); use its values")
+  for name, line in differ.items():
+    logger.info(f"{field}: this phase changes model.{name}: {line}")
+
+
+def _all(encoders: Iterable[Mapping[str, Any]], name: str, value: Any) -> bool:
+  return all(encoder[name] == value for encoder in encoders)
 
 
 def _parts(params: dict) -> dict[str, dict]:

@@ -36,7 +36,9 @@ Pretrains a text encoder.
   --config=FILE         a config file, for example configs/amos_base.py. It is a Python program: read it
                         before you run one from elsewhere. ARGUMENT is passed to its get_config;
                         configs/ablations/*.py expect the name of a row:
-                        --config=configs/ablations/amos.py:no_adv
+                        --config=configs/ablations/amos.py:no_adv; where get_config has no
+                        parameter, the name of a backbone of configs/backbones.py:
+                        --config=configs/amos_base.py:modern
   --config.FIELD=VALUE  changes a field: --config.train.batch_size=64,
                         --config.generator.mlm_layers=4,6,8, --config.generator.detach_blocks=false.
                         Fields are listed below and explained in configs/base.py

@@ -37,8 +37,8 @@ def activation_bytes(
 ) -> float:
   """Estimates the bytes that layers store of one batch for the backward pass.
 
-  It counts about 34 numbers per token and width, and the probabilities of plain attention. With recomputation
-  it counts one whole layer, and what is kept of every layer.
+  It counts about 18 numbers per token and width, 4 per MLP width (6 if it is gated), and the probabilities of
+  plain attention. With recomputation it counts one whole layer, and what is kept of every layer.
 
   Args:
     tokens: of the batch, in rows of `length`.
@@ -46,11 +46,13 @@ def activation_bytes(
   """
   depth = depth or encoder.num_layers
   width = encoder.compute_dtype.itemsize
-  per_token = 34 * encoder.hidden_size * width // 2
+  mlps = 2 if encoder.mlp == "gated" else 1  # arrays of the MLP's width that a product makes
+  # 18 numbers of the encoder's width, and four of the MLP's: 34 where that is four times as wide.
+  per_token = (18 * encoder.hidden_size + 2 * (1 + mlps) * encoder.mlp_size) * width // 2
   if has_plain_attention:
     per_token += 2 * encoder.num_heads * length * width
   layer, layer_input = tokens * per_token, tokens * encoder.hidden_size * width
-  # Input, query, key, value, attended, output and down, and up, which is wider.
-  products = layer_input * (7 + encoder.mlp_size / encoder.hidden_size)
+  # Input, query, key, value, attended, output and down, and up and gate, which are wider.
+  products = layer_input * (7 + mlps * encoder.mlp_size / encoder.hidden_size)
   kept_of_each = {"cheap": products, "full": layer_input}
   return depth * layer if encoder.remat == "none" else layer + depth * kept_of_each[encoder.remat]

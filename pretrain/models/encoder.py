@@ -102,11 +102,12 @@ def layers_a_turn(config: EncoderConfig) -> int:
 
   A loop copies what it stores for the backward pass into stacks and out of them, a tenth of the step and more
   on TPUs and GPUs. With weights sharded over `fsdp`, the loop limits how many layers' weights are gathered at
-  once.
+  once. An iteration has whole periods of local and global layers.
   """
   is_cut = jax.sharding.get_abstract_mesh().shape.get("fsdp", 1) > 1
   written_out = config.num_layers if attention.platform() != "cpu" and not is_cut else 1
-  return config.scan_unroll or max(1, written_out)
+  wanted = config.scan_unroll or max(1, written_out)
+  return max(1, wanted // config.period) * config.period
 
 
 class Trunk(nn.Module):
@@ -303,8 +304,9 @@ def init_embeddings(key: jax.Array, config: EncoderConfig) -> dict:
 def init_trunk(key: jax.Array, config: EncoderConfig) -> dict:
   """Returns initial parameters of `Trunk`."""
   vectors = jnp.zeros((1, 2, config.hidden_size))
-  # Parameters do not depend on attention's body, and this small input may not fit the kernels and the mesh.
-  config = dataclasses.replace(config, attention="plain")
+  # Parameters depend neither on attention's body, which may not fit this small input and the mesh, nor on
+  # rotary tables.
+  config = dataclasses.replace(config, attention="plain", position="none")
   return Trunk(config).init(key, vectors, jnp.ones((1, 2), bool), None)["params"]
 
 

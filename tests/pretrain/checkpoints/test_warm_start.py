@@ -1,5 +1,7 @@
 """What a checkpoint says of the checkpoints its run started from."""
 
+import logging
+
 import numpy as np
 import pytest
 
@@ -40,6 +42,19 @@ def test_equal_arrays_that_would_mean_something_else_are_refused(field):
   warm_start._check_meaning(ours, ours, "train.init_from=a")
   with pytest.raises(DataError, match=f"train.init_from=a: another kind of model .{field}: 99 there"):
     warm_start._check_meaning(ours, ours | {field: 99}, "train.init_from=a")
+
+
+def test_a_new_phase_may_change_the_bases_of_rotary_positions_and_says_so(caplog):
+  saved = _origins(model__position="rope", model__relative_position="none").encoder
+  with caplog.at_level(logging.INFO):
+    warm_start._check_meaning(saved | {"rope_theta": 1e4}, saved, "train.init_from=a")
+  assert caplog.messages == [
+    "train.init_from=a: this phase changes model.rope_theta: 160000.0 there, 10000.0 here"
+  ]
+  caplog.clear()
+  learned = _origins().encoder
+  warm_start._check_meaning(learned | {"rope_theta": 1e4}, learned, "train.init_from=a")
+  assert caplog.messages == []
 
 
 def test_a_checkpoint_that_the_method_does_not_use_is_no_start():

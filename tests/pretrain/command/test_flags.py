@@ -114,7 +114,19 @@ def test_an_argument_goes_to_get_config(tmp_path):
   assert arguments.config.recipe == "a:b"
   assert arguments.config_name == "mine_a_b" and arguments.workdir == os.path.join("runs", "mine_a_b")
   assert "needs an argument" in _refused(f"--config={path}")[0]
-  assert "has no parameter for it" in _refused(f"--config={CONFIG}:x")[0]
+
+
+def test_a_recipe_without_a_parameter_takes_the_name_of_a_backbone(tmp_path):
+  arguments = _read(f"--config={CONFIG}:modern_tiny")
+  assert arguments.workdir == os.path.join("runs", "amos_tiny_modern_tiny")
+  model = arguments.config.model
+  assert arguments.config.recipe == "amos_tiny:modern_tiny" and model.position == "rope"
+  assert (model.vocab_size, model.norm_placement, model.num_layers) == (4_096, "pre", 4)
+  assert arguments.config.optimizer.decay == "no_bias_norm" and arguments.config.objectives.rtd.weight == 50
+  (problem,) = _refused(f"--config={CONFIG}:modem")
+  assert "no parameter for 'modem'; expected a backbone: modern, modern_large, ettin_17m" in problem
+  other = _file(tmp_path, "from ml_collections import ConfigDict\ndef get_config(): return ConfigDict()\n")
+  assert _refused(f"--config={other}:modern")[0].endswith("its get_config has no parameter for 'modern'")
 
 
 def test_all_mistakes_are_in_one_list():

@@ -19,6 +19,7 @@ from pretrain.inference.compiled import Compiled
 from pretrain.models import heads
 from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import encode, token_vectors
+from pretrain.models.layers import normalised_inner
 from pretrain.ops.vocab.vocab_cross_entropy import vocab_scores
 
 Words = Sequence[str]
@@ -123,7 +124,7 @@ def _word_vectors(params: Any, config: EncoderConfig, batch: Arrays, *, pad_id: 
   middle, half = embedded, config.num_layers // 2
   if half:
     assert hidden.layers is not None
-    middle = hidden.layers[half - 1]
+    middle = normalised_inner(config, hidden.layers[half - 1])
   states = jnp.stack([depth.astype(jnp.float32) for depth in (table, middle, hidden.last)], axis=2)
   return _means_of_words(states, batch)
 
@@ -133,7 +134,7 @@ def _layer_vectors(params: Any, config: EncoderConfig, batch: Arrays, *, pad_id:
   ids = batch["ids"]
   embedded, hidden = encode(params, config, ids, ids != pad_id, pad_id=pad_id, collect="all")
   assert hidden.layers is not None
-  before = jnp.moveaxis(hidden.layers, 0, 2)[:, :, : config.num_layers - 1]
+  before = normalised_inner(config, jnp.moveaxis(hidden.layers, 0, 2)[:, :, : config.num_layers - 1])
   last = (embedded[:, :, None], before, hidden.last[:, :, None])
   return _means_of_words(jnp.concatenate([part.astype(jnp.float32) for part in last], axis=2), batch)
 

@@ -84,6 +84,17 @@ def normalise(params: dict, config: EncoderConfig, x: jax.Array) -> jax.Array:
   return Norm(config).apply({"params": params}, x)
 
 
+def normalised_inner(config: EncoderConfig, states: jax.Array) -> jax.Array:
+  """Returns inner layers' states [..., width] at the scale of the last one's, for probes and comparisons.
+
+  The stream of a pre-norm encoder grows from layer to layer; its norm, without weights, removes that. Layers
+  of a post-LN encoder are normalised already.
+  """
+  if config.norm_placement == "post":
+    return states
+  return _normed(config, states, jnp.ones(states.shape[-1]), jnp.zeros(states.shape[-1]))
+
+
 def _normed(config: EncoderConfig, x: jax.Array, scale: jax.Array, bias: jax.Array) -> jax.Array:
   if config.norm == "rmsnorm":
     return rms_norm(x, scale, config.layer_norm_eps, config.compute_dtype)

@@ -9,6 +9,7 @@ import pytest
 
 from pretrain.models import encoder
 from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import normalised_inner
 from pretrain.ops.positions import take_positions
 from tests.pretrain import drawn
 from tests.pretrain.models.small_encoder import CONFIG, IDS, KEYS, MASK, B, L, init_encoder
@@ -202,3 +203,13 @@ def test_initial_values_are_cut_and_smaller_where_they_write_into_the_stream():
       assert np.max(np.abs(array)) <= 2 * stddev + 1e-9
       np.testing.assert_allclose(np.std(array), 0.88 * stddev, rtol=0.02)  # of a normal cut at two deviations
   assert np.any(params["embeddings"]["token"]["embedding"][TOKENS.pad])
+
+
+def test_inner_states_of_a_growing_stream_are_compared_at_one_scale():
+  config = MODERN
+  states = 7.0 * jax.random.normal(jax.random.key(0), (2, 5, config.hidden_size)) + 3.0
+  found = normalised_inner(config, states)
+  np.testing.assert_allclose(np.mean(found, -1), 0.0, atol=1e-6)
+  np.testing.assert_allclose(np.var(found, -1), 1.0, atol=1e-5)
+  post = dataclasses.replace(config, norm_placement="post")
+  assert normalised_inner(post, states) is states

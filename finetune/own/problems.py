@@ -77,9 +77,8 @@ def _tagging(
   def outputs(params: dict, batch: Batch, row_keys: jax.Array | None) -> jax.Array:
     ids = batch["ids"]
     _, hidden = encode(params["encoder"], config, ids, ids != pad_id, pad_id=pad_id, row_keys=row_keys)
-    return heads.apply_tagging_head(
-      params["heads"]["tagging"], hidden.last, dropout=head.dropout, row_keys=row_keys
-    )
+    own = params["heads"]["tagging"]
+    return heads.apply_tagging_head(own, hidden.last, dropout=head.dropout, row_keys=row_keys, config=config)
 
   def loss(logits: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
     weights = batch["weights"][:, None] * (batch[tagging.WORD] > 0)

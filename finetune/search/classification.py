@@ -61,6 +61,7 @@ def make_problem(
       dropout=settings.dropout,
       input_dropout=settings.input_dropout,
       row_keys=row_keys,
+      config=config,
     )
 
   def loss_of(logits: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:

@@ -30,7 +30,8 @@ def make_problem(config: EncoderConfig, *, pad_id: int, use_mask: bool = True) -
     is_token = ids != pad_id
     _, hidden = encode(params["encoder"], config, ids, is_token, pad_id=pad_id, row_keys=row_keys)
     allowed = batch["allowed"] if use_mask else is_token
-    return heads.apply_question_answering_head(params["heads"]["question_answering"], hidden.last, allowed)
+    own = params["heads"]["question_answering"]
+    return heads.apply_question_answering_head(own, hidden.last, allowed, config)
 
   def loss(logits: Logits, batch: Batch) -> tuple[jax.Array, Metrics]:
     targets, weights = (batch["start"], batch["end"]), batch["weights"]

@@ -172,8 +172,11 @@ def _optimizer() -> ConfigDict:
   return ConfigDict(
     {
       "learning_rate": 5e-4,  # peak; COCO-LM table 6 (base)
-      "schedule": "linear",  # of the rate: 'linear' (warm-up, then decay), 'electra_google', 'constant'
+      # Of the rate: 'linear' (warm-up, decay), 'electra_google', 'constant', 'wsd' (warm-up, stable, decay).
+      "schedule": "linear",
       "warmup_steps": 10_000,  # in which the rate rises from 0 to its peak
+      "decay_steps": 0,  # of 'wsd': the last updates, in which the rate falls; 0: it never falls
+      "decay_shape": "linear",  # of that fall: 'linear', 'one_minus_sqrt' (ModernBERT)
       "end_learning_rate": 0.0,  # of the last step
       "adam_b1": 0.9,  # decay of the first moment
       "adam_b2": 0.98,  # decay of the second moment
@@ -182,7 +185,9 @@ def _optimizer() -> ConfigDict:
       "adam_bias_correction": True,  # of both moments
       "weight_decay": 0.01,  # decoupled, times the learning rate
       "decay": "all",  # what decays: 'all' (fairseq), 'no_bias_norm' (HF, Google: not biases, not LayerNorm)
+      "decay_scale": "rate",  # decay per update: times 'rate', or 'rate_over_peak' (ModernBERT: rate / peak)
       "clip_norm": 2.0,  # of the global gradient norm; 0: off
+      "update_clipping": "none",  # 'stable_adamw': lowers the rate of kernels whose gradients grow suddenly
       "shard_update": False,  # ZeRO-1: devices along mesh.data share the state and its update
     }
   )

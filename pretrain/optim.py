@@ -81,10 +81,30 @@ def constant_schedule(settings: OptimizerSettings) -> optax.Schedule:
   return schedule
 
 
+def wsd_schedule(settings: OptimizerSettings) -> optax.Schedule:
+  """Returns a schedule with warm-up from 0, the peak, and a fall to the end value in the last `decay_steps`.
+
+  With y = steps left / decay_steps the fall is y ('linear'), or 1 - sqrt(1 - y) ('one_minus_sqrt'). Source:
+  AnswerDotAI/ModernBERT src/scheduler.py, whose warm-up starts at 1e-10 of the peak.
+  """
+
+  def schedule(step):
+    step, steps = jnp.asarray(step), settings.decay_steps
+    left = jnp.clip(settings.total_steps - step, 0, steps) / max(steps, 1) if steps else jnp.float32(1.0)
+    if settings.decay_shape == "one_minus_sqrt":
+      left = left / (1 + jnp.sqrt(1 - left))  # 1 - sqrt(1 - left) loses digits near the end
+    peak, end = settings.learning_rate, settings.end_learning_rate
+    rising = peak * _warmup_fraction(step, settings.warmup_steps)
+    return jnp.where(step < settings.warmup_steps, rising, end + (peak - end) * left).astype(jnp.float32)
+
+  return schedule
+
+
 SCHEDULES: dict[str, Callable[[OptimizerSettings], optax.Schedule]] = {
   "linear": linear_schedule,
   "electra_google": electra_google_schedule,
   "constant": constant_schedule,
+  "wsd": wsd_schedule,
 }
 
 
@@ -138,6 +158,37 @@ def scale_by_adam(
   return optax.GradientTransformationExtraArgs(init, update)
 
 
+def stable_adamw(
+  adamw: optax.GradientTransformationExtraArgs, *, b2: float, eps: float
+) -> optax.GradientTransformationExtraArgs:
+  """Divides the updates and decay of a tensor by max(1, root mean square of g / max(sqrt(v), eps)).
+
+  v is Adam's second moment after this update, with bias correction. A layer of a stack is a tensor of its
+  own, and query, key and value are three, where the source has one. `adamw` has Adam's state in its own.
+
+  Source: warner-benjamin/optimi, optimi/stableadamw.py; Wortsman et al. 2023 (2304.13013), algorithm 2.
+  """
+
+  def update(updates, state, params=None, **others):
+    new, state = adamw.update(updates, state, params, **others)
+    count, moments = optax.tree.get(state, "count"), optax.tree.get(state, "nu")
+    corrected = -jnp.expm1(count * math.log(b2))
+
+    def tempered(path: str, update: jax.Array, grad: jax.Array, v: jax.Array) -> jax.Array:
+      surprise = jnp.square(grad.astype(jnp.float32)) / jnp.maximum(v / corrected, eps**2)
+      axes = tuple(range(1 if is_stack(path) else 0, grad.ndim))
+      return update / jnp.maximum(1.0, jnp.sqrt(jnp.mean(surprise, axes, keepdims=True)))
+
+    return jax.tree.map(tempered, trees.paths(new), new, updates, moments), state
+
+  return optax.GradientTransformationExtraArgs(adamw.init, update)
+
+
+def is_stack(path: str) -> bool:
+  """Returns whether the first axis of a parameter counts layers, or norms of layers."""
+  return not {"layers", "inner_norms"}.isdisjoint(path.split("/"))
+
+
 def is_bias_or_norm(path: str) -> bool:
   """Returns whether a parameter is a bias or of a LayerNorm, which 'no_bias_norm' does not decay."""
   return path.split("/")[-1] in ("bias", "scale")
@@ -182,7 +233,7 @@ def stays_finite(
 
   def is_small(rate: float) -> bool:
     scale = 1.0 + abs(rate)  # the direction and its product with the rate must not overflow
-    return scale < 2.0**100 / direction and scale * settings.weight_decay <= 1.0
+    return scale < 2.0**100 / direction and scale * settings.decay_factor <= 1.0
 
   if is_small(settings.learning_rate) and is_small(settings.end_learning_rate):
     return lambda *_: jnp.bool_(True)
@@ -190,7 +241,7 @@ def stays_finite(
   def test(params: ArrayTree, opt_state: ArrayTree, norm: jax.Array, learning_rate: jax.Array) -> jax.Array:
     parameter = _largest(params)
     moment = jnp.maximum(norm, _largest(optax.tree.get(opt_state, "mu")))
-    step = moment / (1 - settings.adam_b1) / settings.adam_eps + settings.weight_decay * parameter
+    step = moment / (1 - settings.adam_b1) / settings.adam_eps + settings.decay_factor * parameter
     # Comparisons with NaN are False, so NaN counts as not finite.
     return (step < 2.0**120) & (parameter + jnp.abs(learning_rate) * step < 2.0**120)
 
@@ -235,11 +286,10 @@ def make_optimizer(
     is_eps_corrected=settings.adam_eps_placement == "corrected",
   )
   mask = _no_bias_norm_mask if settings.decay == "no_bias_norm" else None
-  chain = optax.chain(
-    adam,
-    optax.add_decayed_weights(settings.weight_decay, mask=mask),
-    optax.scale_by_learning_rate(schedule),
-  )
+  parts = [adam, optax.add_decayed_weights(settings.decay_factor, mask=mask)]
+  if settings.update_clipping == "stable_adamw":
+    parts = [stable_adamw(optax.chain(*parts), b2=settings.adam_b2, eps=settings.adam_eps)]
+  chain = optax.chain(*parts, optax.scale_by_learning_rate(schedule))
   labels = jax.tree.map(lambda path: "frozen" if frozen(path) else "trained", paths)
   if "frozen" in jax.tree.leaves(labels):
     chain = optax.partition({"trained": chain, "frozen": optax.set_to_zero()}, labels)

@@ -48,8 +48,11 @@ CHECKS: dict[str, Callable[[Golden, Checks], None]] = {
   "l2_modernbert": modern.check_pre_norm,
   "m_ultrabert": modern.check_pre_norm,
   "m2_ultrabert": modern.check_pre_norm,
+  "q_schedules": optimizer.check_trapezoids,
+  "q_stableadamw": optimizer.check_stable_adamw,
 }
-_GRADIENT_INPUTS = {"h_schedule": r"adam/grad\d+/"}  # keys that are given to us
+# Keys that are given to us.
+_GRADIENT_INPUTS = {"h_schedule": r"adam/grad\d+/", "q_stableadamw": r"\w+/g\d+/"}
 
 
 def check_file(directory: Path, name: str) -> tuple[list[str], int, list[str]]:

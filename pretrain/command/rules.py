@@ -165,6 +165,23 @@ def _training(config: Fields) -> Iterator[str]:
       f"{show(config, 'optimizer.warmup_steps', 'train.total_steps')}: the warm-up is longer than the run; "
       f"shorten it, for example with\n  --config.optimizer.warmup_steps={total // 10}"
     )
+  decay = config["optimizer.decay_steps"]
+  if config["optimizer.schedule"] == "wsd" and config["optimizer.warmup_steps"] + decay > total:
+    steps = show(config, "optimizer.warmup_steps", "optimizer.decay_steps", "train.total_steps")
+    yield f"{steps}: the warm-up and the decay are longer than the run"
+  if config["optimizer.schedule"] != "wsd" and decay:
+    steps = show(config, "optimizer.decay_steps", "optimizer.schedule")
+    yield f"{steps}: the schedule has no such steps\n  --config.optimizer.schedule=wsd"
+  if config["optimizer.update_clipping"] != "none":
+    if config["optimizer.adam_eps_placement"] != "corrected" or not config["optimizer.adam_bias_correction"]:
+      placement = show(config, "optimizer.update_clipping", "optimizer.adam_eps_placement")
+      corrected = (
+        "--config.optimizer.adam_eps_placement=corrected --config.optimizer.adam_bias_correction=true"
+      )
+      yield f"{placement}: StableAdamW has corrected moments\n  {corrected}"
+    if config["optimizer.clip_norm"]:
+      clips = show(config, "optimizer.update_clipping", "optimizer.clip_norm")
+      yield f"{clips}: gradients would be clipped twice\n  --config.optimizer.clip_norm=0"
   if config["optimizer.end_learning_rate"] > config["optimizer.learning_rate"]:
     yield (
       f"{show(config, 'optimizer.end_learning_rate', 'optimizer.learning_rate')}: the final rate is above "

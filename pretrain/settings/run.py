@@ -20,8 +20,10 @@ class OptimizerFields:
   """Adam and its learning-rate schedule."""
 
   learning_rate: Positive
-  schedule: Literal["linear", "electra_google", "constant"] = "linear"
+  schedule: Literal["linear", "electra_google", "constant", "wsd"] = "linear"
   warmup_steps: CountOrZero = 0
+  decay_steps: CountOrZero = 0
+  decay_shape: Literal["linear", "one_minus_sqrt"] = "linear"
   end_learning_rate: NotNegative = 0.0
   adam_b1: FractionBelowOne = 0.9
   adam_b2: FractionBelowOne = 0.98
@@ -30,8 +32,15 @@ class OptimizerFields:
   adam_bias_correction: bool = True
   weight_decay: NotNegative = 0.01
   decay: Literal["all", "no_bias_norm"] = "all"
+  decay_scale: Literal["rate", "rate_over_peak"] = "rate"
   clip_norm: NotNegative = 0.0
+  update_clipping: Literal["none", "stable_adamw"] = "none"
   shard_update: bool = False
+
+  @property
+  def decay_factor(self) -> float:
+    """The decay of an update, divided by its learning rate."""
+    return self.weight_decay / (self.learning_rate if self.decay_scale == "rate_over_peak" else 1.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -45,6 +45,8 @@ _PRE_NORM = {
   "gradients": (2e-5, 1e-3),
   "rope": (1e-7, 0.0),
 }
+TOLERANCES["q_schedules"] = {"lr": (0.0, 1e-6), "sizes": EXACT}
+TOLERANCES["q_stableadamw"] = {"params": (0.0, 1e-5)}
 TOLERANCES |= dict.fromkeys(("l_modernbert", "l2_modernbert", "m_ultrabert", "m2_ultrabert"), _PRE_NORM)
 _WORDS = {"gradients": "grad", "losses": "loss", "values": "value"}  # how the files' own texts name a group
 _FIGURE = re.compile(r"\b(atol|rtol)\s+([0-9.]+(?:e-?[0-9]+)?)")

@@ -1,4 +1,4 @@
-"""Golden kind h_schedule: learning rates, Adam's trajectory, clipping."""
+"""Golden kinds of optimisers: h_schedule (rates, Adam, clipping), q_schedules, q_stableadamw."""
 
 import functools
 
@@ -101,3 +101,53 @@ def _check_clipping(golden: Golden, checks: Checks) -> None:
     norm, clipped = _clipped(gradients, limit)
     ours = {f"g{key}": value for key, value in clipped.items()}
     checks.compare_all("clipping", prefix, ours | {"norm": norm})
+
+
+def check_trapezoids(golden: Golden, checks: Checks) -> None:
+  """Learning rates of ModernBERT's schedules, as factors of the peak."""
+  for match in golden.groups(r"(wsd|one_minus_sqrt)/(\d+)/cfg"):
+    prefix, is_root = match.group(0).removesuffix("/cfg"), match.group(1) == "one_minus_sqrt"
+    *sizes, end = _decimals(golden[f"{prefix}/cfg"])
+    warmup, decay, total = map(int, [0, *sizes] if is_root else sizes)
+    settings = optim.OptimizerSettings(
+      learning_rate=1.0,
+      schedule="wsd",
+      warmup_steps=warmup,
+      decay_steps=decay,
+      decay_shape="one_minus_sqrt" if is_root else "linear",
+      total_steps=total,
+      end_learning_rate=end,
+    )
+    steps = jnp.asarray(golden[f"{prefix}/t"])
+    rates = jax.vmap(optim.make_schedule(settings))(steps)
+    official_start = 1e-10 if warmup else 0.0  # of the warm-up; ours starts at 0
+    checks.compare("lr", f"{prefix}/factor", rates + jnp.where(steps == 0, official_start, 0.0))
+
+
+def check_stable_adamw(golden: Golden, checks: Checks) -> None:
+  """Parameters after each update, some with a rate that changes and decay that follows rate / peak."""
+  for match in golden.groups(r"(\w+)/cfg"):
+    name = match.group(1)
+    peak, b1, b2, eps, weight_decay, is_decoupled = _decimals(golden[f"{name}/cfg"])
+    params = _nested(golden, f"{name}/p0/")
+    steps = len(golden.groups(rf"{name}/lr\d+"))
+    rates = jnp.asarray([golden[f"{name}/lr{step + 1}"] for step in range(steps)])
+    settings = optim.OptimizerSettings(
+      learning_rate=peak,
+      total_steps=steps,
+      adam_b1=b1,
+      adam_b2=b2,
+      adam_eps=eps,
+      adam_eps_placement="corrected",
+      weight_decay=weight_decay,
+      decay_scale="rate_over_peak" if is_decoupled else "rate",
+      update_clipping="stable_adamw",
+    )
+    optimizer, _ = optim.make_optimizer(
+      settings, params=params, frozen=lambda path: False, schedule=lambda count, rates=rates: rates[count]
+    )
+    state, update = optimizer.init(params), jax.jit(optimizer.update)
+    for step in range(steps):
+      updates, state = update(_nested(golden, f"{name}/g{step + 1}/"), state, params)
+      params = jax.tree.map(lambda old, change: old + change, params, updates)
+      checks.compare_all("params", f"{name}/p{step + 1}/", jax.device_get(params))

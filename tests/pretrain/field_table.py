@@ -53,6 +53,8 @@ _BASES = {
     "model.norm_bias": False,
     "model.window": 8,
     "model.global_every": 2,
+    "optimizer.schedule": "wsd",
+    "optimizer.decay_steps": 2,
   },
   "sharded": {"mesh.data": 4, "mesh.fsdp": -1},
   "fixed": {
@@ -128,6 +130,8 @@ _ROWS: dict[str, list[tuple]] = {
     ("optimizer.schedule", "electra_google", "step"),
     ("optimizer.warmup_steps", 3, "step"),
     ("optimizer.end_learning_rate", 1e-4, "step"),
+    ("optimizer.decay_scale", "rate_over_peak", "step"),
+    ("optimizer.update_clipping", "stable_adamw", "step layout"),
     ("optimizer.adam_b1", 0.8, "step"),
     ("optimizer.adam_b2", 0.95, "step"),
     ("optimizer.adam_eps", 1e-4, "step"),
@@ -190,6 +194,8 @@ _ROWS: dict[str, list[tuple]] = {
     ),
   ],
   "modern": [
+    ("optimizer.decay_steps", 3, "step"),
+    ("optimizer.decay_shape", "one_minus_sqrt", "step"),
     ("model.rope_theta", 1e4, "step eval"),
     ("model.rope_theta_local", 1e3, "step eval"),
     ("model.window", 4, "step eval"),

@@ -246,3 +246,72 @@ def test_clipping_scales_only_what_is_too_long():
 
 def test_every_schedule_that_a_config_may_name_is_there():
   assert set(optim.SCHEDULES) == set(fields.kinds()["optimizer.schedule"].choices)
+
+
+@pytest.mark.parametrize(
+  ("fields", "expected"),
+  [
+    ({"decay_shape": "linear"}, {61: 9.75e-4, 70: 7.5e-4, 90: 2.5e-4, 99: 2.5e-5, 100: 0.0}),
+    (
+      {"decay_shape": "one_minus_sqrt"},
+      {61: 8.418861e-4, 70: 5e-4, 90: 1.339746e-4, 99: 1.25791e-5, 100: 0.0},
+    ),
+    (
+      {"decay_shape": "one_minus_sqrt", "end_learning_rate": 1e-4},
+      {61: 8.576975e-4, 70: 5.5e-4, 90: 2.205771e-4, 99: 1.113212e-4, 100: 1e-4},
+    ),
+    ({"decay_steps": 0}, {61: 1e-3, 100: 1e-3}),
+  ],
+)
+def test_a_stable_phase_ends_in_a_fall(fields, expected):
+  # Worked out by hand: peak 1e-3, 10 steps of warm-up, the last 40 of 100 fall.
+  sizes = {"learning_rate": 1e-3, "warmup_steps": 10, "decay_steps": 40, "total_steps": 100}
+  schedule = optim.make_schedule(dataclasses.replace(PLAIN, schedule="wsd", **(sizes | fields)))
+  for step, rate in ({0: 0.0, 5: 5e-4, 9: 9e-4, 10: 1e-3, 60: 1e-3} | expected).items():
+    assert float(schedule(step)) == pytest.approx(rate, rel=2e-6), step
+
+
+STABLE = dataclasses.replace(
+  PLAIN,
+  learning_rate=0.1,
+  adam_eps_placement="corrected",
+  weight_decay=0.1,
+  update_clipping="stable_adamw",
+)
+
+
+def test_stable_adamw_is_the_one_worked_out_by_hand():
+  start, grads = {"a": jnp.float32([1, -2])}, [{"a": jnp.float32([3, 4])}, {"a": jnp.float32([30, -40])}]
+  first, _ = run(STABLE, start, grads[:1])
+  np.testing.assert_allclose(first["a"], [0.89000003, -2.07999998], rtol=1e-6)
+  second, _ = run(STABLE, start, grads)
+  np.testing.assert_allclose(second["a"], [0.82627574, -2.01725107], rtol=1e-6)
+
+
+def test_layers_of_a_stack_are_tensors_of_their_own():
+  grads = [jax.random.normal(jax.random.key(step), (2, 3, 4)) for step in range(3)]
+  grads[2] = grads[2].at[0].multiply(50.0)  # a surprise in one layer
+  start = jnp.ones((2, 3, 4))
+  stacked, _ = run(STABLE, {"layers": {"up": start}}, [{"layers": {"up": grad}} for grad in grads])
+  apart, _ = run(STABLE, {"0": start[0], "1": start[1]}, [{"0": grad[0], "1": grad[1]} for grad in grads])
+  np.testing.assert_allclose(stacked["layers"]["up"], jnp.stack([apart["0"], apart["1"]]), rtol=1e-6)
+  whole, _ = run(STABLE, {"up": start}, [{"up": grad} for grad in grads])
+  assert float(jnp.max(jnp.abs(whole["up"] - stacked["layers"]["up"]))) > 1e-2
+
+
+def test_a_sharded_tensor_has_one_mean():
+  mesh = jax.make_mesh((4,), ("fsdp",))
+  place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("fsdp"))
+  start, grads = jnp.ones((8, 2)), [jnp.arange(16.0).reshape(8, 2) ** power for power in (1, 3)]
+  whole, _ = run(STABLE, {"a": start}, [{"a": grad} for grad in grads])
+  cut, _ = run(
+    STABLE, {"a": jax.device_put(start, place)}, [{"a": jax.device_put(grad, place)} for grad in grads]
+  )
+  np.testing.assert_allclose(cut["a"], whole["a"], rtol=1e-6)
+
+
+def test_decay_by_the_fraction_of_the_peak_does_not_depend_on_the_peak():
+  start, grads = {"a": jnp.float32([2.0])}, [{"a": jnp.float32([0.0])}]
+  for rate in (1e-3, 0.5):
+    settings = dataclasses.replace(PLAIN, learning_rate=rate, weight_decay=0.25, decay_scale="rate_over_peak")
+    assert float(run(settings, start, grads)[0]["a"][0]) == pytest.approx(1.5)

@@ -27,7 +27,7 @@ class CorrectiveLM(Objective):
     if self.copy and self.stop_gradient and not trained:
       yield (
         f"{self.show(config, 'copy', 'stop_gradient', 'objectives.rtd.weight')}: no loss trains the copy "
-        f"head; use\n  --config.objectives.rtd.weight=50\n  --config.objectives.clm.copy=false"
+        f"head; use one of\n  --config.objectives.rtd.weight=50\n  --config.objectives.clm.copy=false"
       )
 
   def flops(self, model: Mapping[str, Any], masked: float) -> dict[str, float]:

@@ -50,6 +50,6 @@ class SequenceContrast(Contrast):
       )
     if self.head == "cls" and self.projection_size:
       yield (
-        f"{self.show(config, 'head', 'projection_size')}: head 'cls' has no projection; use\n"
+        f"{self.show(config, 'head', 'projection_size')}: head 'cls' has no projection; use one of\n"
         f"  --config.objectives.scl.head=projection\n  --config.objectives.scl.projection_size=0"
       )

@@ -39,7 +39,7 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-  """The records of one split: their number, their tokens ([CLS] included, no padding), files in order."""
+  """Counts of the records and tokens of one split, with its shards in order; padding is not counted."""
 
   records: int
   tokens: int

@@ -20,7 +20,7 @@ class MaskedLM(Objective):
 
   @property
   def terms(self) -> tuple[str, ...]:
-    """The name of the loss over masked tokens or over all tokens; see `Objective.terms`."""
+    """The name of its loss term, which depends on `positions`; see `Objective.terms`."""
     return ("masked_lm_loss",) if self.positions == "masked" else ("token_lm_loss",)
 
   @property

@@ -45,7 +45,7 @@ class SequenceContrast(Contrast):
     elif length <= rows < min(crop + self.crop_add_cls, length + 1):
       yield (
         f"{self.show(config, 'crop_fraction', 'crop_add_cls', 'model.max_length')}: [CLS] and a whole "
-        f"sequence exceed the position table; use a smaller crop, or\n  --config.objectives.scl."
+        f"sequence exceed the position table; crop less, or\n  --config.objectives.scl."
         f"crop_add_cls=false\n  --config.model.max_length={length + 1}"
       )
     if self.head == "cls" and self.projection_size:

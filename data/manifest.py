@@ -39,7 +39,7 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-  """Counts of the records and tokens of one split, with its shards in order; padding is not counted."""
+  """The records and tokens of one split ([CLS] counts, padding does not), and its shards in order."""
 
   records: int
   tokens: int

@@ -39,7 +39,7 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-  """The records of one split: their number, their tokens ([CLS] included, no padding), files in order."""
+  """The records and tokens of one split ([CLS] counts, padding does not), and its shards in order."""
 
   records: int
   tokens: int

@@ -126,7 +126,7 @@ def sequence_cosines(first: jax.Array, second: jax.Array, *, group_size: int) ->
 def sequence_contrastive_loss(
   cosines: jax.Array, weights: jax.Array, *, temperature: float = 1.0
 ) -> jax.Array:
-  """Returns -log softmax(cosine / temperature) of each of 2 n anchors' partner, both directions.
+  """Returns the contrastive loss: -log softmax(cosine / temperature) at each anchor's partner, summed.
 
   Args:
     cosines: [groups, 2 n, 2 n] float from `sequence_cosines`; an anchor's cosine with itself is excluded.

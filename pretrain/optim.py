@@ -217,7 +217,7 @@ def clip_by_norm(grads: ArrayTree, norm: jax.Array, *, max_norm: float) -> Array
 def stays_finite(
   settings: OptimizerFields,
 ) -> Callable[[ArrayTree, ArrayTree, jax.Array, jax.Array], jax.Array]:
-  """Returns a test, before an update of `make_optimizer`: does it keep finite parameters finite?
+  """Returns a function that predicts whether an optimizer update keeps finite parameters finite.
 
   The test maps (params, optimizer state, [] norm of the gradients, [] learning rate) to [] bool. True: a
   finite norm gives finite parameters. False: they might become non-finite, or larger than 2**120 (float32

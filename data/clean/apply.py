@@ -58,7 +58,7 @@ class Dropped:
 def find_duplicates(
   cleaning: Cleaning, read: Read, units: Sequence[sources.Unit], pool: duplicates.Pool
 ) -> None:
-  """Writes the lists of duplicates that `documents` needs, unless they exist."""
+  """Finds duplicate documents and writes their lists, which `documents` needs, unless the lists exist."""
   for number, step in enumerate(steps.parse(cleaning.listed)):
     if step.sketch:
       reach = functools.partial(reaching, cleaning, read, number)

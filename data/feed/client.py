@@ -93,7 +93,7 @@ class FedRecords:
     self._first, self._expected = 0, ""
 
   def begin(self, batch: int, digest: str = "") -> dict[str, Any]:
-    """Starts reading at a batch; returns the speed as `Feed.begin` does.
+    """Starts reading at the global batch `batch`; returns the child's speed as `Feed.begin` does.
 
     To resume a run, pass the result of its `mark`: reading raises a DataError if the earlier batches have
     changed.

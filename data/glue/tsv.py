@@ -59,7 +59,7 @@ def read(file: Found, task: GlueTask, split: str) -> Split:
 
 
 def read_file(path: pathlib.Path, task: GlueTask, split: str, *, is_generic: bool = False) -> Split:
-  """Reads a file of the official or the generic layout at any path; otherwise as `read`."""
+  """Reads a GLUE split from a TSV file in the official or the generic layout; errors as in `read`."""
   is_test = split.startswith("test")
   header = () if is_generic or is_test else task.headerless
   text_names = ("sentence1", "sentence2")[: len(task.texts)] if is_generic else task.texts

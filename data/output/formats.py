@@ -65,14 +65,14 @@ def _cell(value: Any) -> str:
 
 
 class JsonLines:
-  """JSON lines: one object per line."""
+  """The output format JSON lines: one object per line."""
 
   def encode(self, rows: Rows) -> bytes:
     """Returns a line for each row."""
     return b"".join(json.dumps(row, ensure_ascii=False, default=plain).encode() + b"\n" for row in rows)
 
   def join(self, parts: Iterable[pathlib.Path], target: pathlib.Path) -> None:
-    """Writes the parts one after another."""
+    """Concatenates encoded parts into the file `target`."""
     _append(parts, target, b"")
 
 
@@ -140,14 +140,14 @@ class Npy:
 
 
 class Nothing:
-  """Discards all rows."""
+  """An output format that writes nothing; it discards all rows."""
 
   def encode(self, rows: Rows) -> bytes:
     """Returns no bytes."""
     return b""
 
   def join(self, parts: Iterable[pathlib.Path], target: pathlib.Path) -> None:
-    """Nothing."""
+    """Writes no file."""
 
 
 def choose(output: str, made: Mapping[str, Callable[[], Format]]) -> Callable[[], Format]:

@@ -1,4 +1,4 @@
-"""Apache Beam as an engine: each step is a map with retries over the numbers of its parts.
+"""Runs the preparation on Apache Beam: each step maps the numbers of its parts, with retries.
 
 Only this module imports apache_beam. Pipelines run in a child process, so that it and its own children can be
 killed if a runner hangs.

@@ -40,7 +40,7 @@ class DocumentSource(seqio.DataSource):
 
   @functools.cached_property
   def _units(self) -> tuple[sources.Unit, ...]:
-    """The units of the source; DataError: it is missing, or has ids instead of text."""
+    """The parts into which the text source is split; DataError: it is missing, or has ids instead of text."""
     self._folder = tempfile.TemporaryDirectory()  # removed with this object
     request = workers.gathered(self._request, pathlib.Path(self._folder.name), 1)
     units = sources.plan(request).units

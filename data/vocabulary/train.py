@@ -145,7 +145,7 @@ def _train_wordpiece(sentences: _Counted, *, cased: bool, size: int, size_flag: 
 
 
 def _letters(tokenizer, text: list[str]) -> tuple[list[str], list[str]]:
-  """Returns the MAX_LETTERS most frequent characters, and as '##x' those that occur inside words."""
+  """Returns the MAX_LETTERS most frequent characters, and '##x' for each that also occurs inside a word."""
   words: collections.Counter = collections.Counter()
   for sentence in text:
     normal = tokenizer.normalizer.normalize_str(sentence)

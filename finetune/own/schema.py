@@ -1,4 +1,4 @@
-"""The schema of a task on a user's file, its columns and labels: `task.json` in a model. Imports no jax."""
+"""The schema of a user's own task (kind, columns, labels), stored in `task.json` of a model. No jax."""
 
 import dataclasses
 import json

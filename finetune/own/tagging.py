@@ -1,6 +1,6 @@
-"""Sentences with a tag for each word: inputs of an encoder, and tags from its outputs. Imports no jax.
+"""Tokenises sentences of tagged words for an encoder, and reads tags from its outputs. Imports no jax.
 
-A word is tokenised by itself; the output at its first token is that of the word.
+Each word is tokenised by itself; the word's output is that at its first token.
 """
 
 import re

@@ -62,7 +62,7 @@ def main_metric(task: str, protocol: str) -> str:
 
 
 def score(task: str, outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-  """Scores of one evaluation set, {metric: value}, the papers' metric first.
+  """Computes the scores of one GLUE evaluation set as {metric: value}, the papers' metric first.
 
   Outputs are [examples, classes] float logits, labels [examples] int classes from 0; of STS-B [examples, 1]
   float predictions and [examples] float targets, on any scale. Accuracy takes the class of the largest logit,

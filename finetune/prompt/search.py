@@ -140,7 +140,7 @@ class Prompts:
     }
 
   def describe(self) -> list[str]:
-    """What there is and what would be done."""
+    """Returns lines for a dry run about the checkpoint, the data and the planned runs."""
     lines = [self.session.describe(used_head=self.head)]
     for plan in self.plans:
       lines += [*self.data[plan.name].lines, plan.describe()]

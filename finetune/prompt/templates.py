@@ -1,7 +1,7 @@
-"""A few-shot example as a sentence with a gap: LM-BFF's manual templates and label words, and their ids.
+"""LM-BFF's manual templates and label words, which turn a few-shot example into a sentence with a gap.
 
-Source of templates, words, lengths and numbers of samples: Gao et al. 2021 (LM-BFF) table 1 and its
-run_experiment.sh. The model is asked for the word in the gap, one word per class.
+The model predicts the word in the gap; each class has one word. Source of templates, words, lengths and
+numbers of samples: Gao et al. 2021 (LM-BFF) table 1 and its run_experiment.sh.
 """
 
 import dataclasses
@@ -116,14 +116,14 @@ class Prompt(NamedTuple):
 
 
 class PromptWriter:
-  """Fills in the template of a task in the ids of a vocabulary.
+  """Fills examples into a task's prompt template and encodes them as ids of a vocabulary.
 
-  Parts are encoded one by one, as LM-BFF does. One that stands directly behind a word is encoded behind a
-  word, so that "?" gives the piece of running text and not that of a question mark after a space.
+  Parts are encoded one by one, as in LM-BFF. A part that directly follows a word is encoded after a word, so
+  that "?" gives its piece in running text and not its piece after a space.
   """
 
   def __init__(self, template: Template, vocabulary: Vocabulary, words: Sequence[str] = ()) -> None:
-    """Checks the words: one per class, none for the template's; errors as of `check_words`."""
+    """Checks the label words: one per class, () for the template's own; errors as in `check_words`."""
     words = tuple(words) or template.words
     self.template, self.vocabulary = template, vocabulary
     self.word_ids = check_words(vocabulary, words)

@@ -140,7 +140,7 @@ class TrainingOrder:
 
   @functools.cached_property
   def _batches(self) -> list[tuple[int, int]]:
-    """(bucket, number of the batch in it) of one epoch, in the order of buckets."""
+    """The batches of one epoch as (bucket, index of the batch in the bucket), in the order of buckets."""
     counts = self.buckets.num_batches(self.batch_size)
     return [(bucket, number) for bucket, count in enumerate(counts) for number in range(count)]
 

@@ -18,7 +18,7 @@ _OF_PRETRAINING = ("source", "records", "started_from", "devices")
 
 
 class KeptWeights:
-  """Stores the weights of runs that may still be chosen, in one folder for each run.
+  """Stores the weights of fine-tuning runs that may still be selected, in one folder for each run.
 
   Weights are written before a run's results: a run that was killed in between is trained again.
   """
@@ -50,7 +50,7 @@ class KeptWeights:
     return (params, meta["step"]) if meta.get("fingerprint") == fingerprint else None
 
   def forget_all_but(self, runs: Collection[tuple[Cell, int]], cells: Iterable[Cell]) -> None:
-    """Removes the weights of all runs of the cells except `runs`."""
+    """Removes the stored weights of all runs of the search cells `cells`, except those of `runs`."""
     wanted = {self._place(*run) for run in runs}
     for path in (path for cell in cells for path in self.directory.glob(f"{cell.name}_seed*")):
       if path not in wanted:

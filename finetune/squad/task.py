@@ -72,7 +72,7 @@ def load(
   train_rows: int = 0,
   seed: int = 0,
 ) -> SquadData:
-  """Cuts both sets, of one version, into windows; `train_rows` training questions are drawn, 0: all.
+  """Splits SQuAD's two sets into windows of tokens; draws `train_rows` training questions, 0 for all.
 
   Raises:
     ConfigError: no room for a document in a window, or more training questions than there are.
@@ -85,7 +85,7 @@ def load(
 
 
 def _draw(file: SquadFile, count: int, seed: int) -> SquadFile:
-  """As `data.glue.fraction` draws: a smaller part is a subset of a larger one."""
+  """Draws `count` questions, or all for 0; small draws are subsets of larger ones, as in `data.glue`."""
   total = len(file.questions)
   if count > total:
     raise ConfigError(

@@ -59,7 +59,7 @@ class FrozenEncoder:
 
   @functools.cached_property
   def embedders(self) -> dict[str, Embedder]:
-    """{'cls', 'mean': embedder, which returns one vector per text}."""
+    """Embedders that return one vector per text, as {'cls' or 'mean' pooling: embedder}."""
     longest, rows = self.encoder.config.max_length, self._batch_size
     return {
       pooling: Embedder(self.encoder, pooling=pooling, max_length=longest, batch_size=rows)

@@ -2,6 +2,7 @@
 
   python -m benchmarks.learning run --recipe=coco_lm --seed=0 --steps=4000 --output=runs/learning
   python -m benchmarks.learning run --recipe=coco_lm --without=clm --seed=0 --steps=4000
+  python -m benchmarks.learning run --recipe=coco_lm:modern_tiny --seed=0 --steps=4000
   python -m benchmarks.learning report --output=runs/learning
 
 `run` writes <output>/<name>-seed<seed>.jsonl, a line per measurement; `report` prints tables of first and
@@ -43,14 +44,15 @@ def make_config(arguments: argparse.Namespace) -> ConfigDict:
   ConfigError: no such recipe, objective or field, or an invalid value.
   """
   recipes = sorted(path.stem.removesuffix("_tiny") for path in CONFIGS.glob("*_tiny.py"))
-  if arguments.recipe not in recipes:
+  recipe, _, backbone = arguments.recipe.partition(":")
+  if recipe not in recipes:
     raise ConfigError(f"--recipe={arguments.recipe}: expected one of {', '.join(recipes)}")
   unknown = [name for name in arguments.without if name not in OBJECTIVES]
   if unknown:
     raise ConfigError(f"--without={unknown[0]}: expected one of {', '.join(sorted(OBJECTIVES))}")
   changes = [f"seed={arguments.seed}", *(f"objectives.{name}.weight=0" for name in arguments.without)]
   changes += arguments.set
-  recipe = f"--config={CONFIGS / arguments.recipe}_tiny.py"
+  recipe = f"--config={CONFIGS / recipe}_tiny.py" + (f":{backbone}" if backbone else "")
   try:
     read = flags.read_arguments([recipe, *(f"--config.{change}" for change in changes)])
   except ConfigError as error:
@@ -71,7 +73,7 @@ def run_one(arguments: argparse.Namespace) -> None:
   heldout = _heldout(config, records)
   unigram = heldout.unigram()
   run = make_run(config, records.tokens)
-  name = "_".join([arguments.recipe, *(f"no_{part}" for part in arguments.without)])
+  name = "_".join([arguments.recipe.replace(":", "_"), *(f"no_{part}" for part in arguments.without)])
   path = pathlib.Path(arguments.output) / f"{name}-seed{arguments.seed}.jsonl"
   path.parent.mkdir(parents=True, exist_ok=True)
   total, started = config.train.total_steps, time.perf_counter()

@@ -1,4 +1,4 @@
-"""Measures the time from the command to its first step: with an empty cache of programs, and later.
+"""Measures the time from the training command to its first step, with an empty and a full compilation cache.
 
   python -m benchmarks.start --recipe roberta_tiny --shape 32x64
   python -m benchmarks.start --recipe roberta_base --shape 4x128

@@ -47,7 +47,7 @@ ArrayTree = Any
 
 
 class Checkpoints:
-  """Saves and restores the state of one run, as its only owner; remains of killed saves are removed."""
+  """Saves and restores one run's training state; only one process may own them. Removes incomplete saves."""
 
   def __init__(
     self,

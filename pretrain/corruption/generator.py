@@ -127,7 +127,7 @@ def _norm_of(params: dict, index: int) -> dict:
 def _transform(
   params: dict, settings: GeneratorConfig, config: EncoderConfig, features: jax.Array
 ) -> jax.Array:
-  """Computes the head's vector, in the width of the token table."""
+  """Applies a generator head's transform and projects its output to the width of the token table."""
   transformed = heads.apply_transform(params["mlm_head"], config, features)
   if "projection" in params and settings.projection == "table":
     # logits = t . (E W + b)^T = (t W^T) . E^T + t . b: projecting the few positions is cheaper than

@@ -1,1 +1,1 @@
-"""Training objectives of the encoder on corrupted text: one file per objective."""
+"""Losses of the encoder's training objectives on corrupted text, one objective a file."""

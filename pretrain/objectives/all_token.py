@@ -1,4 +1,4 @@
-"""All-Token MLM: the copy mixture at every position, the copy head trained through it alone."""
+"""Loss of All-Token MLM: predicts every token with the copy mechanism, without a separate copy loss."""
 
 import jax
 import jax.numpy as jnp
@@ -13,22 +13,22 @@ from pretrain.settings.objectives.all_token import AllTokenLM
 
 
 class AllTokenLMLoss(AllTokenLM):
-  """Mean over all tokens of -log of the copy mixture, no stop-gradient, no separate copy loss.
+  """Mean cross-entropy of the copy mixture over all tokens, without stop-gradient or a separate copy loss.
 
   Source: ELECTRA section 3.4; COCO-LM table 3 ("All-Token LM Only").
   """
 
   def init(self, key: jax.Array, context: Context) -> dict:
-    """{'clm': output bias, 'rtd': copy head}."""
+    """Returns initial parameters: {'clm': the LM head's output bias, 'rtd': the copy head}."""
     copy_head = heads.init_rtd_head(key, context.encoder, dense=False)
     return {"clm": heads.init_clm_head(context.encoder), "rtd": copy_head}
 
   def totals(self, corrupted: Corrupted) -> dict[str, jax.Array]:
-    """Weights to divide by: {term name: []}."""
+    """Returns {term: the sum of its weights, a scalar}, the divisor of the summed loss."""
     return {"all_token_loss": jnp.sum(corrupted.weights)}
 
   def __call__(self, view: View, context: Context) -> dict[str, Term]:
-    """{term: its loss and metrics} of a view; the terms are those of `totals`."""
+    """Returns {term: its summed loss and its metrics}, with the same terms as `totals`."""
     corrupted = view.corrupted
     copy_logits = heads.apply_rtd_head(view.heads["rtd"], context.encoder, view.hidden)
     is_original = corrupted.is_original

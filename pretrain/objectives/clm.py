@@ -1,4 +1,4 @@
-"""COCO-LM's corrective language modelling: the original token at masked positions of corrupted input."""
+"""Loss of COCO-LM's corrective language modelling: predicts original tokens at masked positions."""
 
 import jax
 import jax.numpy as jnp
@@ -13,24 +13,24 @@ from pretrain.settings.objectives.clm import CorrectiveLM
 
 
 class CorrectiveLMLoss(CorrectiveLM):
-  """LM loss with the copy mechanism of the RTD head, or without (COCO-LM table 3, "CLM w/o copy").
+  """Corrective LM loss with the copy mechanism of the RTD head, or without copying.
 
-  Source: COCO-LM section 3; forms as in `losses.corrective_lm_loss`.
+  Source: COCO-LM section 3; table 3, "CLM w/o copy"; forms as in `losses.corrective_lm_loss`.
   """
 
   def init(self, key: jax.Array, context: Context) -> dict:
-    """{'clm': output bias} and, with copy, the copy head, which is the RTD head."""
+    """Returns initial parameters: {'clm': output bias} and, with copying, 'rtd': the copy head."""
     params = {"clm": heads.init_clm_head(context.encoder)}
     if self.copy:
       params["rtd"] = heads.init_rtd_head(key, context.encoder, dense=False)
     return params
 
   def totals(self, corrupted: Corrupted) -> dict[str, jax.Array]:
-    """Weights to divide by: {term name: []}."""
+    """Returns {term: the sum of its weights, a scalar}, the divisor of the summed loss."""
     return {"clm_loss": jnp.sum(corrupted.masking.weights)}
 
   def __call__(self, view: View, context: Context) -> dict[str, Term]:
-    """{term: its loss and metrics} of a view; the terms are those of `totals`."""
+    """Returns {term: its summed loss and its metrics}, with the same terms as `totals`."""
     masking = view.corrupted.masking
     hidden = view.hidden_at_slots
     targets = take_positions(view.corrupted.ids, masking.positions)
@@ -67,7 +67,7 @@ class CorrectiveLMLoss(CorrectiveLM):
     return {"clm_loss": Term(loss, metrics)}
 
   def _inputs(self, copy_logits: jax.Array | None, is_original: jax.Array, weights: jax.Array) -> Inputs:
-    """What `_sum_loss` reads beside the log-probabilities."""
+    """Returns the arguments of `_sum_loss` after the log-probabilities."""
     if copy_logits is None:
       return Inputs(fixed=(weights,))
     if self.stop_gradient:
@@ -75,17 +75,17 @@ class CorrectiveLMLoss(CorrectiveLM):
     return Inputs((copy_logits,), (is_original, weights))
 
   def _sum_loss(self, log_probs: jax.Array, *inputs: jax.Array) -> jax.Array:
-    """The objective's formula for some positions, [] float32."""
+    """Returns the summed loss of some positions, a float32 scalar in nats."""
     if not self.copy:
       return losses.masked_lm_loss(log_probs, *inputs)
     return losses.corrective_lm_loss(log_probs, *inputs, form=self.form, stop_gradient=self.stop_gradient)
 
 
 def mixture_prediction(scores: VocabScores, copy_logits: jax.Array, inputs: jax.Array) -> jax.Array:
-  """[batch, positions] int32 most probable tokens under the copy mixture.
+  """Returns the most probable tokens under the copy mixture, [batch, positions] int32.
 
-  The input token, of log-probability `scores.log_probs[..., 1]`, if its p_copy + (1 - p_copy) q is largest,
-  else the LM's top.
+  This is the input token, whose log-probability is `scores.log_probs[..., 1]`, if its p_copy + (1 - p_copy) q
+  is the largest; otherwise the LM's most probable token.
   """
   log_generate = jax.nn.log_sigmoid(-copy_logits)
   kept = jnp.logaddexp(jax.nn.log_sigmoid(copy_logits), log_generate + scores.log_probs[..., 1])

@@ -1,4 +1,4 @@
-"""Masked language modelling by the encoder itself: BERT, RoBERTa, TACO's baseline and its MLM+TP."""
+"""Loss of the encoder's masked language modelling: BERT, RoBERTa, TACO's baseline and its MLM+TP."""
 
 import jax
 import jax.numpy as jnp
@@ -13,24 +13,24 @@ from pretrain.settings.objectives.mlm import MaskedLM
 
 
 class MaskedLMLoss(MaskedLM):
-  """Cross-entropy of original tokens at masked positions, or at all of them.
+  """Cross-entropy of original tokens at masked positions, or at all positions.
 
-  Source: BERT section 3.1; positions 'all': TACO section 5.2 (MLM+TP), which does not give the weights of the
-  parts: here it is one mean over all positions.
+  Source: BERT section 3.1; positions 'all': TACO section 5.2 (MLM+TP). TACO does not give the weights of the
+  two parts; this loss is one mean over all positions.
   """
 
   def init(self, key: jax.Array, context: Context) -> dict:
-    """{'mlm': transform and output bias}."""
+    """Returns initial parameters: {'mlm': the head's transform and output bias}."""
     return {"mlm": heads.init_mlm_head(key, context.encoder, output_size=context.encoder.hidden_size)}
 
   def totals(self, corrupted: Corrupted) -> dict[str, jax.Array]:
-    """Weights to divide by: {term name: []}."""
+    """Returns {term: the sum of its weights, a scalar}, the divisor of the summed loss."""
     if self.positions == "masked":
       return {"masked_lm_loss": jnp.sum(corrupted.masking.weights)}
     return {"token_lm_loss": jnp.sum(corrupted.weights)}
 
   def __call__(self, view: View, context: Context) -> dict[str, Term]:
-    """{term: its loss and metrics} of a view; the terms are those of `totals`."""
+    """Returns {term: its summed loss and its metrics}, with the same terms as `totals`."""
     if self.positions == "masked":
       return {"masked_lm_loss": self._at_masked(view, context)}
     return self._at_all(view, context)
@@ -56,7 +56,7 @@ class MaskedLMLoss(MaskedLM):
 def _mean_loss(
   view: View, context: Context, hidden: jax.Array, targets: jax.Array, weights: jax.Array
 ) -> tuple[jax.Array, VocabScores]:
-  """The loss of tokens `targets` [batch, positions] with weights [batch, positions] float32, and scores."""
+  """Returns the summed masked-LM loss and the vocabulary scores of `targets` [batch, positions]."""
   params = view.heads["mlm"]
   return vocab_loss(
     losses.masked_lm_loss,

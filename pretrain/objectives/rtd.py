@@ -1,4 +1,4 @@
-"""Replaced token detection: ELECTRA's discriminator loss, COCO-LM's copy loss, AMOS's only objective."""
+"""Loss of replaced token detection: ELECTRA's discriminator, COCO-LM's copy loss, AMOS's only objective."""
 
 import jax
 import jax.numpy as jnp
@@ -10,21 +10,21 @@ from pretrain.settings.objectives.rtd import ReplacedTokenDetection
 
 
 class ReplacedTokenDetectionLoss(ReplacedTokenDetection):
-  """Binary cross-entropy at every token; logit z > 0 means "original".
+  """Mean binary cross-entropy at every token except padding; a logit above 0 means "original".
 
-  Source: ELECTRA section 2; COCO-LM section 3; mean over non-padding tokens, [CLS] and [SEP] included.
+  [CLS] and [SEP] are included. Source: ELECTRA section 2; COCO-LM section 3.
   """
 
   def init(self, key: jax.Array, context: Context) -> dict:
-    """{'rtd': the binary head}."""
+    """Returns initial parameters: {'rtd': the binary head}."""
     return {"rtd": heads.init_rtd_head(key, context.encoder, dense=self.head == "dense")}
 
   def totals(self, corrupted: Corrupted) -> dict[str, jax.Array]:
-    """Weights to divide by: {term name: []}."""
+    """Returns {term: the sum of its weights, a scalar}, the divisor of the summed loss."""
     return {"rtd_loss": jnp.sum(corrupted.weights)}
 
   def __call__(self, view: View, context: Context) -> dict[str, Term]:
-    """{term: its loss and metrics} of a view; the terms are those of `totals`."""
+    """Returns {term: its summed loss and its metrics}, with the same terms as `totals`."""
     corrupted = view.corrupted
     logits = heads.apply_rtd_head(view.heads["rtd"], context.encoder, view.hidden)
     loss = losses.replaced_token_detection_loss(logits, corrupted.is_original, corrupted.weights)
@@ -32,11 +32,11 @@ class ReplacedTokenDetectionLoss(ReplacedTokenDetection):
 
 
 def rtd_metrics(logits: jax.Array, corrupted: Corrupted) -> dict[str, tuple[jax.Array, jax.Array]]:
-  """Hit rates at z = 0 and losses by what the tokens are: replaced, masked but correctly guessed, untouched.
+  """Returns accuracies at threshold 0 and losses, by group of tokens, as {name: (sum, weight)}.
 
-  Of logits [batch, length] float32, as {name: (sum, weight)}: 'rtd_accuracy' and, for each group,
-  'rtd_accuracy_<group>'; 'rtd_loss_<group>' in nats of replaced, masked_correct and untouched, which share
-  out all tokens.
+  Groups: replaced; masked_correct (selected, but the original was sampled); untouched. Each token is in
+  exactly one. Logits are [batch, length] float32. Metrics: 'rtd_accuracy'; 'rtd_accuracy_GROUP', also of the
+  group 'original'; 'rtd_loss_GROUP' in nats.
   """
   is_original, selected = corrupted.is_original, corrupted.masking.selected
   groups = {

@@ -1,4 +1,4 @@
-"""COCO-LM's sequence contrastive learning: the corrupted sequence and a crop of the original are partners."""
+"""Loss of COCO-LM's sequence contrast: a corrupted sequence and a crop of its original are partners."""
 
 import jax
 import jax.numpy as jnp
@@ -15,20 +15,20 @@ from pretrain.settings.objectives.scl import SequenceContrast
 
 
 class SequenceContrastLoss(SequenceContrast):
-  """Contrast of [CLS] representations within groups of consecutive rows of the global batch.
+  """Contrastive loss of [CLS] vectors within groups of consecutive rows of the global batch.
 
   Source: COCO-LM section 3, L_SCL; official code adds a projection head ('projection').
   """
 
   def init(self, key: jax.Array, context: Context) -> dict:
-    """{'scl': projection}, or {} for the raw [CLS] state."""
+    """Returns initial parameters: {'scl': projection head}, or {} if the [CLS] state is used directly."""
     if self.head == "cls":
       return {}
     size = self.projection_size or context.encoder.hidden_size
     return {"scl": heads.init_contrast_head(key, context.encoder, projection_size=size)}
 
   def totals(self, corrupted: Corrupted) -> dict[str, jax.Array]:
-    """Weights to divide by: {term name: []}; two anchors per row."""
+    """Returns {term: the number of anchors, a scalar}, two per row: the divisor of the summed loss."""
     return {"scl_loss": 2.0 * jnp.sum(corrupted.row_weights)}
 
   def encode_crop(
@@ -41,9 +41,10 @@ class SequenceContrastLoss(SequenceContrast):
     crop_ids: jax.Array | None,
     train: bool,
   ) -> jax.Array:
-    """[batch, embed], the last layer at [CLS] of a crop of `ids` [batch, length]; with dropout where `train`.
+    """Encodes a random crop of each sequence and returns the last layer at [CLS], [batch, embed].
 
-    `encoder` has the encoder's parameters; `crop_ids` [batch, crop length] are used instead of a drawn crop.
+    `encoder` has the encoder's parameters; `ids` are [batch, length]; `crop_ids` [batch, crop length] replace
+    the random crop. Dropout is applied if `train` is true.
     """
     pad = context.tokens.pad
     if crop_ids is None:
@@ -62,7 +63,7 @@ class SequenceContrastLoss(SequenceContrast):
     return states.last[:, 0]
 
   def __call__(self, view: View, context: Context) -> dict[str, Term]:
-    """{term: its loss and metrics} of a view; the terms are those of `totals`."""
+    """Returns {term: its summed loss and its metrics}, with the same terms as `totals`."""
     first, second = view.hidden[:, 0], view.crop_hidden
     assert second is not None  # it reads 'crop'
     if self.head == "projection":
@@ -74,15 +75,16 @@ class SequenceContrastLoss(SequenceContrast):
     cosines = losses.sequence_cosines(first, second, group_size=groups.size)
     loss = losses.sequence_contrastive_loss(cosines, weights, temperature=self.temperature)
     metrics = scl_metrics(jax.lax.stop_gradient(cosines), weights)
-    # Devices that hold the same groups share them out, so that the sum over devices counts each once.
+    # Several devices may hold the same groups: the division makes the sum over devices count each group once.
     loss, metrics = jax.tree.map(lambda sum_of_groups: sum_of_groups / groups.copies, (loss, metrics))
     return {"scl_loss": Term(loss, metrics)}
 
 
 def scl_metrics(cosines: jax.Array, weights: jax.Array) -> Metrics:
-  """Mean cosine of partners and of others, and how often the partner is the nearest: {name: (sum, weight)}.
+  """Returns mean cosines of partners and of other pairs, and retrieval accuracy, as {name: (sum, weight)}.
 
-  Cosines are [groups, 2 n, 2 n] float32, weights [groups, n] float32, 0 for rows of padding.
+  The accuracy is the fraction of anchors whose partner has the largest cosine. Cosines are
+  [groups, 2 n, 2 n] float32; weights are [groups, n] float32, 0 for rows of padding.
   """
   size = cosines.shape[-1]
   present = jnp.concatenate([weights, weights], axis=-1)

@@ -1,4 +1,4 @@
-"""TACO: a token's contextual part agrees with its neighbours' and not with other sequences' tokens."""
+"""Loss of TACO's token alignment: contrasts a token's neighbours with tokens of other sequences."""
 
 import functools
 
@@ -14,25 +14,25 @@ from pretrain.ops.positions import segment_bounds
 from pretrain.ops.vocab.vocab_cross_entropy import over_position_chunks
 from pretrain.settings.objectives.taco import TokenAlignment
 
-# Positions of a row whose anchors are multiplied with each other's negatives, and negatives that exist at
-# once: so many bfloat16 vectors of width 768 stay in a v5e's VMEM (8 positions of 80 rows, K = 50).
+# The largest numbers of positions of a row and of negatives that are computed at once. This many bfloat16
+# vectors of width 768 fit in a v5e's VMEM (8 positions of 80 rows, K = 50).
 MOST_POSITIONS, MOST_NEGATIVES = 8, 1 << 15
 
 
 class TokenAlignmentLoss(TokenAlignment):
-  """Token-level contrast of g = hidden - embedded within groups of rows of the global batch.
+  """Contrastive loss of tokens' contextual parts, g = hidden - embedded, within groups of rows of the batch.
 
-  Source: TACO section 3; sampling as official scripts/sampler.py, loss as infonce_loss of
-  run_mlm_with_contrastive.py, where `embedded` is the output of the embedding block of the corrupted input.
+  `embedded` is the output of the embedding block for the corrupted input. Source: TACO section 3; sampling
+  as in official scripts/sampler.py, loss as in `infonce_loss` of run_mlm_with_contrastive.py.
   """
 
   def init(self, key: jax.Array, context: Context) -> dict:
-    """{}: no parameters of its own."""
+    """Returns {}: the objective has no parameters."""
     del key, context
     return {}
 
   def anchor_weights(self, corrupted: Corrupted) -> jax.Array:
-    """[batch, length] float32, 1 at anchors; a row of one token has no other position and gives none."""
+    """Returns 1 at anchors and 0 elsewhere, [batch, length] float32; rows of one token have no anchors."""
     selected = corrupted.masking.selected
     chosen = {"all": jnp.ones_like(selected), "masked": selected, "unmasked": ~selected}[self.anchors]
     if corrupted.segment_ids is None:
@@ -43,11 +43,11 @@ class TokenAlignmentLoss(TokenAlignment):
     return (chosen & corrupted.token_mask & has_others).astype(jnp.float32)
 
   def totals(self, corrupted: Corrupted) -> dict[str, jax.Array]:
-    """Returns the normaliser of each loss term, a scalar: the sum of the anchors' weights."""
+    """Returns {term: the number of anchors, a scalar}, the divisor of the summed loss."""
     return {"taco_loss": jnp.sum(self.anchor_weights(corrupted))}
 
   def __call__(self, view: View, context: Context) -> dict[str, Term]:
-    """{term: its loss and metrics} of a view; the terms are those of `totals`."""
+    """Returns {term: its summed loss and its metrics}, with the same terms as `totals`."""
     del context
     corrupted = view.corrupted
     vectors = losses.unit_vectors(view.hidden.astype(jnp.float32) - view.embedded.astype(jnp.float32))
@@ -97,18 +97,18 @@ def sample_pairs(
 
   Args:
     row_keys: [batch] keys.
-    lengths: [rows] int32 tokens per row of whole groups, those of the batch among them.
+    lengths: [rows] int32 tokens per row of whole groups, which include the rows of the batch.
     length: padded length.
-    window: full window W; positives lie within W // 2 positions, or anywhere else in the row if that
-      falls outside it.
+    window: full window W; a positive is within W // 2 positions of its anchor. If the drawn position is
+      outside the row, another position of the row replaces it.
     num_negatives: K, from the other rows of the group, with replacement.
-    group_size: rows of a group, consecutive.
-    first: [] int32 number of the batch's first row among `rows`.
-    segment_ids: [batch, length] int32, texts of a row, positives being of the same; None: a row is one text.
+    group_size: consecutive rows in a group.
+    first: [] int32 index of the batch's first row in `lengths`.
+    segment_ids: [batch, length] int32, texts of a row, with positives in the same text; None: a row is one text.
 
   Returns:
-    [batch, length] int32 positions of positives in the same row; [batch, length, K] int32 numbers among
-    `rows` and [batch, length, K] int32 positions of negatives.
+    [batch, length] int32 positions of positives in the same row; [batch, length, K] int32 rows, as indices
+    into `lengths`, and [batch, length, K] int32 positions of negatives.
 
   Source: official scripts/sampler.py.
   """
@@ -145,15 +145,15 @@ def alignment_loss_sum(
   weights: jax.Array,
   temperature: float,
 ) -> jax.Array:
-  """The token alignment loss, [] float32 in nats, with the negatives of a few positions at a time.
+  """Returns the summed token alignment loss, [] float32 in nats; only few positions' negatives exist at once.
 
-  Its gradient is computed with it, so that negatives are gathered once.
+  The forward pass also computes the gradient, so that negatives are gathered only once.
 
   Args:
-    vectors: [batch, length, embed] float32 unit vectors; nothing else gets a gradient.
-    others: [rows, length, embed], those of whole groups, in the dtype of products with negatives.
-    positives: [batch, length] int32 of `sample_pairs`.
-    rows, columns: [batch, length, K] int32 of `sample_pairs`, into `others`.
+    vectors: [batch, length, embed] float32 unit vectors; only they have a gradient.
+    others: [rows, length, embed] unit vectors of whole groups; their dtype is that of the products.
+    positives: [batch, length] int32 from `sample_pairs`.
+    rows, columns: [batch, length, K] int32 from `sample_pairs`, indices into `others`.
     is_valid: [batch, length, K] bool, False for negatives from rows of padding.
     weights: [batch, length] float32.
     temperature: tau.
@@ -164,12 +164,12 @@ def alignment_loss_sum(
 
 
 def _losses_and_gradients(temperature: float, vectors: jax.Array, fixed: tuple):
-  """Each position's loss, [batch, length], and its gradient to `vectors`, [batch, length, embed], float32."""
+  """Returns each position's loss, [batch, length], and the gradient of `vectors`, both float32."""
   others, *of_positions = fixed
   batch, _, number = of_positions[1].shape
 
   def of_few(anchors, partners, rows, columns, is_valid, weights):
-    # Positions last, or a TPU copies the vectors: eight of them fill a tile, fifty negatives do not.
+    # Positions are the last axis: eight of them fill a tile, fifty negatives do not, and a TPU would copy.
     rows, columns, is_valid = (array.swapaxes(1, 2) for array in (rows, columns, is_valid))
 
     def loss_of(anchors):
@@ -212,11 +212,10 @@ def contextual_score_metrics(
   columns: jax.Array,
   weights: jax.Array,
 ) -> Metrics:
-  """Mean cosine of hidden states with a neighbour's and with another sequence's token: {name: (sum, weight)}.
+  """Returns mean cosines of tokens with a neighbour and with another row's token, as {name: (sum, weight)}.
 
-  `hidden` [batch, length, embed] and `others` [rows, length, embed], of whole groups, are without gradient;
-  `positives` in the row, and `rows` and `columns` of the other sequences' tokens in `others`, are [batch,
-  length] int32; weights [batch, length] float32 are 1 at tokens.
+  `hidden` is [batch, length, embed], `others` [rows, length, embed]. `positives` (positions in the row) and
+  `rows`, `columns` (indices into `others`) are [batch, length] int32; `weights`, float32, are 1 at tokens.
   """
   vectors = losses.unit_vectors(hidden)
   inside = jnp.sum(vectors * jnp.take_along_axis(vectors, positives[..., None], axis=1), axis=-1)

@@ -52,7 +52,7 @@ def _backward(keeps_input: bool, saved: tuple, given: jax.Array) -> tuple:
 
 
 def summed_over_tokens(x: jax.Array, given: jax.Array) -> jax.Array:
-  """Computes the kernel's gradient, [inputs, outputs] float32.
+  """Computes the gradient of a dense layer's kernel, [inputs, outputs] float32, summed over all tokens.
 
   On CPUs the tokens become one axis. With two, XLA copies x into another order, and recomputes in that copy
   what x came from, such as a GELU, one number at a time.

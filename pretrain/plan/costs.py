@@ -53,7 +53,7 @@ def cycles_by_part(program: Program) -> dict[str, float]:
 
 
 def by_part(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
-  """Sums up (part, cost) by part, largest first; parts that cost nothing are left out."""
+  """Sums (part, cost) pairs to {part: cost}, largest first; omits parts that cost nothing."""
   sums: dict[str, float] = {}
   for part, cost in pairs:
     sums[part] = sums.get(part, 0) + cost

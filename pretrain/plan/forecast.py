@@ -264,7 +264,7 @@ def largest_rows(forecast_of: Callable[[int], Forecast], *, multiple: int, limit
 
 
 def _guess(known: dict, low: int, high: int | None, *, multiple: int, limit: float) -> int:
-  """Returns the rows to try next: where the line through the two nearest points meets the limit."""
+  """Returns the number of rows to try next: where the memory extrapolated from two tries meets the limit."""
   first, second = sorted(known, key=lambda rows: abs(rows - low))[:2]
   slope = (known[second].bytes["total"] - known[first].bytes["total"]) / (second - first)
   meets = low + (limit - known[low].bytes["total"]) / slope if slope > 0 else 2 * low

@@ -1,4 +1,4 @@
-"""Makes and prints the plan for a config and a machine."""
+"""Makes and prints the plan of a run: mesh, memory and times for a config and a machine."""
 
 import time
 

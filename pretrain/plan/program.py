@@ -141,7 +141,7 @@ class Program:
 
   @functools.cached_property
   def unknown_loops(self) -> tuple[str, ...]:
-    """Names of loops whose number of iterations is not in the text; they count as one iteration."""
+    """Names of loops whose number of iterations the program's text lacks; they count as one iteration."""
     loops = (run.instruction for run in self.executions if run.instruction.kind == "while")
     return tuple(loop.name for loop in loops if self.trip_count(loop) is None)
 

@@ -47,7 +47,7 @@ def row(item: Try) -> str:
 
 
 def compiled_plan(target: Target, tries: Sequence[Try], chosen: Try, platform: str) -> str:
-  """Formats all about the recommended try."""
+  """Formats the plan that a compiler's results recommend: memory, communication, times and flags."""
   forecast, steps = chosen.forecast, chosen.config.train.total_steps
   tokens = chosen.config.train.batch_size * chosen.config.data.length
   sizes = " ".join(f"--config.mesh.{axis}={size}" for axis, size in forecast.mesh.items())
@@ -140,7 +140,7 @@ def to_the_end(steps: int, tokens: int, step_seconds: float, devices: int) -> di
 
 
 def formula_plan(config: ConfigDict, found: Forecast, target: Target, how_to_install: str) -> str:
-  """Formats the estimates by formula, if no compiler for the machine is installed."""
+  """Formats a plan estimated by formulas, for machines without an installed compiler."""
   chip = target.chip
   tokens = config.train.batch_size * config.data.length
   step_flops = flops.training_flops_per_token(config.to_dict()) * tokens

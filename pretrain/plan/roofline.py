@@ -21,7 +21,7 @@ TRITON_ATTENTION_SHARE = 0.22
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-  """The lower bound of one kernel, for all its runs in a step."""
+  """A kernel of a compiled program, with the lower bound of its time in a step."""
 
   name: str
   kind: str  # instruction kind, or the custom call's target

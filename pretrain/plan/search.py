@@ -49,7 +49,7 @@ def resolved(config: ConfigDict, devices: int) -> dict[str, int]:
 
 
 def meshes(config: ConfigDict, target: Target) -> list[dict[str, int]]:
-  """Returns the config's own mesh, then one other: sharded weights, or a copy of them on each device.
+  """Returns two meshes to try: the config's own, then one with sharded weights or a full copy per device.
 
   Weights are sharded over all chips of a TPU slice, or over the GPUs of one node, where links are fast.
   """

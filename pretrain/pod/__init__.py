@@ -1,5 +1,5 @@
-"""The processes of one run, on one or many hosts: how they meet, agree, and end together.
+"""Connects the processes of a run on one or several hosts, compares them, and ends them together.
 
-JAX connects the devices. What it leaves open is here: who is missing, in what processes differ, at which step
-all stop, and that none waits for one that is gone.
+JAX connects the devices. This package reports missing and differing processes, stops all at the same step,
+and ends the others if one is lost.
 """

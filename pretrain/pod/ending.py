@@ -1,4 +1,4 @@
-"""How a process ends when others have to hear of it, or are gone. Imports no JAX."""
+"""Ends a process at once, with an exit code and a message, even if threads are blocked. Imports no JAX."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from data.errors import UserError
 
 
 def outcome(error: BaseException) -> tuple[int, str]:
-  """Exit code and line of an error that ends a process."""
+  """Returns the exit code and the message of an error that ends a process."""
   if isinstance(error, UserError):
     return error.exit_code, str(error)
   if isinstance(error, KeyboardInterrupt):
@@ -20,14 +20,14 @@ def outcome(error: BaseException) -> tuple[int, str]:
 
 
 def end_process(code: int, line: str) -> None:
-  """Ends this process with its last line, whatever its other threads wait for and whoever still reads it."""
+  """Prints a last line and ends this process, without waiting for other threads or a reader of the line."""
   with contextlib.suppress(OSError, ValueError):
     print(line if code == STOPPED else f"error: {line}", file=sys.stderr, flush=True)
   end_now(code)
 
 
 def end_later(seconds: float, code: int, line: str) -> threading.Timer:
-  """Returns a timer that ends this process in `seconds`, unless it is cancelled."""
+  """Returns a timer that ends this process after `seconds`, unless it is cancelled."""
   timer = threading.Timer(seconds, lambda: end_process(code, line))
   timer.daemon = True
   timer.start()
@@ -35,7 +35,7 @@ def end_later(seconds: float, code: int, line: str) -> threading.Timer:
 
 
 def end_now(code: int) -> None:
-  """Ends this process at once."""
+  """Ends this process at once; it flushes standard output and runs no other cleanup."""
   with contextlib.suppress(OSError, ValueError):
     sys.stdout.flush()
   os._exit(code)

@@ -1,4 +1,4 @@
-"""One process among several: it joins the others, compares with them what it runs, and starts JAX."""
+"""Joins this process with the others of its run, compares their programs and configs, and starts JAX."""
 
 import contextlib
 import ctypes
@@ -30,10 +30,10 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "grai
 
 @contextlib.contextmanager
 def joined(arguments: flags.Arguments) -> Iterator[Peers]:
-  """Meets all processes of the run, compares them, connects their devices; after the block all end together.
+  """Connects and compares all processes of the run and their devices; all end together after the block.
 
   ConfigError: there is no cluster here, or the processes run different programs or configs. PeerError:
-  processes are missing; the line names them.
+  processes are missing; the message names them.
   """
   with _outliving_jax():
     rendezvous = meeting.place({name: arguments.place[name] for name in meeting.VARIABLES}, os.environ)
@@ -48,12 +48,12 @@ def joined(arguments: flags.Arguments) -> Iterator[Peers]:
       advice = "bring all hosts to the same commit and packages"
       peers.compare("the program", _program(), advice, seconds=COMPARING)
       config = fields.flatten(arguments.config) | {"--workdir": arguments.workdir}
-      peers.compare("the config", config, "start all with the same command", seconds=COMPARING)
+      peers.compare("the config", config, "start all processes with the same command", seconds=COMPARING)
       if rendezvous is not None:
         _initialize(join_seconds, rendezvous)
-      with _bounded(join_seconds, "JAX's devices did not start"):
+      with _bounded(join_seconds, "JAX did not start its devices"):
         devices = {"kind": jax.devices()[0].device_kind, "number": jax.local_device_count()}
-      peers.compare("the devices", devices, "start on hosts of one kind, with all free", seconds=join_seconds)
+      peers.compare("the devices", devices, "use hosts with equal and free devices", seconds=join_seconds)
       with among(peers):
         yield peers
     jax.distributed.shutdown()
@@ -62,16 +62,16 @@ def joined(arguments: flags.Arguments) -> Iterator[Peers]:
 def _seconds(arguments: flags.Arguments, name: str, default: float) -> float:
   text = arguments.place[name] or str(default)
   if not text.replace(".", "", 1).isdecimal() or float(text) < 2 * BEAT:
-    raise ConfigError(f"--{name}={text}: expected seconds, at least {2 * BEAT:.0f}")
+    raise ConfigError(f"--{name}={text}: expected at least {2 * BEAT:.0f} seconds")
   return float(text)
 
 
 @contextlib.contextmanager
 def _outliving_jax() -> Iterator[None]:
-  """Gives the listening thread 6 s before JAX aborts a process whose coordinator went.
+  """Delays JAX's abort after a lost coordinator by 6 s, so that the listening thread reports it first.
 
-  The C library's `sleep` is the handler of SIGABRT: its argument is the signal's number, and it may be called
-  there. Then the abort goes on.
+  The C library's `sleep`, which is safe in a signal handler, handles SIGABRT. Its argument is the signal's
+  number, 6. Then the abort continues.
   """
   library = ctypes.CDLL(None)
   library.signal.argtypes, library.signal.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
@@ -83,26 +83,26 @@ def _outliving_jax() -> Iterator[None]:
 
 
 def _initialize(seconds: float, place: Rank | None = None) -> None:
-  """Starts jax.distributed, at a place or where JAX's own detection puts it."""
+  """Starts jax.distributed with a rank, or with the rank that JAX detects if `place` is None."""
   jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM from this command
   coordinator, number, index = place or (None, None, None)
   try:
-    with _bounded(seconds, "not all processes of this cluster have come"):
+    with _bounded(seconds, "not all processes of this cluster have joined"):
       jax.distributed.initialize(
         coordinator, number, index, initialization_timeout=int(2 * seconds) + 1, shutdown_timeout_seconds=30
       )
   except (ValueError, RuntimeError) as error:
     raise ConfigError(
-      f"train.multihost=True: JAX finds no cluster here ({errors.reason(error)}); start one process on each "
-      "host of a TPU pod, or under Slurm or Open MPI, which tell it of the others; elsewhere give each "
-      "--coordinator=HOST:PORT --num_processes=N --process_id=I, or use --config.train.multihost=false"
+      f"train.multihost=True: JAX finds no cluster here ({errors.reason(error)}); start one process per host "
+      "of a TPU pod, under Slurm or Open MPI, or use one of\n"
+      "  --coordinator=HOST:PORT --num_processes=N --process_id=I\n  --config.train.multihost=false"
     ) from error
 
 
 @contextlib.contextmanager
 def _bounded(seconds: float, what: str) -> Iterator[None]:
-  """Ends the process where the block, which cannot be interrupted, takes more than `seconds`."""
-  line = f"{what} within {seconds:.0f} s; look at the output of the other processes, then {AGAIN}"
+  """Ends the process if the block, which cannot be interrupted, takes more than `seconds`."""
+  line = f"{what} within {seconds:.0f} s; read the output of the other processes, then {AGAIN}"
   timer = end_later(seconds, PeerError.exit_code, line)
   try:
     yield
@@ -111,10 +111,10 @@ def _bounded(seconds: float, what: str) -> Iterator[None]:
 
 
 def _meet_after_jax(seconds: float, patience: float) -> Peers:
-  """Meets the processes that JAX has connected; they learn process 0's address from its devices."""
+  """Connects the processes of a cluster that JAX detected; JAX broadcasts process 0's address to them."""
   from jax.experimental import multihost_utils
 
-  with _bounded(seconds, "the first exchange between the devices was not done"):
+  with _bounded(seconds, "the first exchange between devices did not finish"):
     listener, text = None, b""
     if jax.process_index() == 0:
       listener = meeting.listen()
@@ -127,17 +127,17 @@ def _meet_after_jax(seconds: float, patience: float) -> Peers:
 
 
 def _own_address() -> str:
-  """The address of this host towards others; no packet is sent to find it."""
+  """Returns the address of this host as other hosts see it; sends no packet."""
   with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
     try:
-      probe.connect(("192.0.2.1", 9))  # an address of documentation: the way out of this host is asked for
+      probe.connect(("192.0.2.1", 9))  # reserved for documentation: the system selects a route, sends nothing
       return probe.getsockname()[0]
     except OSError:
       return socket.gethostname()
 
 
 def _program() -> dict[str, str]:
-  """Returns what this process runs: Python, packages, and a digest of the code that trains."""
+  """Returns the versions of Python and packages, and a digest of the training code, of this process."""
   code = hashlib.sha256()
   for part in ("data", "pretrain"):
     for path in sorted((_ROOT / part).rglob("*.py")):

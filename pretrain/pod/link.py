@@ -1,4 +1,4 @@
-"""A connection between two processes of a run. Imports no JAX."""
+"""A connection that carries JSON values between two processes of a run. Imports no JAX."""
 
 import contextlib
 import json
@@ -6,18 +6,18 @@ import socket
 import threading
 from typing import Any
 
-_LONGEST = 1 << 26  # bytes of a message, more than any of ours has
+_LONGEST = 1 << 26  # bytes of a message; ours are shorter
 
 
 class Link:
-  """Carries JSON values, one a line; any thread sends, one receives."""
+  """Sends and receives JSON values over a socket, one per line; only one thread may receive."""
 
   def __init__(self, connection: socket.socket) -> None:
     self._connection, self._lines = connection, connection.makefile("rb")
     self._sending = threading.Lock()
 
   def send(self, message: Any) -> None:
-    """Sends a value. A connection that is closed is left to `receive` to find out."""
+    """Sends a JSON value; ignores a closed connection, which `receive` reports."""
     line = json.dumps(message).encode() + b"\n"
     with contextlib.suppress(OSError), self._sending:
       self._connection.sendall(line)
@@ -25,7 +25,7 @@ class Link:
   def receive(self, seconds: float) -> Any:
     """Returns the next value, or None if the connection is closed or carries something else.
 
-    TimeoutError: nothing came for `seconds`; the link receives no more.
+    TimeoutError: no value arrived within `seconds`; the link cannot receive again.
     """
     try:
       self._connection.settimeout(seconds)

@@ -1,6 +1,6 @@
-"""How the processes of a run find each other: flags, the environment, and a first word at a known address.
+"""Connects the processes of a run: reads their ranks from flags or the environment, then contacts process 0.
 
-Imports no JAX: it can be called before JAX is started, and a process that is missing is named.
+Imports no JAX, so that it can run before JAX starts and name missing processes.
 """
 
 import re
@@ -14,19 +14,19 @@ from data.errors import ConfigError, PeerError
 from pretrain.pod.link import Link
 from pretrain.pod.peers import AGAIN, Peers
 
-# Flags, what JAX calls the same in the environment, and what they are.
+# {flag: JAX's environment variable of the same meaning}.
 VARIABLES = {
   "coordinator": "JAX_COORDINATOR_ADDRESS",
   "num_processes": "JAX_NUM_PROCESSES",
   "process_id": "JAX_PROCESS_ID",
 }
-_Met = tuple[list[str], dict[int, Link]]  # hosts of all, connections
-GRACE = 5.0  # seconds beyond its own time-out in which process 0 says who is missing
-_HELLO = "text encoder pretraining"  # begins the first word of a process
+_Met = tuple[list[str], dict[int, Link]]  # host names of all processes, connections
+GRACE = 5.0  # seconds after its own time-out in which process 0 reports missing processes
+_HELLO = "text encoder pretraining"  # identifies the first message of a process
 
 
 class Rank(NamedTuple):
-  """Where a process of several stands."""
+  """The index of a process, the number of processes, and the address of process 0."""
 
   coordinator: str  # host:port of process 0
   number: int  # processes
@@ -34,18 +34,18 @@ class Rank(NamedTuple):
 
 
 def place(flags: Mapping[str, str], environment: Mapping[str, str]) -> Rank | None:
-  """The place that flags, or else the environment, give; None where they leave it to JAX's detection.
+  """Returns this process's rank from flags or else the environment; None if JAX must detect it.
 
-  ConfigError: only a part is given, or a value is not what it must be.
+  ConfigError: only a part is given, or a value is invalid.
   """
   texts = {name: flags.get(name) or environment.get(variable, "") for name, variable in VARIABLES.items()}
   if not any(flags.values()) and not (texts["num_processes"] or texts["process_id"]):
     texts = _of_cluster(environment) | ({"coordinator": texts["coordinator"]} if texts["coordinator"] else {})
     if len(texts) < len(VARIABLES):
-      return None  # an address alone is a wish that JAX reads by itself
+      return None  # JAX itself reads an address that is given alone
   missing = [f"--{name} (or {VARIABLES[name]})" for name, text in texts.items() if not text]
   if missing:
-    raise ConfigError(f"{' and '.join(missing)} missing: give --coordinator, --num_processes, --process_id")
+    raise ConfigError(f"{' and '.join(missing)} missing; set --coordinator, --num_processes and --process_id")
   host, _, port = texts["coordinator"].rpartition(":")
   if not host or not port.isdecimal():
     raise ConfigError(f"--coordinator={texts['coordinator']}: expected HOST:PORT of process 0")
@@ -61,11 +61,11 @@ def place(flags: Mapping[str, str], environment: Mapping[str, str]) -> Rank | No
 
 
 def _of_cluster(environment: Mapping[str, str]) -> dict[str, str]:
-  """What Slurm, or GKE on the hosts of a TPU slice, say in public variables; {} where they say nothing.
+  """Returns {flag: value} from the variables of Slurm or of GKE's TPU hosts; {} if they are not set.
 
-  The ports are those that JAX would take. Cloud TPU's machines have it in their metadata and Open MPI in an
-  address of its own form: those are left to JAX, which cannot name who is missing. Source:
-  https://slurm.schedmd.com/srun.html, https://cloud.google.com/kubernetes-engine/docs/how-to/tpus.
+  The ports are the ones that JAX uses. Cloud TPU's metadata and Open MPI's address format are left to JAX's
+  detection, which cannot name missing processes. Source: https://slurm.schedmd.com/srun.html,
+  https://cloud.google.com/kubernetes-engine/docs/how-to/tpus.
   """
   slurm = [environment.get(f"SLURM_{name}", "") for name in ("STEP_NODELIST", "JOB_ID", "NTASKS", "PROCID")]
   if all(slurm) and slurm[1].isdecimal():
@@ -86,20 +86,19 @@ def _of_cluster(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def refuse_several(environment: Mapping[str, str], *, program: str) -> None:
-  """Raises a ConfigError where the environment says that this is one of several processes of a program."""
+  """Raises ConfigError if the environment's variables show that `program` has several processes."""
   where = place({}, environment)
   if where is None and "OMPI_COMM_WORLD_RANK" in environment:  # of Open MPI's mpirun
     where = Rank("", *(int(environment[f"OMPI_COMM_WORLD_{name}"]) for name in ("SIZE", "RANK")))
   if where is not None and where.number > 1:
     raise ConfigError(
-      f"{program} is done by one process with all devices of one host, and this is process {where.index} of "
-      f"{where.number}; start it once (`srun --ntasks=1`, one host of the pod), and each further one with a "
-      "directory of its own"
+      f"{program} runs in one process on one host, but this is process {where.index} of {where.number}; "
+      "start it once, and each further run in its own directory; under Slurm:\n  srun --ntasks=1 COMMAND"
     )
 
 
 def listen(port: int = 0) -> socket.socket:
-  """A socket for `meet` of process 0 on all addresses of this host; ConfigError where the port is taken."""
+  """Opens a socket for process 0 on all addresses of this host; raises ConfigError if the port is taken."""
   both = socket.has_dualstack_ipv6()
   try:
     return socket.create_server(
@@ -111,15 +110,15 @@ def listen(port: int = 0) -> socket.socket:
     )
   except OSError as error:
     raise ConfigError(
-      f"--coordinator: port {port} of this host cannot be used ({errors.reason(error)}); give another"
+      f"--coordinator: port {port} of this host cannot be used ({errors.reason(error)}); use another port"
     ) from error
 
 
 def meet(where: Rank, *, seconds: float, patience: float, listener: socket.socket | None = None) -> Peers:
-  """Waits at most `seconds` for all processes.
+  """Waits at most `seconds` for all processes of the run, and returns their connections.
 
-  `patience` is that of `Peers`; `listener` is process 0's, if it has one. PeerError: missing ones, by number.
-  ConfigError: two processes have one number, or do not agree on how many there are.
+  `patience` is that of `Peers`; `listener` is a socket that process 0 has already opened. PeerError names the
+  missing processes. ConfigError: two processes have the same number, or different values of --num_processes.
   """
   last = time.monotonic() + seconds
   if where.index == 0:
@@ -137,34 +136,34 @@ def _receive(where: Rank, listener: socket.socket, last: float, seconds: float) 
     listener.settimeout(max(0.05, last - time.monotonic()))
     try:
       link = Link(listener.accept()[0])
-      word = link.receive(2)  # a process sends its word at once
+      word = link.receive(2)  # a process sends its first message at once
     except TimeoutError:
       if time.monotonic() > last:
         missing = ", ".join(str(index) for index in range(where.number) if index not in hosts)
         there = ", ".join(f"{index} ({host})" for index, host in sorted(hosts.items()))
         problem = PeerError(
-          f"missing after {seconds:.0f} s: process {missing} of {where.number} (there: {there}); look at its "
-          f"own output and whether its host reaches {where.coordinator}, then {AGAIN}"
+          f"missing after {seconds:.0f} s: process {missing} of {where.number} (joined: {there}); read its "
+          f"output, check that its host reaches {where.coordinator}, then {AGAIN}"
         )
       continue
     if not isinstance(word, dict) or word.get("hello") != _HELLO:
-      link.close()  # somebody else's
+      link.close()  # another program's
       continue
     index, host = word["index"], word["host"]
     if word["number"] != where.number:
       problem = ConfigError(
         f"process {index} ({host}) was started as one of {word['number']}, process 0 as one of "
-        f"{where.number}; give all the same --num_processes"
+        f"{where.number}; give all processes the same --num_processes"
       )
     elif index in hosts:
       problem = ConfigError(
-        f"two processes are number {index} ({hosts[index]} and {host}); give each its --process_id"
+        f"two processes have --process_id={index} ({hosts[index]} and {host}); give each its own number"
       )
     if problem is None:
       hosts[index], links[index] = host, link
     else:
       refused = [link]
-  listener.close()  # JAX will listen there
+  listener.close()  # JAX needs the port
   names = [hosts.get(index, "") for index in range(where.number)]
   answer = {"problem": [problem.exit_code, str(problem)]} if problem else {"hosts": names}
   for link in [*links.values(), *refused]:
@@ -177,7 +176,7 @@ def _receive(where: Rank, listener: socket.socket, last: float, seconds: float) 
 def _call(where: Rank, last: float, seconds: float) -> _Met:
   host, _, port = where.coordinator.rpartition(":")
   word = {"hello": _HELLO, "index": where.index, "number": where.number, "host": socket.gethostname()}
-  why = "nothing listens there"
+  why = "no process listens there"
   while time.monotonic() < last:
     try:
       link = Link(socket.create_connection((host.strip("[]"), int(port)), timeout=5))
@@ -195,11 +194,11 @@ def _call(where: Rank, last: float, seconds: float) -> _Met:
       raise errors.of_code(*answer["problem"])
     if isinstance(answer, dict) and "hosts" in answer:
       return answer["hosts"], {0: link}
-    # Another program, or process 0 of a start that is ending: it may be gone soon.
-    why = "what listens there is not process 0 of this run"
+    # Another program, or process 0 of an earlier start that is about to end.
+    why = "another program listens there"
     link.close()
     time.sleep(0.5)
   raise PeerError(
-    f"process 0 was not reached at {where.coordinator} within {seconds:.0f} s ({why}); look at its output "
-    f"and at --coordinator, then {AGAIN}"
+    f"process 0 was not reached at {where.coordinator} within {seconds:.0f} s ({why}); read its output, "
+    f"check --coordinator, then {AGAIN}"
   )

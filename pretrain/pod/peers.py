@@ -1,7 +1,7 @@
-"""The other processes of a run: what each sends is heard by all, and all end when one is gone.
+"""Exchanges values between the processes of a run, and ends all of them when one is lost.
 
-Process 0 holds a TCP connection to each of the others, beside those of JAX, which ends a process that lost
-another with a stack trace, after minutes, or never. Imports no JAX.
+Process 0 has a TCP connection to every other process, because JAX reports a lost process with a stack trace,
+after minutes, or never. Imports no JAX.
 """
 
 import contextlib
@@ -20,19 +20,19 @@ from pretrain.pod.link import Link
 
 T = TypeVar("T")
 
-BEAT = 2.0  # seconds between signs of life
-PATIENCE = 30.0  # seconds without one until a process counts as gone; a killed one is noticed at once
-LOOKING = 600.0  # seconds until a process that looks at files is late
+BEAT = 2.0  # seconds between heartbeats
+PATIENCE = 30.0  # seconds without a heartbeat until a process counts as lost; a killed one counts at once
+LOOKING = 600.0  # seconds until a process that reads files is late
 PREPARING = 72 * 3600.0  # seconds that process 0 may take to prepare text
-COMPARING = 60.0  # seconds that a process may be behind where all say what they have
-LEAVING = 10.0  # seconds that a process with an error of its own has to clean up
-ENDING = 600.0  # seconds that the others may write their last after the first has finished
-_STOP, _END = "where to stop", "the end"
-AGAIN = "start all processes again: the same command continues from the newest checkpoint"
+COMPARING = 60.0  # seconds until a process is late at a comparison
+LEAVING = 10.0  # seconds that a process has for its cleanup after its own error
+ENDING = 600.0  # seconds until a process is late after the first one has finished
+_STOP, _END = "the step of the stop", "the end of the run"
+AGAIN = "start all processes again: the same command resumes"
 
 
 class Peers:
-  """All processes of a run, as one of them sees them; a process alone has no links and waits for nobody."""
+  """Connects one process to all others of its run; a single process has no connections and never waits."""
 
   def __init__(
     self,
@@ -47,42 +47,42 @@ class Peers:
 
     Args:
       index: number of this process.
-      hosts: the name of each process's host.
-      links: connections by process: of process 0 to all others, of the others to process 0.
-      patience: seconds without a sign of life until a process counts as gone.
+      hosts: the host name of each process.
+      links: {process: connection}; process 0 has all others, each of the others has process 0.
+      patience: seconds without a heartbeat until a process counts as lost.
       end: ends this process with an exit code and a line.
     """
     self.index, self.number, self._hosts = index, len(hosts), hosts
     self._links, self._patience, self._end = dict(links), patience, end or end_process
     self._hub, self._state, self._is_asked = threading.RLock(), threading.Condition(), threading.Event()
     self._results: dict[str, list] = {}
-    self._meetings: dict[str, tuple[float, dict[int, Any]]] = {}  # the hub's: deadline, values so far
-    self._tick = 0  # points of the program that were passed by `reached_stop`
+    self._meetings: dict[str, tuple[float, dict[int, Any]]] = {}  # in process 0: deadline, values so far
+    self._tick = 0  # calls of `reached_stop`
     self._is_stopping = self._is_over = self._is_leaving = False
     works = [functools.partial(self._listen, other) for other in links]
     for work in [*works, self._beat] if links else []:
       threading.Thread(target=work, name="peers", daemon=True).start()
 
   def name(self, index: int) -> str:
-    """'process 1 (host)'."""
+    """Returns the name of a process for messages, 'process 1 (host)'."""
     return f"process {index} ({self._hosts[index]})"
 
   def gather(self, what: str, value: T, *, seconds: float) -> list[T]:
-    """Returns the `value` of every process, in order, when all have come to this point; `what` names it.
+    """Returns the `value` of every process, in order, after all have called this with the same `what`.
 
-    PeerError: some did not come within `seconds`; the line names them.
+    PeerError: some did not call it within `seconds`; the message names them.
     """
     self._post({"at": what, "value": value, "seconds": seconds})
     with self._state:
-      # The hub says who is late; if it says nothing, it is the one.
+      # Process 0 reports late processes; without its report, it is late itself.
       if not self._state.wait_for(lambda: what in self._results, seconds + 2 * BEAT):
-        raise PeerError(f"{self.name(0)} did not come to '{what}' within {seconds:.0f} s; {AGAIN}")
+        raise PeerError(f"{self.name(0)} did not reach '{what}' within {seconds:.0f} s; {AGAIN}")
       return self._results.pop(what)
 
   def together(self, what: str, work: Callable[[], T], *, seconds: float) -> T:
-    """Does `work` on every process and returns its own result once all are done.
+    """Runs `work` on every process and returns this process's result after all have finished.
 
-    A UserError of any process is raised on all of them, with the process that had it.
+    A UserError of one process is raised on all processes, with the name of that process.
     """
     own, result = None, None
     try:
@@ -98,7 +98,7 @@ class Peers:
     return result  # type: ignore[return-value]
 
   def first(self, what: str, work: Callable[[], T], *, seconds: float) -> T:
-    """Does `work` on process 0 alone; all return its result, a JSON value. Errors are those of `together`."""
+    """Runs `work` on process 0 only; all return its result, a JSON value. Raises errors like `together`."""
     result = self.together(what, work if self.index == 0 else lambda: None, seconds=seconds)
     return self.gather(f"{what}: the result", result, seconds=seconds)[0]  # type: ignore[return-value]
 
@@ -111,8 +111,8 @@ class Peers:
     seconds: float,
     kind: type[UserError] = ConfigError,
   ) -> None:
-    """Raises a `kind`, on all processes the same, where the facts of one are not those of process 0."""
-    as_sent = json.loads(json.dumps(dict(facts)))  # a tuple is a list, as in the facts of others
+    """Raises an error of type `kind` on all processes if the facts of any differ from those of process 0."""
+    as_sent = json.loads(json.dumps(dict(facts)))  # JSON turns tuples into lists, also in others' facts
     first, *others = self.gather(what, as_sent, seconds=seconds)
     for index, facts in enumerate(others, 1):
       lines = [
@@ -125,38 +125,38 @@ class Peers:
         raise kind(f"{where}: {'; '.join(lines[:5])}; {advice}")
 
   def ask_to_stop(self) -> None:
-    """Asks all processes to stop: some later `reached_stop`, the same on all, is true."""
-    self._is_asked.set()  # a signal's handler calls this: the thread of signs of life sends it
+    """Requests a stop of all processes: a later call of `reached_stop`, the same on all, returns True."""
+    self._is_asked.set()  # a signal handler calls this, so the heartbeat thread sends the request
 
   def reached_stop(self) -> bool:
-    """Whether to stop here. All processes call it at the same points of the program."""
+    """Returns whether to stop here; all processes must call it at the same points of the program."""
     with self._state:
-      # Once a stop is asked for nobody goes on until it is known where the one that is furthest is.
+      # After a request all wait until the position of the furthest process is known, and stop behind it.
       if not self._state.wait_for(lambda: not self._is_stopping or _STOP in self._results, self._patience):
-        raise PeerError(f"{self.name(0)} did not say where to stop within {self._patience:.0f} s; {AGAIN}")
+        raise PeerError(f"{self.name(0)} did not send the stop's step within {self._patience:.0f} s; {AGAIN}")
       self._tick += 1
       return self._is_stopping and self._tick > max(self._results[_STOP])
 
   @contextlib.contextmanager
   def ending_together(self) -> Iterator[None]:
-    """Within the block an error of this process ends the others too."""
+    """Ends the other processes too if an error leaves the block, else waits until all have finished it."""
     try:
       yield
     except BaseException as error:
       code, line = outcome(error)
-      # What failed here may have failed because another process went: then that ends this one, in a moment.
-      # Errors about what all have read are raised by all in that moment, and each ends by its own.
+      # The cause may be another process that ended: its message ends this process during the sleep.
+      # Errors about inputs that all have read occur on all at that time: each process reports its own.
       self._is_leaving = isinstance(error, UserError) and not isinstance(error, StorageError | PeerError)
       time.sleep(0 if isinstance(error, KeyboardInterrupt) else BEAT / 2)
       self._post({"bye": [code, line]})
-      end_later(LEAVING, code, line)  # cleaning up may wait for the others, who are gone by now
+      end_later(LEAVING, code, line)  # cleanup may wait for processes that have ended
       raise
     self.gather(_END, None, seconds=ENDING)
 
-  # Everything below runs on the threads that listen too.
+  # The methods below also run on the listening threads.
 
   def _post(self, message: dict) -> None:
-    """Gives a message of this process to the hub, which is process 0."""
+    """Sends a message of this process to process 0, which may be this one."""
     if self.index == 0:
       self._arrange(0, message)
     else:
@@ -170,7 +170,7 @@ class Peers:
       self._hear(message)
 
   def _arrange(self, sender: int, message: dict) -> None:
-    """Handles a message in process 0."""
+    """Handles a message to process 0: collects values, and announces stops and ends to all."""
     with self._hub:
       if "at" in message:
         what, last = message["at"], time.monotonic() + message["seconds"]
@@ -178,7 +178,7 @@ class Peers:
         values[sender] = message["value"]
         if len(values) == self.number:
           del self._meetings[what]
-          self._is_over = what == _END  # whose connection closes from here on is not lost
+          self._is_over = what == _END  # a connection that closes later is no error
           self._tell({"all": what, "values": [values[index] for index in range(self.number)]})
         elif what == _STOP and len(values) == 1:
           self._tell({"stop": True})
@@ -188,7 +188,7 @@ class Peers:
         self._tell({"over": line, "code": code if code == STOPPED else PeerError.exit_code}, but=sender)
 
   def _hear(self, message: dict) -> None:
-    """Handles a message from process 0, in any process."""
+    """Handles a message from process 0 in any process, itself included."""
     if "all" in message:
       self._is_over = message["all"] == _END
       with self._state:
@@ -200,7 +200,7 @@ class Peers:
       self._end(message["code"], message["over"])
 
   def _stop(self) -> None:
-    """Says, once, how many points this process has passed; it passes no other until all have said it."""
+    """Sends, once, the number of calls of `reached_stop`, which then waits for the numbers of all."""
     with self._state:
       is_new, self._is_stopping, tick = not self._is_stopping, True, self._tick
     if is_new:
@@ -211,20 +211,20 @@ class Peers:
       try:
         message = self._links[other].receive(self._patience)
       except TimeoutError:
-        return self._lose(other, f"not heard of for {self._patience:.0f} s")
+        return self._lose(other, f"no heartbeat for {self._patience:.0f} s")
       if message is None:
         return self._lose(other, "its connection was closed")
       self._arrange(other, message) if self.index == 0 else self._hear(message)
     return None
 
   def _lose(self, other: int, why: str) -> None:
-    with self._hub:  # of two that go at once one is named: nobody gets here again before the end
+    with self._hub:  # of two processes lost at once only one is named: `_tell` ends this process
       if not (self._is_over or self._is_leaving):
         line = f"{self.name(other)} is gone: {why}; {AGAIN}, with any number of processes"
         self._tell({"over": line, "code": PeerError.exit_code})
 
   def _beat(self) -> None:
-    """Gives signs of life, asks for a stop, and names who is late."""
+    """Sends heartbeats and stop requests, and reports late processes."""
     while not self._is_over:
       for link in self._links.values():
         link.send({})
@@ -235,7 +235,7 @@ class Peers:
         for what, (last, values) in self._meetings.items():
           if time.monotonic() > last:
             late = ", ".join(self.name(index) for index in range(self.number) if index not in values)
-            self._tell({"over": f"{late} did not come to '{what}' in time; {AGAIN}", "code": 6})
+            self._tell({"over": f"{late} did not reach '{what}' in time; {AGAIN}", "code": 6})
 
 
 ALONE = Peers(0, ["this host"], {})
@@ -243,13 +243,13 @@ _here = ALONE
 
 
 def here() -> Peers:
-  """Returns the processes of the run that this one is a part of."""
+  """Returns the `Peers` of the run that this process belongs to; `ALONE` without others."""
   return _here
 
 
 @contextlib.contextmanager
 def among(peers: Peers) -> Iterator[None]:
-  """Within the block `here` returns these."""
+  """Makes `here` return `peers` within the block."""
   global _here
   _here = peers
   try:

@@ -1,4 +1,4 @@
-"""A polite stop: somebody asks, the loop saves and leaves."""
+"""Stops training on SIGTERM or SIGINT at the next step boundary, so that the loop saves a checkpoint."""
 
 import os
 import signal
@@ -12,30 +12,30 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopRequest:
-  """Within `with`, the first SIGTERM or SIGINT asks for a stop at the next step boundary; a second kills.
+  """A context in which the first SIGTERM or SIGINT requests a stop at the next step, and a second one kills.
 
-  The request of one process of a run is that of all, which call `reached` at the same points and stop at
-  the same of them. `settle` learns that the work is done, however it ended, and whether somebody had asked;
-  signals are those of before after that.
+  A request to one process stops all processes of a run: they call `reached` at the same points and stop at
+  the same point. At the end of the block `settle` gets whether this process had a request; then the earlier
+  signal handlers are restored.
   """
 
   def __init__(self, settle: Callable[[bool], None] = lambda is_asked: None) -> None:
-    self.is_set = False  # somebody asked this process
+    self.is_set = False  # this process got a request
     self._peers, self._settle = here(), settle
     self._has_agreed = self._is_finished = False
 
   def reached(self) -> bool:
-    """Whether to stop at this point of the program."""
+    """Returns whether to stop at this point of the program; all processes call it at the same points."""
     self._has_agreed = self._peers.reached_stop() or self._has_agreed
     return self.is_agreed
 
   @property
   def is_agreed(self) -> bool:
-    """Whether all processes stop, as far as the last call of `reached` knows."""
+    """Whether all processes stop, according to the last call of `reached`."""
     return self.is_set if self._peers.number == 1 else self._has_agreed
 
   def finish(self) -> None:
-    """Notes that nothing is left to stop: a line answers a request that has come, or comes."""
+    """Marks the work as finished: an earlier or later request prints that it is too late."""
     self._is_finished = True
     if self.is_set:
       os.write(2, TOO_LATE)
@@ -60,15 +60,14 @@ class StopRequest:
     if self._is_finished:
       os.write(2, TOO_LATE)
     self._peers.ask_to_stop()
-    for number in _SIGNALS:  # whoever is impatient may have asked by Ctrl-C and insists by SIGTERM
+    for number in _SIGNALS:  # the second signal may be of the other kind
       signal.signal(number, signal.SIG_DFL)
 
 
 def _end_at_the_second(reading: int) -> None:
-  """Ends the process at the second signal whose number comes out of the pipe `reading`; until it is closed.
+  """Ends the process at the second SIGTERM or SIGINT whose number it reads from a pipe, until that is closed.
 
-  Python's handlers wait for the end of a call into compiled code that does not look for them; the bytes are
-  written at once.
+  Python runs its own handlers only after a call into compiled code returns; the bytes are written at once.
   """
   asked = 0
   while number := os.read(reading, 1):

@@ -23,7 +23,7 @@ class Prepared:
 
   @property
   def tokens(self) -> TokenIds:
-    """The special ids and the size of the vocabulary."""
+    """The special token ids and the size of the records' vocabulary."""
     return tokens_of(self.train.vocabulary)
 
   def close(self) -> None:

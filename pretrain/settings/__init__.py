@@ -1,6 +1,6 @@
 """Types, choices and limits of every field of `configs/base.py`. Imports no jax.
 
-`configs/base.py` has their defaults, units and sources; a test compares the names of both.
+`configs/base.py` has their defaults, units and sources; a test checks that both name the same fields.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from pretrain.settings.model import TABLE_FIELDS, EncoderSettings
 from pretrain.settings.objectives import OBJECTIVES
 from pretrain.settings.run import DataFields, OptimizerFields, TrainFields
 
-# Name: the field's type, or the group's: a dataclass, or a table of groups.
+# {name: the type of a field, or the fields of a group: a dataclass or a dict}.
 FIELDS: Mapping[str, Any] = {
   "recipe": str,
   "seed": Annotated[int, Limit(0, 2**32 - 1)],

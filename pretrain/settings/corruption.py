@@ -8,7 +8,7 @@ from pretrain.settings.field_types import Count, CountOrZero, Fraction, Limit, N
 
 @dataclasses.dataclass(frozen=True)
 class MaskingSettings:
-  """How the input is damaged, and which tokens are chosen for it."""
+  """Fields under `corruption`: how tokens are selected, and how the selected tokens are replaced."""
 
   kind: Literal["mask", "random", "generator"]
   mask_rule: Literal["count", "bernoulli", "electra_google"]
@@ -21,7 +21,7 @@ class MaskingSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GeneratorSettings:
-  """The generator, and how its heads propose one token; sizes of 0 are the encoder's."""
+  """Fields under `generator`: its sizes, heads and sampling; a size of 0 means the encoder's size."""
 
   num_layers: Count
   hidden_size: CountOrZero

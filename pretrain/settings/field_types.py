@@ -1,11 +1,11 @@
-"""Types of fields: numbers with their limits (choices are `Literal`), and how a line shows fields. No jax."""
+"""Number types with limits for config fields, and the text that shows fields in messages. Imports no jax."""
 
 import math
 from typing import Annotated, Any, NamedTuple
 
 
 class Limit(NamedTuple):
-  """The numbers a field may have, written beside its type: `Annotated[float, Limit(0, 1)]`."""
+  """The range of a number field, given in its type: `Annotated[float, Limit(0, 1)]`."""
 
   low: float
   high: float = math.inf
@@ -13,7 +13,7 @@ class Limit(NamedTuple):
   high_open: bool = False
 
   def holds(self, value: float) -> bool:
-    """Whether the value lies inside."""
+    """Returns whether the value is within the range."""
     above = value > self.low if self.low_open else value >= self.low
     return above and (value < self.high if self.high_open else value <= self.high)
 
@@ -29,16 +29,16 @@ CountOrZero = Annotated[int, Limit(0)]
 Positive = Annotated[float, Limit(0, low_open=True)]
 NotNegative = Annotated[float, Limit(0)]
 Fraction = Annotated[float, Limit(0, 1)]
-FractionBelowOne = Annotated[float, Limit(0, 1, high_open=True)]  # 0: off; 1 would leave nothing
+FractionBelowOne = Annotated[float, Limit(0, 1, high_open=True)]  # 0: off; 1 would drop everything
 
 Fields = dict[str, Any]  # {dotted name: value} of a whole config
 
 
 def show_value(value: Any) -> str:
-  """A value for a message; several as they are typed, '4,6'."""
+  """Formats a value for a message; a tuple as on the command line, '4,6'."""
   return ",".join(map(str, value)) if isinstance(value, tuple) else repr(value)
 
 
 def show(config: Fields, *names: str) -> str:
-  """'a=1, b=2' of some fields."""
+  """Formats the named fields of a config as 'a=1, b=2'."""
   return ", ".join(f"{name}={show_value(config[name])}" for name in names)

@@ -1,4 +1,4 @@
-"""How many devices each axis of the mesh has, and which sizes come nearest to those that cannot be had.
+"""Sizes of the axes of a device mesh, and the possible sizes closest to impossible ones.
 
 Imports no jax.
 """
@@ -14,7 +14,7 @@ AxisSize = Annotated[int, Limit(-1)]
 
 
 class Sizes(NamedTuple):
-  """Devices along each axis of a mesh."""
+  """The number of devices along each axis of a mesh."""
 
   data: int
   fsdp: int
@@ -23,7 +23,7 @@ class Sizes(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class MeshSettings:
-  """Devices per axis; one of them may be -1: the devices that are left."""
+  """Fields under `mesh`: devices per axis; one axis may be -1, which takes all other devices."""
 
   data: AxisSize = -1
   fsdp: AxisSize = 1
@@ -32,20 +32,20 @@ class MeshSettings:
 
   @property
   def sizes(self) -> Sizes:
-    """The sizes as they were given, -1 among them."""
+    """The sizes as the config gives them; an automatic one is -1."""
     return Sizes(self.data, self.fsdp, self.tensor)
 
   def filled(self, number: int) -> Sizes | None:
-    """The sizes on `number` devices; None where their product is not that number."""
+    """Returns the sizes with -1 replaced for `number` devices; None if their product is not `number`."""
     fixed = math.prod(size for size in self.sizes if size != -1)
     filled = Sizes(*(number // fixed if size == -1 else size for size in self.sizes))
     return filled if math.prod(filled) == number else None
 
 
 def nearest(asked: Sizes, number: int, *, can: Callable[[Sizes], bool] = lambda _: True) -> Sizes | None:
-  """The sizes of `number` devices for which `can` holds that need the fewest doublings from those asked for.
+  """Returns the mesh sizes of `number` devices closest to `asked` for which `can` is true, or None.
 
-  An asked size of -1 may become any. None: there are no such sizes.
+  The distance is the number of doublings and halvings. A size of -1 in `asked` matches any size.
   """
   for sizes in sorted(_layouts(number), key=lambda sizes: _distance(asked, sizes)):
     if can(sizes):
@@ -62,11 +62,11 @@ def _layouts(number: int) -> Iterator[Sizes]:
 
 
 def _distance(asked: Sizes, sizes: Sizes) -> tuple[float, ...]:
-  """Doublings; of equally near ones the plainest: little tensor, then little fsdp."""
+  """Returns a sort key: doublings between the sizes, then the smaller tensor axis, then the smaller fsdp."""
   apart = sum(abs(math.log2(found / wanted)) for wanted, found in zip(asked, sizes) if wanted > 0)
   return round(apart, 6), sizes.tensor, sizes.fsdp
 
 
 def shown(sizes: Sizes) -> str:
-  """The flags that ask for these sizes."""
+  """Returns the flags that set these mesh sizes."""
   return " ".join(f"--config.mesh.{axis}={size}" for axis, size in sizes._asdict().items())

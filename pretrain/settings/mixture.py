@@ -1,4 +1,4 @@
-"""A mixture of prepared corpora as a config writes it: directories, rates and stages. Imports no jax."""
+"""Parses the mixture of prepared corpora in a config: directories, rates and stages. Imports no jax."""
 
 import itertools
 import os
@@ -14,18 +14,18 @@ _OF_TEXT = ("data.text_field", "data.clean", "data.module", "data.tfds_directory
 _RATE = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,3})?", re.IGNORECASE)
 _NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _STAGE = re.compile(r"(?:^|;)\s*([+-]?\d+):\s*")
-_FORM = "write 'DIR:RATE,DIR:RATE', or 'DIR,DIR' for rates by the number of records"
+_FORM = "expected 'DIR:RATE,DIR:RATE', or 'DIR,DIR' for rates in proportion to their records"
 
 
 class Source(NamedTuple):
-  """A directory of prepared records, and its rate in any scale; None: its number of records."""
+  """A directory of prepared records and its rate in any scale; rate None means its number of records."""
 
   directory: str
   rate: Fraction | None
 
 
 class Stage(NamedTuple):
-  """Sources from a step on."""
+  """The sources that a mixture uses from training step `step` until its next stage."""
 
   step: int
   sources: list[Source]
@@ -37,15 +37,15 @@ def is_asked(data: Mapping[str, Any]) -> bool:
 
 
 def seqio_name(data: Mapping[str, Any]) -> str:
-  """Returns the NAME of a seqio Mixture where `data.mixture` is 'seqio:NAME'; else ''."""
+  """Returns the NAME of a seqio Mixture if `data.mixture` is 'seqio:NAME', otherwise ''."""
   name = data["mixture"].removeprefix(SEQIO)
   return name if name != data["mixture"] and not re.search("[:,]", name) else ""
 
 
 def stages(data: Mapping[str, Any]) -> list[Stage]:
-  """Returns the stages of a mixture of directories, in order.
+  """Parses `data.mixture` or `data.stages` and returns the stages of the mixture, in order.
 
-  ValueError: what is wrong with the text of `data.mixture` or `data.stages`, in one line that names neither.
+  ValueError: the text is wrong. The message is one line without the field's name, which the caller adds.
   """
   if not data["stages"]:
     return [Stage(0, _sources(data["mixture"]))]
@@ -63,12 +63,12 @@ def stages(data: Mapping[str, Any]) -> list[Stage]:
 
 
 def directories(data: Mapping[str, Any]) -> list[str]:
-  """Returns the directories of `stages`, each once, in the order in which they first appear."""
+  """Returns the directories of all stages of a mixture without repetition, in order of appearance."""
   return list(dict.fromkeys(source.directory for stage in stages(data) for source in stage.sources))
 
 
 def _sources(text: str) -> list[Source]:
-  """Reads 'DIR:RATE,DIR:RATE' or 'DIR,DIR'; where rates are given, a directory may hold commas."""
+  """Parses 'DIR:RATE,DIR:RATE' or 'DIR,DIR'; with rates, a directory may contain commas."""
   pieces = [piece.strip() for piece in text.split(",")]
   rates = [_rate_of(piece) for piece in pieces]
   sources = []
@@ -87,16 +87,16 @@ def _sources(text: str) -> list[Source]:
   names = [place if "://" in place else os.path.abspath(place) for place in places]
   for source, name in zip(sources, names):
     if not source.directory:
-      raise ValueError(f"a source without a directory; {_FORM}")
+      raise ValueError(f"a source has no directory; {_FORM}")
     if source.directory.startswith(SEQIO):
-      raise ValueError(f"{source.directory!r} stands among others; a seqio Mixture is data.mixture alone")
+      raise ValueError(f"{source.directory!r}: a seqio Mixture must be alone in data.mixture, without stages")
     if names.count(name) > 1:
-      raise ValueError(f"the source {source.directory!r} is named twice; give it one rate")
+      raise ValueError(f"the source {source.directory!r} is named twice; name it once")
   return sources
 
 
 def _rate_of(piece: str) -> Fraction | None:
-  """Returns the rate at the end of a piece; None: it ends in none. ValueError: it is no rate to take."""
+  """Returns the rate at the end of 'DIR:RATE'; None without a rate. ValueError: it is not finite, or <= 0."""
   directory, colon, rate = piece.rpartition(":")
   if colon and _NOT_FINITE.fullmatch(rate):
     raise ValueError(f"the rate of {directory!r} is {rate}; expected a finite number above 0")
@@ -108,7 +108,7 @@ def _rate_of(piece: str) -> Fraction | None:
 
 
 def shown(found: Sequence[Sequence[Any]]) -> str:
-  """Returns 'from step 0: wiki 0.7, books 0.3' of stages as `mixed.Found.digests` has them."""
+  """Formats stages, as `mixed.Found.digests` returns them, as 'from step 0: wiki 0.7, books 0.3'."""
   return "; ".join(
     f"from step {step:,}: " + ", ".join(f"{name} {float(Fraction(rate)):.4g}" for name, _, rate in rates)
     for step, rates in found
@@ -116,32 +116,32 @@ def shown(found: Sequence[Sequence[Any]]) -> str:
 
 
 def problems(config: Fields) -> Iterator[str]:
-  """Yields what is wrong with the fields of a mixture: {dotted name: value} of a whole config."""
+  """Yields an error for each wrong field of a mixture: `config` is {dotted name: value} of all fields."""
   data = {name: config[f"data.{name}"] for name in ("mixture", "stages")}
   if not is_asked(data):
     if config["data.temperature"]:
-      yield f"{show(config, 'data.temperature')}: there are no rates; give data.mixture or data.stages"
+      yield f"{show(config, 'data.temperature')}: it needs rates; set data.mixture or data.stages"
     return
   both = ("data.mixture", "data.stages")
   if all(data.values()):
-    yield f"{show(config, *both)}: give one of them; data.stages has the mixture of step 0 too"
+    yield f"{show(config, *both)}: set only one of them; data.stages includes the mixture of step 0"
     return
   if 0 < config["data.temperature"] < 0.1:
     yield f"{show(config, 'data.temperature')}: expected 0 (off), or a number in [0.1, 100]"
   if config["data.directory"]:
-    yield f"{show(config, 'data.directory')}: data.mixture or data.stages names the records; leave it empty"
+    yield f"{show(config, 'data.directory')}: data.mixture or data.stages already names records; remove it"
   name = both[bool(data["stages"])]
   if seqio_name(data):
     if not config["data.vocabulary"]:
       size = config["model.vocab_size"]
       yield (
-        f"{show(config, name)}: its Tasks need one vocabulary; train one with `python -m data.vocabulary "
-        f"train --source={data['mixture']} --module=FILE --output=words --size={size}` and give "
-        "--config.data.vocabulary=words"
+        f"{show(config, name)}: its Tasks need one vocabulary; train one, then name it:\n  python -m "
+        f"data.vocabulary train --source={data['mixture']} --module=FILE --output=words --size={size}\n"
+        "  --config.data.vocabulary=words"
       )
     return
   for about_text in filter(config.get, _OF_TEXT):
-    yield f"{show(config, about_text)}: a mixture names records, which are prepared already; leave it out"
+    yield f"{show(config, about_text)}: a mixture reads records that are prepared already; remove it"
   try:
     ordered = stages(data)
   except ValueError as error:
@@ -149,4 +149,4 @@ def problems(config: Fields) -> Iterator[str]:
     return
   late = [stage.step for stage in ordered if stage.step >= config["train.total_steps"]]
   if late:
-    yield f"data.stages: steps {', '.join(map(str, late))} never come; {show(config, 'train.total_steps')}"
+    yield f"data.stages: steps {', '.join(map(str, late))} are too late; {show(config, 'train.total_steps')}"

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pretrain.settings.field_types import Count, CountOrZero, FractionBelowOne, Limit, Positive
 
-# What `remat` was before it had names; config files and checkpoints of then are still read.
+# Earlier values of `remat`: old config files and checkpoints still have them.
 OLD_REMAT: dict[object, str] = {False: "none", True: "full"}
 Dtype = Literal["float32", "bfloat16", "auto"]
 Remat = Literal["none", "cheap", "full"]
@@ -14,9 +14,9 @@ Remat = Literal["none", "cheap", "full"]
 
 @dataclasses.dataclass(frozen=True)
 class EncoderSettings:
-  """Sizes and switches of one encoder: the kept one, or a generator's trunk."""
+  """Sizes and options of one Transformer encoder: the pretrained encoder, or a generator's trunk."""
 
-  vocab_size: Annotated[int, Limit(6)]  # five special tokens and one to learn
+  vocab_size: Annotated[int, Limit(6)]  # five special tokens and one other
   hidden_size: Count
   num_layers: Count
   num_heads: Count
@@ -67,7 +67,7 @@ class EncoderSettings:
     return next(repeats, max(1, len(kinds)))
 
 
-# What a run does with its token table: fields beside those of the encoder.
+# Fields under `model` that configure the token table of a run, not an encoder.
 TABLE_FIELDS: Mapping[str, Any] = {
   "vocab_chunk_rows": Count,
   "freeze_embeddings": Literal["none", "random", "checkpoint"],

@@ -1,10 +1,10 @@
-"""The papers that a model card cites."""
+"""Citations of papers for model cards."""
 
 import enum
 
 
 class Paper(enum.StrEnum):
-  """Citations; the names of the recipes of a paper begin with its name in small letters."""
+  """Citations of papers; the member's name in lower case is the prefix of the paper's recipe names."""
 
   COCO_LM = (
     "Meng, Xiong, Bajaj, Tiwary, Bennett, Han, Song. COCO-LM: Correcting and Contrasting Text "

@@ -17,7 +17,7 @@ from pretrain.settings.field_types import (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerFields:
-  """Adam and its learning-rate schedule."""
+  """Fields under `optimizer`: Adam, weight decay, clipping and the learning-rate schedule."""
 
   learning_rate: Positive
   schedule: Literal["linear", "electra_google", "constant", "wsd"] = "linear"
@@ -45,7 +45,7 @@ class OptimizerFields:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataFields:
-  """The text, its vocabulary, and how it is packed; `data.prepare` checks the names and paths."""
+  """Fields under `data`: text, vocabulary and packing; `data.prepare` checks their names and paths."""
 
   source: str
   feed: Literal["records", "seqio"]
@@ -61,7 +61,7 @@ class DataFields:
   vocabulary: str
   vocabulary_kind: Literal["sentencepiece", "wordpiece"]
   vocabulary_cased: bool
-  length: Annotated[int, Limit(8)]  # what data.prepare makes
+  length: Annotated[int, Limit(8)]  # the shortest that data.prepare supports
   packing: Literal["complete", "complete_doc", "none", "eos", "concat"]
   fraction: Annotated[float, Limit(0, 1, low_open=True)]
   workers: CountOrZero
@@ -69,7 +69,7 @@ class DataFields:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainFields:
-  """The batch, the length of the run, and how often it logs, evaluates and saves."""
+  """Fields under `train`: batch, length of the run, and intervals of logs, evaluations and checkpoints."""
 
   batch_size: Count
   microbatches: Count
@@ -96,18 +96,18 @@ class TrainFields:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReadingSettings:
-  """The settings that determine which records a run reads, and in which order."""
+  """Settings that determine which records a run reads and in which order."""
 
   data: DataFields
   seed: int
-  vocab_size: int  # pieces of a vocabulary that has to be trained
+  vocab_size: int  # size of the vocabulary, if the run trains one
   batch_size: int
   total_steps: int
   eval_batches: int  # of held-out blocks; 0: none are read
 
 
 def reading_settings(config: ConfigDict) -> ReadingSettings:
-  """Returns the fields of a config that decide what is read."""
+  """Returns the fields of a config that determine which records are read and in which order."""
   of_train = {name: config.train[name] for name in ("batch_size", "total_steps", "eval_batches")}
   sizes = {"seed": config.seed, "vocab_size": config.model.vocab_size, **of_train}
   return ReadingSettings(data=DataFields(**config.data), **sizes)

@@ -1,8 +1,8 @@
-"""The trackers that a run may send its metrics to: `train.trackers`, names by commas. Imports no jax."""
+"""Names of the supported experiment trackers, and the parser of `train.trackers`. Imports no jax."""
 
-NAMES = ("wandb", "mlflow", "trackio")  # also those of their packages
+NAMES = ("wandb", "mlflow", "trackio")  # also the names of their packages
 
 
 def names(asked: str) -> list[str]:
-  """The names in `train.trackers`, each once."""
+  """Parses the comma-separated names in `train.trackers`; removes duplicates."""
   return list(dict.fromkeys(name.strip() for name in asked.split(",") if name.strip()))

@@ -1,1 +1,1 @@
-"""The beginning of a run: checks before anything compiles, the starting state, the table of listeners."""
+"""The start of a run: checks before compilation, the initial state, and the table of listeners."""

@@ -1,4 +1,4 @@
-"""Finds the records and the initial state of a run, the same on all processes."""
+"""Opens the records and finds the initial state of a run, the same on all processes."""
 
 import contextlib
 import functools
@@ -33,17 +33,17 @@ logger = logging.getLogger(__name__)
 
 
 class Start(NamedTuple):
-  """The initial state of a run, known before anything is compiled or written."""
+  """The start of a run: its step, loaded parameters and facts, known before anything is compiled."""
 
   step: int  # updates done; 0: a new run
-  loaded: dict | None  # parameters of a new run, arrays of other checkpoints among shapes; None: it continues
-  facts: dict[str, Any]  # what its checkpoints say of it besides the config, as JSON values
-  skips: tuple[Skip, ...] = ()  # batches to leave out that the checkpoint does not know of
+  loaded: dict | None  # parameters of a new run: loaded arrays, and shapes of fresh ones; None: it resumes
+  facts: dict[str, Any]  # JSON values that its checkpoints store besides the config
+  skips: tuple[Skip, ...] = ()  # batches to skip that the checkpoint does not list
 
   def state(self, run: Run, checkpoints: Checkpoints) -> tuple[TrainState, dict[str, Any]]:
-    """The state to train on, and what the checkpoint says that it is from; {}: a new run.
+    """Returns the state to train on, and the metadata of its checkpoint; {} for a new run.
 
-    A new run has a fresh state, but for the arrays that were loaded.
+    The state of a new run is initialised, except for loaded parameters.
     """
     if self.loaded is None:
       restored, saved = checkpoints.restore(run.abstract_state._asdict(), self.step)
@@ -54,17 +54,17 @@ class Start(NamedTuple):
     return state._replace(params=jax.tree.map(pick, state.params, self.loaded)), {}
 
   def rolled_back(self, skip: Skip) -> "Start":
-    """The start from the checkpoint before a spike."""
-    known = tuple(known for known in self.skips if known.at == skip.at)  # a later checkpoint knows the others
+    """Returns the start that resumes at the checkpoint before a loss spike and skips the spike's batches."""
+    known = tuple(known for known in self.skips if known.at == skip.at)  # later checkpoints list the others
     return self._replace(step=skip.at, loaded=None, skips=(*known, skip))
 
 
 def open_records(
   config: ConfigDict, origins: Origins, workdir: str, download: bool
 ) -> tuple[ConfigDict, Prepared]:
-  """Checks that the run can start, and opens its records, which process 0 prepares if they are missing.
+  """Checks that the run can start, and opens its records; process 0 prepares missing records first.
 
-  The config that is returned with them has the directories and rates of a seqio Mixture in place of its name.
+  In the returned config, directories and rates replace the name of a seqio Mixture.
   """
   peers = here()
 
@@ -82,7 +82,7 @@ def open_records(
   peers.first("prepared text", prepare, seconds=PREPARING)
   fetched = ("directory", "mixture", "stages")
   is_far = any("://" in config.data[name] for name in fetched)
-  late = PREPARING if is_far else LOOKING  # every host may fetch them
+  late = PREPARING if is_far else LOOKING  # every host may download them
   records = peers.together("records", functools.partial(prepared.open, settings), seconds=late)
   with contextlib.ExitStack() as opened:
     opened.callback(records.close)
@@ -95,7 +95,7 @@ def open_records(
 
 @contextlib.contextmanager
 def checkpoints(run: Run, workdir: str, records: Prepared) -> Iterator[Checkpoints]:
-  """Writes the files that a workdir begins with, then opens its checkpoints, and closes them at the end."""
+  """Writes the first files of a workdir and opens its checkpoints, which are closed after the block."""
   config, described = run.config, records.train.vocabulary
   begin = functools.partial(workdir_files.begin, workdir, config.to_dict(), records.vocabulary, described)
   here().first("the workdir's files", begin, seconds=LOOKING)
@@ -110,11 +110,11 @@ def checkpoints(run: Run, workdir: str, records: Prepared) -> Iterator[Checkpoin
 
 
 def start(run: Run, records: Prepared, origins: Origins, workdir: str) -> Start:
-  """Finds what the run in a workdir, which this run owns, begins with: the same on all processes."""
+  """Returns the start of a run from its workdir, which it must own; the same on all processes."""
   peers = here()
-  peers.gather("the workdir", None, seconds=LOOKING)  # process 0 has made it
+  peers.gather("the workdir", None, seconds=LOOKING)  # process 0 makes it before this
   shared = functools.partial(workdir_files.refuse_unshared, workdir)
-  peers.together("one workdir", shared, seconds=LOOKING)
+  peers.together("the shared workdir", shared, seconds=LOOKING)
 
   find = functools.partial(resume.newest_good_step, workdir)
   newest = peers.first("the newest checkpoint", find, seconds=LOOKING)
@@ -126,11 +126,11 @@ def start(run: Run, records: Prepared, origins: Origins, workdir: str) -> Start:
       feed.begin(reading_settings(run.config), records.train, saved)
     return begun
 
-  return peers.together("the beginning", begin, seconds=LOOKING)
+  return peers.together("the initial state", begin, seconds=LOOKING)
 
 
 def _start_at(newest: int | None, run: Run, records: Prepared, origins: Origins, workdir: str) -> Start:
-  """Holds the newest good checkpoint against this run or, for a new run, loads what it takes from others."""
+  """Checks the newest good checkpoint against this run, or loads other checkpoints into a new run."""
   facts = records.digests | {"records": records.description, "commit": command.commit()}
   if newest is None:
     workdir_files.refuse_lost_checkpoints(workdir)
@@ -145,6 +145,6 @@ def _start_at(newest: int | None, run: Run, records: Prepared, origins: Origins,
     logger.warning(f"Config changed since step {newest:,}: {line}")
   for line in resume.changed_packages(saved):
     logger.warning(f"Packages changed since step {newest:,}: {line}; numbers may differ in their last bits")
-  # The checkpoints that the config names may be gone by now.
+  # The checkpoints that the config names may have been removed since.
   kept = {name: saved[name] for name in ("started_from", "run_id") if name in saved}
   return Start(newest, None, facts | kept)

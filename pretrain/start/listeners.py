@@ -1,6 +1,6 @@
-"""The listeners of a run: one ordered table, and the parts that its rows are made from.
+"""Makes the listeners of a training loop from one ordered table.
 
-The order is a part of bit-equal resume: a listener sees what those above it have added to the figures of an
+A bit-equal resume depends on the order: each listener reads what earlier ones add to the figures of an
 update.
 """
 
@@ -41,7 +41,7 @@ from pretrain.watching.spikes import Spikes, SpikeWatch
 
 @dataclasses.dataclass
 class Parts:
-  """The parts of one pass of the loop, and what several listeners share."""
+  """The inputs of all listeners of one pass of the loop, and objects that several listeners share."""
 
   run: Run
   records: Prepared
@@ -49,8 +49,8 @@ class Parts:
   batches: Batches
   workdir: str
   start: Start
-  saved: Mapping[str, Any]  # the meta of the checkpoint that the pass goes on from; {}: a new run
-  skips: tuple[Skip, ...]  # batches that it leaves out
+  saved: Mapping[str, Any]  # metadata of the checkpoint from which the pass resumes; {}: a new run
+  skips: tuple[Skip, ...]  # batches that the pass skips
   stop: StopRequest
 
   def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class Parts:
     )
 
   def is_stopping(self, step: int) -> bool:
-    """Whether work at a step must make way for a stop; asked at the same points by all processes."""
+    """Returns whether a stop must end the work at a step; all processes call it at the same points."""
     return self.stop.reached() and step < self.run.config.train.total_steps
 
 
@@ -121,5 +121,5 @@ LISTENERS: tuple[Row, ...] = (
 
 
 def make(parts: Parts) -> list[Listener]:
-  """The listeners of one pass, in the order of the table."""
+  """Returns the listeners of one pass of the loop, in the order of `LISTENERS`."""
   return [listener for row in LISTENERS if (listener := row(parts)) is not None]

@@ -1,4 +1,4 @@
-"""Pre-flight checks: can the run read and write where it must? Made before hours of preparing text."""
+"""Checks the files and folders of a run before text is prepared, which may take hours."""
 
 import contextlib
 import importlib
@@ -12,22 +12,21 @@ from pretrain.checkpoints.warm_start import Origins
 from pretrain.logs import trackers
 from pretrain.settings.run import TrainFields
 
-PROBING = "lab.analysis.probing"  # found by name: the lab rests on the product, not the product on the lab
+PROBING = "lab.analysis.probing"  # imported by name: the product must not depend on the lab
 
 
 def check(origins: Origins, train: TrainFields, workdir: str, *, is_new: bool) -> None:
-  """Looks for the checkpoints a new run starts from, and whether its workdir can be written.
+  """Checks a new run's initial checkpoints, the trackers, the probe data, and that the workdir is writable.
 
-  Nothing is left in the workdir. ConfigError: a tracker is not installed. DataError: a checkpoint is not
-  there, where the run is new, or there is nothing to probe with. StorageError: the workdir cannot be made or
-  written.
+  It leaves no file in the workdir. ConfigError: a tracker is not installed. DataError: a checkpoint of a new
+  run, or the probe data, is missing. StorageError: the workdir cannot be made or written.
   """
   if is_new:
     _ = origins.paths
   trackers.check(train.trackers)
   if train.probe_every:
     importlib.import_module(PROBING).find(train.probe_data)
-  if jax.process_index() == 0:  # what one process makes and takes away again, another could miss
+  if jax.process_index() == 0:  # one process only: it removes the folders that it made
     _check_writable(Path(workdir).absolute())
 
 

@@ -39,4 +39,4 @@ def test_open_mpi_is_found_by_jax(tmp_path):
 @pytest.mark.nightly
 def test_a_process_that_only_jax_could_name_is_not_waited_for_without_end(tmp_path):
   ((code, _, err),) = _under_open_mpi(tmp_path, (0,), "--join_timeout=10")
-  assert code == 6 and "not all processes of this cluster have come within 10 s" in err
+  assert code == 6 and "not all processes of this cluster have joined within 10 s" in err

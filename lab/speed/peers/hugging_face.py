@@ -36,7 +36,7 @@ class Bert(nn.Module):
 
 
 class Electra(nn.Module):
-  """A generator of a third of the width and ElectraForPreTraining, token tables tied."""
+  """Hugging Face's ELECTRA for comparison: a generator of a third of the width, with tied token tables."""
 
   def __init__(self, config) -> None:
     super().__init__()

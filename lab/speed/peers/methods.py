@@ -87,7 +87,7 @@ class Method(nn.Module):
     return self.generator(vectors if self.projection is None else self.projection(vectors), **options)
 
   def generator_scores(self, hidden: torch.Tensor) -> torch.Tensor:
-    """Returns the generator's vocabulary scores; a narrow one projects the smaller of table and states."""
+    """Returns the generator's vocabulary scores; a narrow generator projects its states or the table."""
     hidden = self.transform(hidden)
     if self.projection is None:
       return self.scores(hidden, self.bias)
@@ -178,7 +178,7 @@ class Corrected(Replaced):
 
 
 class Mixed(Replaced):
-  """AMOS: heads at several depths, their mixture sampled by Gumbel softmax with a reversed gradient."""
+  """AMOS in PyTorch, a peer: samples from a Gumbel-softmax mixture of heads, with gradient reversal."""
 
   def __init__(self, sizes: Sizes) -> None:
     super().__init__(sizes)

@@ -207,7 +207,7 @@ def _safetensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _checked(path: Path, name: str, array: np.ndarray) -> np.ndarray:
-  """Returns the array as float32; integers and booleans unchanged. Raises DataError for NaN or infinity."""
+  """Returns a tensor as float32, integers and booleans unchanged. DataError: NaN, infinity, or lost bits."""
   if array.dtype.kind in "iub" and array.dtype != ml_dtypes.bfloat16:
     return array
   with np.errstate(over="ignore"):

@@ -56,7 +56,7 @@ def bpe_model(proto, ids: Mapping[str, int], *, vocabulary: Mapping[str, int], u
 
 
 def _scores(proto, where: str) -> dict[str, float]:
-  """Returns {piece: score} of the pieces that merges produce."""
+  """Returns {piece: score} of a sentencepiece BPE model, without special and byte pieces."""
   if proto.trainer_spec.model_type != _BPE:
     raise DataError(f"{where}: not a BPE model; expected a sentencepiece model with model_type BPE")
   for piece in proto.pieces:

@@ -22,7 +22,7 @@ def attention_at(
   dropout_rate: float = 0.0,
   row_keys: jax.Array | None = None,
 ) -> jax.Array:
-  """Computes what `ops.attention.attention` returns at some positions, with the same dropout.
+  """Computes attention for the queries at some positions only, with the dropout of full attention.
 
   Args:
     query: [batch, queries, heads, head_dim] float, at the positions.

@@ -1,4 +1,4 @@
-"""The objectives there are, a row each, and which of them a config switches on. Imports no jax."""
+"""The table of all objectives, and which of them a config enables. Imports no jax."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from pretrain.settings.objectives.rtd import ReplacedTokenDetection
 from pretrain.settings.objectives.scl import SequenceContrast
 from pretrain.settings.objectives.taco import TokenAlignment
 
-# The order is that of the random keys of their heads: a new objective goes to the end.
+# The order determines the random keys of the heads: a new objective is added at the end.
 _ROWS: tuple[type[Objective], ...] = (
   MaskedLM,
   ReplacedTokenDetection,
@@ -25,9 +25,9 @@ OBJECTIVES: dict[str, type[Objective]] = {row.name: row for row in _ROWS}
 
 
 def switched_on(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, Objective]:
-  """{name: settings} of the objectives with a weight, in those of a config or a checkpoint's plain dict.
+  """Returns {name: settings} of the objectives whose weight is not 0, from a config or a checkpoint's dict.
 
-  The dict may lack later objectives, and have fields of earlier versions.
+  A checkpoint's dict may lack newer objectives and contain removed fields.
   """
   return {
     name: settings(**{field.name: groups[name][field.name] for field in dataclasses.fields(settings)})

@@ -1,4 +1,4 @@
-"""Corrective language modelling: fields and facts. Imports no jax."""
+"""Config fields, rules and FLOP of corrective language modelling. Imports no jax."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from pretrain.settings.papers import Paper
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CorrectiveLM(Objective):
-  """The original token at masked positions of corrupted input, with a copy mechanism or without."""
+  """Settings of corrective LM: predicts the original token at masked positions, with or without copying."""
 
   name = "clm"
   paper = Paper.COCO_LM
@@ -22,14 +22,14 @@ class CorrectiveLM(Objective):
   copy: bool
 
   def problems(self, config: Fields) -> Iterator[str]:
-    """Something must train the copy head; see `Objective.problems`."""
+    """Yields an error if no loss trains the copy head; see `Objective.problems`."""
     trained = config["objectives.rtd.weight"] or config["objectives.all_token.weight"]
     if self.copy and self.stop_gradient and not trained:
       yield (
-        f"{self.show(config, 'copy', 'stop_gradient', 'objectives.rtd.weight')}: the copy head would never "
-        f"be trained; give rtd a weight, or set copy or stop_gradient to False"
+        f"{self.show(config, 'copy', 'stop_gradient', 'objectives.rtd.weight')}: no loss trains the copy "
+        f"head; use one of\n  --config.objectives.rtd.weight=50\n  --config.objectives.clm.copy=false"
       )
 
   def flops(self, model: Mapping[str, Any], masked: float) -> dict[str, float]:
-    """The softmax at chosen tokens; see `Objective.flops`."""
+    """Returns the FLOP of the softmax at the selected tokens; see `Objective.flops`."""
     return {"clm head": masked * 2 * model["hidden_size"] * model["vocab_size"]}

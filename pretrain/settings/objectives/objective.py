@@ -1,4 +1,4 @@
-"""Facts of an objective that need no computation. Imports no jax."""
+"""Base classes for the settings of an objective: fields, rules and FLOP. Imports no jax."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -8,20 +8,20 @@ from pretrain.settings.field_types import CountOrZero, Fields, NotNegative, show
 
 
 def crop_size(fraction: float, length: int) -> int:
-  """Tokens in a crop of `length` tokens: a fraction of them, or above 1 a number of tokens."""
+  """Returns the tokens in a crop of a sequence: a fraction of its `length`, or if above 1, that number."""
   return int(fraction * length) if fraction <= 1 else int(fraction)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Objective:
-  """An objective's fields of the config, and its facts. `LOSSES` of `pretrain/build.py` has its code.
+  """Config fields of an objective, with its rules and FLOP. `LOSSES` in `pretrain/build.py` has the losses.
 
   Attributes:
-    name: of its group of fields.
-    paper: the citation of a model card.
-    reads: views it cannot do without. 'masks': [MASK] at the chosen tokens; 'replaced': other tokens there;
+    name: name of its group of fields.
+    paper: citation for a model card.
+    reads: required inputs. 'masks': [MASK] at the selected tokens; 'replaced': other tokens there;
       'crop': a crop of the original text, with the objective's fields `crop_fraction` and `crop_add_cls`.
-    weight: of its terms in the loss; 0 switches it off: no head, no pass, no metric.
+    weight: factor of its terms in the loss; 0 disables the objective, its head, its pass and its metrics.
   """
 
   name: ClassVar[str]
@@ -32,61 +32,61 @@ class Objective:
 
   @property
   def terms(self) -> tuple[str, ...]:
-    """Names of its sums in the loss, as its code's `totals` gives them."""
+    """Names of its loss terms: the keys of the dict that `totals` of its loss class returns."""
     return (f"{self.name}_loss",)
 
   @property
   def reads_slots_only(self) -> bool:
-    """Whether it reads the encoder's states at the chosen tokens and nowhere else."""
+    """Whether it reads the encoder's hidden states at the selected tokens only."""
     return False
 
   def problems(self, config: Fields) -> Iterator[str]:
-    """Lines for the user about what makes no sense together; asked only where the objective is on.
+    """Yields an error for each contradiction between fields; called only if the objective is enabled.
 
-    Each value of the config, {dotted name: value} with all fields, is right by itself.
+    `config` is {dotted name: value} of all fields, each valid by itself.
     """
     del config
     yield from ()
 
   def flops(self, model: Mapping[str, Any], masked: float) -> dict[str, float]:
-    """{part: FLOP of its forward pass per token of the batch}, beyond the passes of the encoder.
+    """Returns {part: FLOP of its forward pass per token of the batch}, without the passes of the encoder.
 
-    `model` are the fields under it, `masked` is the number of chosen tokens per token.
+    `model` has the fields under `model`; `masked` is the number of selected tokens per token.
     """
     del model, masked
     return {}
 
   def crop_tokens(self, length: int) -> int:
-    """Tokens in the crop of a full sequence of `length`; 0: no crop is read."""
+    """Returns the tokens in the crop of a sequence of `length` tokens; 0 if the objective reads no crop."""
     del length
     return 0
 
   def show(self, config: Fields, *names: str) -> str:
-    """'a=1, b=2' of fields; a name without a dot is one of the objective's own."""
+    """Formats fields as 'a=1, b=2'; a name without a dot is a field of this objective."""
     return show(config, *(name if "." in name else f"objectives.{self.name}.{name}" for name in names))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Contrast(Objective):
-  """An objective that tells partners from others within groups of consecutive rows of the global batch."""
+  """Settings of a contrastive objective, which contrasts rows in groups of consecutive rows of the batch."""
 
-  label: ClassVar[str]  # what a reader of results calls it
+  label: ClassVar[str]  # its name in results
 
   group_size: CountOrZero
 
   def candidates(self, batch_size: int) -> int:
-    """How many vectors an anchor's partner is found among."""
+    """Returns the number of vectors that an anchor is compared with, its partner included."""
     raise NotImplementedError
 
   def problems(self, config: Fields) -> Iterator[str]:
-    """Groups must have two rows and lie within a microbatch; arguments as of `Objective.problems`."""
+    """Yields an error for groups of one row and groups larger than a microbatch; see `Objective.problems`."""
     if self.group_size == 1 or (self.group_size == 0 and config["train.batch_size"] == 1):
       yield (
-        f"{self.show(config, 'group_size', 'train.batch_size')}: a group of one row has nothing to contrast; "
-        f"expected 2 or more"
+        f"{self.show(config, 'group_size', 'train.batch_size')}: a group of one row has no negatives; "
+        f"expected at least 2 rows"
       )
     if self.group_size == 0 and config["train.microbatches"] > 1:
       yield (
-        f"{self.show(config, 'group_size', 'train.microbatches')}: microbatches cut a group that is the "
-        f"whole batch; use 1 microbatch or a group size"
+        f"{self.show(config, 'group_size', 'train.microbatches')}: microbatches split a group of the whole "
+        f"batch; set a group size, or use\n  --config.train.microbatches=1"
       )

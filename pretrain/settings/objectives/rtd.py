@@ -1,4 +1,4 @@
-"""Replaced token detection: fields and facts. Imports no jax."""
+"""Config fields and FLOP of replaced token detection. Imports no jax."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from pretrain.settings.papers import Paper
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReplacedTokenDetection(Objective):
-  """Binary cross-entropy at every token: is it the original?"""
+  """Settings of replaced token detection: classifies every token as original or replaced."""
 
   name = "rtd"
   paper = Paper.ELECTRA
@@ -19,6 +19,6 @@ class ReplacedTokenDetection(Objective):
   head: Literal["linear", "dense"]
 
   def flops(self, model: Mapping[str, Any], masked: float) -> dict[str, float]:
-    """The binary head; see `Objective.flops`."""
+    """Returns the FLOP of the binary head; see `Objective.flops`."""
     width = model["hidden_size"]
     return {"rtd head": 2 * width + (2 * width**2 if self.head == "dense" else 0)}

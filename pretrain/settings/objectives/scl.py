@@ -1,4 +1,4 @@
-"""Sequence contrastive learning: fields and facts. Imports no jax."""
+"""Config fields and rules of sequence contrastive learning. Imports no jax."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from pretrain.settings.papers import Paper
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SequenceContrast(Contrast):
-  """The corrupted sequence and a crop of the original are partners."""
+  """Settings of sequence contrast: a corrupted sequence and a crop of its original are partners."""
 
   name = "scl"
   paper = Paper.COCO_LM
@@ -25,31 +25,31 @@ class SequenceContrast(Contrast):
   projection_size: CountOrZero
 
   def candidates(self, batch_size: int) -> int:
-    """Both views of every row of the group but the anchor itself; see `Contrast.candidates`."""
+    """Returns the number of views in a group, two per row, without the anchor; see `Contrast.candidates`."""
     return 2 * (self.group_size or batch_size) - 1
 
   def crop_tokens(self, length: int) -> int:
-    """A part of the sequence, or a number of tokens; see `Objective.crop_tokens`."""
+    """Returns the tokens in a crop, at most `length`; see `Objective.crop_tokens`."""
     return min(crop_size(self.crop_fraction, length), length)
 
   def problems(self, config: Fields) -> Iterator[str]:
-    """Groups, crops and the projection; see `Objective.problems`."""
+    """Yields errors about groups, crop lengths and the projection head; see `Objective.problems`."""
     yield from super().problems(config)
     length, rows = config["data.length"], config["model.max_length"]
     crop = crop_size(self.crop_fraction, length)
     if crop < 1 or crop > length:
       yield (
         f"{self.show(config, 'crop_fraction', 'data.length')}: a crop has {crop} tokens; expected 1 "
-        f"to {length}"
+        f"to {length} tokens"
       )
     elif length <= rows < min(crop + self.crop_add_cls, length + 1):
       yield (
         f"{self.show(config, 'crop_fraction', 'crop_add_cls', 'model.max_length')}: [CLS] and a whole "
-        f"sequence are longer than the position table; use a crop below 1.0, crop_add_cls=False or "
-        f"--config.model.max_length={length + 1}"
+        f"sequence exceed the position table; crop less, or\n  --config.objectives.scl."
+        f"crop_add_cls=false\n  --config.model.max_length={length + 1}"
       )
     if self.head == "cls" and self.projection_size:
       yield (
-        f"{self.show(config, 'head', 'projection_size')}: there is no projection to size; use head "
-        f"'projection' or size 0"
+        f"{self.show(config, 'head', 'projection_size')}: head 'cls' has no projection; use one of\n"
+        f"  --config.objectives.scl.head=projection\n  --config.objectives.scl.projection_size=0"
       )

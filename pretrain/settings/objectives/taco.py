@@ -1,4 +1,4 @@
-"""Token alignment: fields and facts. Imports no jax."""
+"""Config fields, rules and FLOP of TACO's token alignment. Imports no jax."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from pretrain.settings.papers import Paper
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenAlignment(Contrast):
-  """A token's contextual part agrees with its neighbours' and not with other sequences' tokens."""
+  """Settings of token alignment: contrasts a token's neighbours with tokens of other sequences."""
 
   name = "taco"
   paper = Paper.TACO
@@ -23,15 +23,15 @@ class TokenAlignment(Contrast):
   temperature: Positive
 
   def candidates(self, batch_size: int) -> int:
-    """One neighbour and the negatives; see `Contrast.candidates`."""
+    """Returns the number of negatives plus one neighbour; see `Contrast.candidates`."""
     return self.num_negatives + 1
 
   def problems(self, config: Fields) -> Iterator[str]:
-    """Yields problems of the groups and of a window too wide for the text; see `Objective.problems`."""
+    """Yields errors about groups and a window longer than the sequence; see `Objective.problems`."""
     yield from super().problems(config)
     if self.window // 2 >= config["data.length"]:
       yield f"{self.show(config, 'window', 'data.length')}: half the window is as long as the sequence"
 
   def flops(self, model: Mapping[str, Any], masked: float) -> dict[str, float]:
-    """A product with every candidate; see `Objective.flops`."""
+    """Returns the FLOP of an anchor's products with all candidates; see `Objective.flops`."""
     return {"contrast": 2.0 * model["hidden_size"] * (self.num_negatives + 1)}

@@ -82,13 +82,13 @@ CASES = [
   (MLM, {"mesh.fsdp": -1}, "-1 (all other devices) at most once"),
   # Contrast.
   (COCO, {"objectives.scl.group_size": 24}, "not a multiple of 24"),
-  (COCO, {"objectives.scl.group_size": 1}, "nothing to contrast"),
+  (COCO, {"objectives.scl.group_size": 1}, "a group of one row has no negatives"),
   (COCO, {"train.microbatches": 2}, "use 64"),
-  (COCO, {"train.microbatches": 2, "objectives.scl.group_size": 0}, "microbatches cut a group"),
+  (COCO, {"train.microbatches": 2, "objectives.scl.group_size": 0}, "microbatches split a group"),
   (COCO, {"objectives.scl.crop_fraction": 0.001}, "a crop has 0 tokens"),
   (COCO, {"objectives.scl.crop_fraction": 65.0}, "a crop has 65 tokens; expected 1 to 64"),
   (COCO, {"objectives.scl.crop_fraction": 1.0}, "[CLS] and a whole sequence"),
-  (COCO, {"objectives.scl.projection_size": 64}, "there is no projection to size"),
+  (COCO, {"objectives.scl.projection_size": 64}, "head 'cls' has no projection"),
   (UNION, {"objectives.taco.group_size": 24}, "objectives.taco.group_size=24"),
   (UNION, {"objectives.taco.window": 200}, "half the window is as long as the sequence"),
   # Objectives and corruption.
@@ -102,7 +102,7 @@ CASES = [
   ),
   (COCO, {"objectives.mlm.weight": 1.0}, "use objectives.clm with copy=False"),
   (COCO, {"objectives.all_token.weight": 1.0}, "both train the LM head"),
-  (COCO, {"objectives.rtd.weight": 0.0}, "the copy head would never be trained"),
+  (COCO, {"objectives.rtd.weight": 0.0}, "no loss trains the copy head"),
   (MLM, {"corruption.random_token_rate": 0.3}, "add up to more than 1"),
   (
     COCO,

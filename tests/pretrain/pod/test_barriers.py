@@ -43,7 +43,7 @@ def test_every_barrier_has_a_name_of_its_own_and_ends_with_who_is_late():
       threading.Thread(
         target=lambda one=one, name=name: on_all(lambda one: one.gather(name, 0, seconds=0.3), one)
       ).start()
-  lines = {f"process 2 (host2) did not come to '{name}' in time; {peers.AGAIN}" for name in names}
+  lines = {f"process 2 (host2) did not reach '{name}' in time; {peers.AGAIN}" for name in names}
   until(
     lambda: {(index, line) for index, _, line in ended} >= {(at, line) for at in (0, 1) for line in lines}
   )
@@ -55,7 +55,7 @@ def test_a_stop_that_process_0_does_not_place_is_not_waited_for_without_end():
   made = Peers(1, ["a", "b"], {0: Link(one)}, patience=0.4, end=lambda code, line: None)
   hub.sendall(b'{"stop": true}\n')
   until(lambda: made._is_stopping)
-  with pytest.raises(PeerError, match=r"process 0 \(a\) did not say where to stop within 0 s"):
+  with pytest.raises(PeerError, match=r"process 0 \(a\) did not send the stop's step within 0 s"):
     made.reached_stop()
   hub.close()
 
@@ -63,7 +63,7 @@ def test_a_stop_that_process_0_does_not_place_is_not_waited_for_without_end():
 def test_a_process_0_that_says_nothing_is_not_waited_for_without_end():
   one, hub = socket.socketpair()
   made = Peers(1, ["a", "b"], {0: Link(one)}, patience=20, end=lambda code, line: None)
-  with pytest.raises(PeerError, match=r"^process 0 \(a\) did not come to 'records' within 0 s; start all"):
+  with pytest.raises(PeerError, match=r"^process 0 \(a\) did not reach 'records' within 0 s; start all"):
     made.gather("records", 0, seconds=0.1)
   hub.close()
 
@@ -95,10 +95,10 @@ def _met_within_a_second(place):
 def test_what_jax_does_not_end_by_itself_is_ended(monkeypatch):
   ended = []
   monkeypatch.setattr(ending, "end_process", lambda code, line: ended.append((code, line)))
-  with joining._bounded(0.05, "JAX's devices did not start"):
+  with joining._bounded(0.05, "JAX did not start its devices"):
     until(lambda: ended)
   ((code, line),) = ended
-  assert code == 6 and line.startswith("JAX's devices did not start within 0 s; look at the output")
+  assert code == 6 and line.startswith("JAX did not start its devices within 0 s; read the output")
   with joining._bounded(0.05, "nothing"):
     pass
   time.sleep(0.2)

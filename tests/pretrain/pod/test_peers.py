@@ -81,7 +81,7 @@ def test_processes_meet_and_hear_each_other():
 def test_missing_processes_are_named_when_the_time_is_over():
   errors = meet(4, 0, 2, seconds=0.5)
   assert all(isinstance(error, PeerError) for error in errors)
-  assert all("missing after 0 s: process 1, 3 of 4 (there: 0 (" in str(error) for error in errors), errors
+  assert all("missing after 0 s: process 1, 3 of 4 (joined: 0 (" in str(error) for error in errors), errors
 
 
 def test_a_process_without_process_0_says_where_it_looked():
@@ -98,7 +98,7 @@ def test_processes_that_do_not_agree_on_their_number_are_refused():
 def test_two_processes_of_one_number_are_refused():
   errors = meet(3, 0, 1, 1, seconds=5)
   assert [type(error) for error in errors] == [ConfigError] * 3, errors
-  assert all("two processes are number 1" in str(error) for error in errors)
+  assert all("two processes have --process_id=1" in str(error) for error in errors)
 
 
 def test_strangers_at_the_port_do_not_matter():
@@ -185,7 +185,7 @@ def test_who_does_not_come_is_named_and_nobody_waits_longer(late):
     thread.start()
   until(lambda: len(ended) >= 2)
   assert {code for _, code, _ in ended} == {6}
-  assert all(f"process {late} (host{late}) did not come to 'records' in time" in line for *_, line in ended)
+  assert all(f"process {late} (host{late}) did not reach 'records' in time" in line for *_, line in ended)
   for thread in threads:
     thread.join(5)
 
@@ -226,7 +226,7 @@ def test_a_process_that_says_nothing_counts_as_gone():
   Peers(0, ["a", "b"], {1: Link(one)}, patience=0.4, end=lambda code, line: ended.append((code, line)))
   until(lambda: ended)
   code, line = ended[0]
-  assert code == 6 and line.startswith("process 1 (b) is gone: not heard of for 0 s"), line
+  assert code == 6 and line.startswith("process 1 (b) is gone: no heartbeat for 0 s"), line
   other.close()
 
 

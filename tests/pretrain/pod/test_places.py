@@ -54,14 +54,13 @@ def test_what_one_process_does_is_refused_to_several_before_anything_is_read(mon
   monkeypatch.setattr(finetune_main.needed_files, "check", lambda *_, **__: pytest.fail("read"))
   flags = ["--config=configs/finetune_glue.py", "--config.checkpoint=run", f"--workdir={tmp_path / 'run'}"]
   assert finetune_main.main(flags) == 2
-  (line,) = capsys.readouterr().err.splitlines()
-  assert (
-    line.startswith("error: fine-tuning is done by one process") and "process 2 of 4; start it once" in line
-  )
+  line, way = capsys.readouterr().err.splitlines()
+  assert line.startswith("error: fine-tuning runs in one process") and "process 2 of 4; start it" in line
+  assert len(line) <= 160 and way == "  srun --ntasks=1 COMMAND"
   for arguments in (["--checkpoint=run", "--output=out"], ["import", "--from=model", "--output=out"]):
     assert export_command.main(arguments) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: an export or import is done by one process"), line
+    line, _ = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: an export or import runs in one process"), line
   assert not list(tmp_path.iterdir())
   mpi = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"}
   with pytest.raises(ConfigError, match="process 1 of 2"):

@@ -206,13 +206,13 @@ def test_fields_of_prepared_records_are_refused():
   assert lines_about({**FIELDS, "data.skip_hours": 0.0}) == []
   (line,) = lines_about({"data.feed": "seqio"})
   assert line.startswith(
-    "data.feed='seqio', data.source='installed_docs': expected a Task or Mixture, --config"
+    "data.feed='seqio', data.source='installed_docs': expected the name of a Task or Mixture"
   )
   (line,) = lines_about({**FIELDS, "data.clean": "exact"})
-  assert line.startswith("data.feed='seqio', data.clean='exact': there are no prepared records; leave that")
+  assert line.startswith("data.feed='seqio', data.clean='exact': data.clean needs prepared records; remove")
   (line,) = lines_about({**FIELDS, "data.fraction": 0.5})
   assert line.startswith(
-    "data.feed='seqio', data.fraction=0.5: there are no prepared records; leave that out"
+    "data.feed='seqio', data.fraction=0.5: data.fraction needs prepared records; remove it"
   )
 
 

@@ -104,7 +104,7 @@ def sample_pairs(
     num_negatives: K, from the other rows of the group, with replacement.
     group_size: consecutive rows in a group.
     first: [] int32 index of the batch's first row in `lengths`.
-    segment_ids: [batch, length] int32, texts of a row, with positives in the same text; None: a row is one text.
+    segment_ids: [batch, length] int32, the texts of a row, which hold their positives; None: one text a row.
 
   Returns:
     [batch, length] int32 positions of positives in the same row; [batch, length, K] int32 rows, as indices

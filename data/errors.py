@@ -140,7 +140,7 @@ def is_full_disk(error: BaseException) -> bool:
 def writing(place: str | os.PathLike) -> Iterator[None]:
   """Turns an OSError of the block, or any error of a full disk, into a StorageError.
 
-  `place` names the output as the user knows it: '--output=DIR' or a path.
+  `place` is the output as the user named it: '--output=DIR' or a path.
   """
   try:
     yield

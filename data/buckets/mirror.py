@@ -60,7 +60,7 @@ class Mirror:
   @contextlib.contextmanager
   def locked(self, *, advice: str) -> Iterator[None]:
     """Locks the copy within the block; DataError, which ends in `advice`, if another process has the lock."""
-    busy = f"another process on this machine is at work in {self.place.address}"
+    busy = f"another process on this machine is active in {self.place.address}"
     with files.locked(self.directory.parent / "lock", busy=busy, advice=advice):
       yield
 

@@ -58,7 +58,7 @@ def prepare(args: argparse.Namespace) -> None:
   files.refuse_others(output, maker="preparation", mark="work")
   missing = output_directory.missing_directories(output)
   (output / "work").mkdir(parents=True, exist_ok=True)
-  busy, advice = f"another data.prepare is at work in {output}", "wait for it or name another --output"
+  busy, advice = f"another data.prepare is active in {output}", "wait for it or name another --output"
   lock = files.locked(output / "work" / "lock", busy=busy, advice=advice)
   with lock, output_directory.removed_on_failure(output, missing), engine.opened(args) as pool:
     output_directory.start_or_continue(output, settings)

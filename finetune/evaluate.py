@@ -1,7 +1,6 @@
 """Evaluates a fine-tuned model on a file: `python -m finetune.evaluate --model=DIR --data=test.csv`.
 
-The report has the scores that training reports. `--help` lists the flags; data/errors.py lists the exit
-codes.
+The report has the scores of training. `--help` lists the flags; data/errors.py lists the exit codes.
 """
 
 import argparse

@@ -24,8 +24,7 @@ def check(config: Any, *, download: bool) -> None:
   Test sets may be missing: their predictions are skipped with a log line.
 
   Raises:
-    DataError: a set is missing; the message has the searched paths and the flags that help, and the path of
-      the checkpoint if that is missing too.
+    DataError: a set is missing; the message has the searched paths, flags, and a missing checkpoint's path.
   """
   try:
     _check_data(config, download=download)

@@ -1,7 +1,6 @@
 """Predicts with a fine-tuned model: `python -m finetune.predict --model=DIR --input=in.csv --output=out.csv`.
 
-`--help` lists the flags; data/errors.py lists the exit codes; 75: stopped on request, the same command
-resumes.
+`--help` lists the flags and the exit codes.
 """
 
 import argparse
@@ -181,8 +180,8 @@ class _Command:
       empty = dict.fromkeys(self.names)
       return [self._joined(row, next(answers) if self.has_text(row) else empty) for row in part]
 
-    def summary() -> tuple[str, int, int]:
-      return f"rows answered ({schema.kind})", model.kind.cut, schema.max_length
+    def summary() -> tuple[str, str, int, int]:
+      return "row", f"answered ({schema.kind})", model.kind.cut, schema.max_length
 
     identity = {"command": "finetune.predict", "model": model.digest, "columns": [*self.names.values()]}
     identity |= {"text": list(schema.text), "labels": list(schema.labels)}

@@ -106,7 +106,7 @@ class Mirror:
     """
     missing = [name for name in names if self._known.get(name) != [there[name], self._mark(name)]]
     if missing:
-      logger.info(f"fetching {len(missing):,} files of {self.place.address}")
+      logger.info(f"fetching {errors.counted(len(missing), 'file')} of {self.place.address}")
       self.place.fetch({name: self.directory / name for name in missing})
       self._note({name: there[name] for name in missing})
     return missing

@@ -110,8 +110,8 @@ def _make(
   if not counts["train_records"]:
     clean.refuse_nothing_left(args.clean, counts)
     raise errors.DataError(
-      f"--source={args.source} has no usable text for training ({counts['documents']} documents with text, "
-      f"{counts['empty_documents']} without, --heldout_fraction={args.heldout_fraction})"
+      f"--source={args.source} has no usable text for training (documents with text: {counts['documents']}, "
+      f"without: {counts['empty_documents']}; --heldout_fraction={args.heldout_fraction})"
     )
   packed, unigram = _hold_out_blocks(shards.Packed(job, len(units), words.size), counts)
   splits = _write_splits(packed, counts, pool)

@@ -1,7 +1,6 @@
 """Computes the metrics of the GLUE tasks that the papers report, as fractions, with scikit-learn and scipy.
 
-An undefined score is 0, such as the correlation of constant predictions: the model has learned nothing, and a
-search over seeds can rank it.
+An undefined score, such as the correlation of constant predictions, is 0, so that a search can rank it.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,6 @@
 """The papers' search spaces for each task and encoder size, and their best cells.
 
-The papers say "6 %" of warm-up, but their scripts run total steps / 16. The scripts made the numbers, so here
-it is 0.0625.
+The papers say "6 %" of warm-up; the scripts that made their numbers run total steps / 16, so it is 0.0625.
 """
 
 import dataclasses
@@ -151,8 +150,7 @@ def space(protocol: str, task: str, size: str) -> Space:
 def best_known(protocol: str, task: str, size: str) -> Cell | None:
   """Returns the cell that the authors found best for their model; None if they publish none.
 
-  Cells of size 'base' are of base++ models, cells of 'large' of large++ models. TACO's small models have only
-  one cell.
+  Cells of 'base' are of base++ models, cells of 'large' of large++ models. TACO's 'small' has only one cell.
   """
   return _BEST.get((protocol, size), {}).get(task)
 

@@ -62,8 +62,8 @@ def _gain(name: str, found: Mapping[tuple, Figure], before: str, then: Mapping[t
   clear = [_difference(found[key], then[key]) for key in both]
   better, worse = sum(z > CLEAR for z in clear), sum(z < -CLEAR for z in clear)
   return (
-    f"{name}: of {len(both)} figures {better} are above those of {before} by more than two standard errors, "
-    f"{worse} below."
+    f"{name}: figures above those of {before} by more than two standard errors: {better} of {len(both)}; "
+    f"below: {worse}."
   )
 
 

@@ -103,7 +103,7 @@ def test_a_killed_command_goes_on_and_no_row_is_answered_twice_or_lost(
   assert output.read_bytes() == whole.read_bytes()
   capsys.readouterr()
   assert _predict(colours, table, f"--output={output}") == 0
-  assert capsys.readouterr().err.endswith("killed.jsonl is complete: its 45 rows were answered before\n")
+  assert capsys.readouterr().err.endswith("killed.jsonl is complete: 45 rows answered before\n")
 
 
 def test_lines_of_a_pipe_are_answered_as_json_lines(colours, monkeypatch, capsys):

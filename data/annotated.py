@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from data import rows
-from data.errors import DataError
+from data.errors import DataError, counted
 from data.glue import tsv
 from data.glue.tasks import known_task
 from data.glue.tsv import existing
@@ -78,7 +78,7 @@ def sentences(path: pathlib.Path) -> list[Sentence]:
 def _sentence(row: Row) -> Sentence:
   if len(row.fields) != 10:
     row.refuse(
-      f"{len(row.fields)} columns, expected the 10 of CoNLL-U; give a file of Universal Dependencies"
+      f"{counted(len(row.fields), 'column')}, expected CoNLL-U's 10; give a file of Universal Dependencies"
     )
   columns = [tuple(row.fields[str(number)]) for number in range(1, 11)]
   try:

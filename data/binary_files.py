@@ -39,7 +39,7 @@ def refuse(path: str, start: bytes) -> None:
   if controls <= max(_FEW, len(start) // _MOST) and not _NUL_RUN.search(start):
     return
   nul, even = start.count(0), start[::2].count(0)
-  problem = f"{path}: expected text, found {nul:,} NUL bytes"
+  problem = f"{path}: expected text, found {errors.counted(nul, 'NUL byte')}"
   if nul > len(start) // 20 and max(even, nul - even) > 0.9 * nul:  # in one half of each pair of bytes
     encoding = "UTF-16BE" if 2 * even > nul else "UTF-16LE"
     raise errors.DataError(
@@ -47,6 +47,6 @@ def refuse(path: str, start: bytes) -> None:
       f"  iconv -f {encoding} -t UTF-8 {path} > utf8.txt"
     )
   raise errors.DataError(
-    f"{problem} and {controls - nul:,} other control characters in the first {len(start):,} bytes; leave it "
-    f"out, or clean it:\n  tr -d '\\000-\\006\\016-\\032\\034-\\037\\177' < {path} > clean.txt"
+    f"{problem} and {errors.counted(controls - nul, 'other control character')} in the first {len(start):,} "
+    f"bytes; skip it, or clean it:\n  tr -d '\\000-\\006\\016-\\032\\034-\\037\\177' < {path} > clean.txt"
   )

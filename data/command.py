@@ -299,7 +299,7 @@ def run(function: Callable[[], None]) -> int:
         f"{file}{errors.reason(error)}; {hint} and run the same command again"
       ) from error
 
-  return exit_code(with_one_line_errors, stopped="stopped; run the same command again to go on")
+  return exit_code(with_one_line_errors, stopped="stopped; run the same command again to resume")
 
 
 def _tidied(message: str) -> str:

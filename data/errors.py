@@ -120,6 +120,11 @@ def listed(names: Iterable[str], *, most: int = 10) -> str:
   return shown + (f" and {len(known) - most:,} more" if len(known) > most else "")
 
 
+def counted(number: float, noun: str) -> str:
+  """Returns a number with its noun, '1 file' or '1,200 files'; the noun gets an 's' unless it is 1."""
+  return f"{number:,.0f} {noun}{'s' * (number != 1)}"
+
+
 @contextlib.contextmanager
 def reading(path: str | os.PathLike, *, advice: str) -> Iterator[None]:
   """Turns an error of the block, which reads or unpacks `path`, into a DataError that ends in `advice`."""
@@ -140,7 +145,7 @@ def is_full_disk(error: BaseException) -> bool:
 def writing(place: str | os.PathLike) -> Iterator[None]:
   """Turns an OSError of the block, or any error of a full disk, into a StorageError.
 
-  `place` names the output as the user knows it: '--output=DIR' or a path.
+  `place` is the output as the user named it: '--output=DIR' or a path.
   """
   try:
     yield

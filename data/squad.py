@@ -121,7 +121,7 @@ def _question(entry: dict[str, Any], title: str, context: str, entry_path: str) 
     is_located = bool(text) and start >= 0 and context.startswith(text, start)
     answers.append(Answer(text, start, is_located))
   if bool(answers) == is_impossible:
-    found = f"{len(answers)} answers" if answers else "no answer"
+    found = errors.counted(len(answers), "answer") if answers else "no answer"
     expected = "none for an impossible question" if is_impossible else "at least one for an answerable one"
     raise errors.DataError(f"{entry_path}: {found}, expected {expected}; mend `answers` or `is_impossible`")
   has_number = type(entry.get("id")) is int  # GermanQuAD, exports of Haystack

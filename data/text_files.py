@@ -233,7 +233,7 @@ def _table_documents(
     column = names.index(text_field)
     for row in rows:
       if len(row) != len(names):
-        _refuse(path, 0, number, f"of {len(row)} cells; expected {len(names)} as in its first line")
+        _refuse(path, 0, number, f"of {errors.counted(len(row), 'cell')}; expected {len(names)} as in line 1")
       if cells.is_header_again(names, row):
         _refuse(path, 0, number, "the names of the columns once more; remove it")
       yield from _paragraphs(row[column], counts)

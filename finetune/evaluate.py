@@ -1,7 +1,6 @@
-"""How good a fine-tuned model is on a file: `python -m finetune.evaluate --model=DIR --data=test.csv`.
+"""Evaluates a fine-tuned model on a file: `python -m finetune.evaluate --model=DIR --data=test.csv`.
 
-The report is that of training, without training. `--help` lists the flags; exit codes are those of
-data/errors.py.
+The report has the scores of training. `--help` lists the flags; data/errors.py lists the exit codes.
 """
 
 import argparse
@@ -24,12 +23,12 @@ from pretrain.command import kept_memory
 
 logger = logging.getLogger(__name__)
 
-PART = 1024  # questions that are answered together
+PART = 1024  # questions answered in one call of the model
 _EPILOG = """\
-Every row needs a label that the model knows: the first one that has none, or another, is named. Scores are
-those that training reports: accuracy and macro F1 with a row for each class and which was taken for which;
-Spearman, Pearson and RMSE; micro and macro F1 and average precision; of a model that answers questions, exact
-match and F1 on a file of SQuAD's form.
+Every row needs a label of the model; an error names the first row without one. The scores are those of
+training. Classes: accuracy, macro F1, scores by class and confused classes. Numbers: Spearman, Pearson, RMSE.
+Several labels: micro and macro F1, average precision. Tags of spans: F1, precision, recall of entities.
+Questions, in a file of SQuAD's format: exact match and F1.
 
   python -m finetune.evaluate --model=runs/own/model --data=test.csv
   python -m finetune.evaluate --model=runs/glue/sst2/model --data=GLUE/SST-2/dev.tsv --output=runs/sst2_dev
@@ -39,7 +38,7 @@ Exit codes: 0 finished; 2 flags; 3 data, vocabulary or checkpoint; 5 storage; 75
 
 
 def parser() -> Parser:
-  """Flags of the command."""
+  """Returns the parser of the command's flags."""
   made = Parser(
     prog="python -m finetune.evaluate",
     description="Evaluates a fine-tuned model on a file with labels.",
@@ -50,7 +49,7 @@ def parser() -> Parser:
     "--data",
     required=True,
     bucket=FETCHED,
-    help="CSV, TSV, JSONL or Parquet with texts and labels; questions in SQuAD's form",
+    help="CSV, TSV, JSONL or Parquet with texts and labels; for questions, JSON in SQuAD's format",
   )
   made.add_argument(
     "--label", default="", help="column of the label; default: the one the model was trained on"
@@ -59,7 +58,7 @@ def parser() -> Parser:
     "--output",
     default="",
     bucket=SENT,
-    help="folder for results.md, .csv and .json; default: none is written",
+    help="folder for results.md, .csv and .json; default: no files are written",
   )
   return made
 
@@ -80,7 +79,7 @@ def _evaluate(asked: argparse.Namespace) -> None:
 
 
 def _evaluate_questions(asked: argparse.Namespace, model) -> None:
-  """Prints the official scores of a file of SQuAD's form, and writes the official files of answers."""
+  """Prints the official SQuAD scores of the model's answers; with `--output` also writes the answers."""
   from data import squad
   from finetune.squad import answers
 
@@ -97,13 +96,13 @@ def _evaluate_questions(asked: argparse.Namespace, model) -> None:
   print("\n".join(answers.report_lines(scores, questions, predictions, name=asked.data)))
   if asked.output:
     written = answers.write_scored(asked.output, questions, predictions, scores)
-    logger.info(f"The answers and scores as files: {', '.join(map(str, written))}")
+    logger.info(f"Wrote answers and scores: {', '.join(map(str, written))}")
 
 
 def _evaluate_rows(asked: argparse.Namespace, model) -> None:
-  """Prints, and writes, the report of texts, words or spans with labels."""
+  """Prints the report on rows with labels or numbers; with `--output` also writes it."""
   schema = model.schema
-  flags = "--text=NAME, --text_pair=NAME or --label=NAME"
+  flags = ("--text=NAME", "--text_pair=NAME", "--label=NAME")
   check_columns(asked.data, [*schema.text, schema.label], flags)
   from finetune.own import metrics, report
   from finetune.own.targets import shown_text, targets
@@ -111,7 +110,7 @@ def _evaluate_rows(asked: argparse.Namespace, model) -> None:
 
   survey = columns.survey(asked.data, lambda row: (targets([row], schema), shown_text(row, schema)))
   answers: list[np.ndarray] = []
-  gold: list[np.ndarray] = []  # of words and targets a part for each row, else for each batch
+  gold: list[np.ndarray] = []  # one part for each row of words or targets, else for each batch
 
   def compute(part: list[Row], inputs) -> list[dict]:
     of_part, right = model.outputs(part, inputs), targets(part, schema)

@@ -1,7 +1,7 @@
-"""Fine-tunes: `python -m finetune.main --config=configs/finetune_glue.py --config.checkpoint=DIR`.
+"""Fine-tunes a pretrained encoder: `python -m finetune.main --config=FILE --config.checkpoint=DIR`.
 
 `--help` lists the flags. Exit codes: 0 finished, 2 config or flags, 3 data, vocabulary or checkpoint,
-4 diverged, 5 storage, 75 stopped on request (the same command continues).
+4 diverged, 5 storage, 75 stopped on request (the same command resumes).
 """
 
 import contextlib
@@ -32,25 +32,25 @@ Fine-tunes a pretrained encoder on a file of your own, on GLUE, SQuAD or with pr
                           [--workdir=DIRECTORY] [--dry_run] [--download] [--quiet | --verbose] [--debug]
 
   --config=FILE         configs/finetune_own.py (with --config.data.train_file=FILE), finetune_glue.py,
-                        finetune_squad.py, finetune_prompt.py or one that you wrote. It is
-                        Python and runs with your rights
-  --config.checkpoint   workdir of a pretraining run, or what `python -m pretrain.export import` wrote
+                        finetune_squad.py, finetune_prompt.py or your own file. The file is
+                        Python code and runs with your rights
+  --config.checkpoint   workdir of a pretraining run, or output of `python -m pretrain.export import`
   --config.FIELD=VALUE  changes a field: --config.tasks=cola,rte, --config.protocol=amos,
                         --config.search.learning_rates=2e-5,3e-5. The fields are listed below;
                         configs/finetune_base.py says what each means
-  --workdir=DIRECTORY   results of finished cells, tables, models; a search found there is continued.
+  --workdir=DIRECTORY   results of finished runs, tables, models; an unfinished search there is resumed.
                         Default: runs/<name of the config file>. May be an address, s3:// or gs://
-  --dry_run             prints what would be done, from the real data, and exits
+  --dry_run             reads checkpoint and data, prints the planned runs, and exits
   --download            allows TFDS to download missing data sets; without it nothing is downloaded
   --quiet               shows warnings and errors only
-  --verbose             shows more, and what libraries log
+  --verbose             shows more, also the logs of libraries
   --debug               shows the traceback of an error
   --help                this text
 
-The devices are those JAX finds; JAX_PLATFORMS=cpu keeps a run on the CPU.
-A run whose outputs are not numbers scores 0, and the search goes on without it.
-Exit codes: 0 finished; 2 config or flags; 3 data, vocabulary or checkpoint; 4 diverged (on SQuAD
-even the best run's outputs are not numbers); 5 storage; 75 stopped on request, the same command continues.
+Runs use the devices that JAX finds; JAX_PLATFORMS=cpu keeps a run on the CPU.
+A run whose outputs are not finite scores 0, and the search continues.
+Exit codes: 0 finished; 2 config or flags; 3 data, vocabulary or checkpoint; 4 diverged (on SQuAD even
+the best run's outputs are not finite); 5 storage; 75 stopped on request, the same command resumes.
 """
 PROGRAM = flags.Program(HELP, validate.RULES, "configs/finetune_glue.py")
 
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
   arguments = flags.parse_arguments(sys.argv[1:] if argv is None else argv, PROGRAM)
   # The first Ctrl-C in a search is a polite stop request.
-  stopped = "stopped; what was finished is stored, the same command continues"
+  stopped = "stopped; finished runs are stored; run the same command again to resume"
   levels = {"quiet": arguments.quiet, "verbose": arguments.verbose}
   with (
     command.one_line_errors(stopped=stopped, debug=arguments.debug, **levels) as end,
@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _opened(arguments: flags.Arguments) -> contextlib.AbstractContextManager[str]:
-  """The directory to work in, which of a workdir in a bucket is a copy."""
+  """Returns a context with the directory to work in: the workdir, or a local copy if it is in a bucket."""
   meeting.refuse_several(os.environ, program="fine-tuning")
   if arguments.dry_run or not files.is_address(arguments.workdir):
     return contextlib.nullcontext(arguments.workdir)
@@ -89,8 +89,8 @@ def _opened(arguments: flags.Arguments) -> contextlib.AbstractContextManager[str
 
 
 def _kind(arguments: flags.Arguments, workdir: str) -> "driver.Kind":
-  """The kind of the config, with its checkpoint and all data read."""
-  # JAX is imported after flags and data are looked at: a typo is reported in a fraction of a second.
+  """Reads the checkpoint and all data of a config, and returns its kind of fine-tuning."""
+  # JAX is imported after flags and data are checked: a typo is reported in a fraction of a second.
   config = _with_kind(_fetched(arguments.config))
   needed_files.check(config, download=arguments.download)
   from finetune.search.session import Session
@@ -105,7 +105,7 @@ def _kind(arguments: flags.Arguments, workdir: str) -> "driver.Kind":
 
 
 def _fetched(config: Any) -> Any:
-  """The config with the paths of copies instead of the addresses of data."""
+  """Returns the config with paths of local copies instead of addresses of data."""
   changed = {
     name: copies.local(config[group][field], flag=f"--config.{name}")
     for name in validate.DATA
@@ -120,7 +120,7 @@ def _fetched(config: Any) -> Any:
 
 
 def _with_kind(config: Any) -> Any:
-  """The config; one's own files of questions, which have SQuAD's form, as those of kind 'squad'."""
+  """Returns the config; a user's files of questions become kind 'squad', because they have its format."""
   if (config.kind, config.own.task) != ("own", "question_answering"):
     return config
   changed = ConfigDict(config)  # a copy that is not frozen

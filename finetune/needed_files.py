@@ -1,4 +1,4 @@
-"""Is the data of a config there? Looked for before JAX is imported or a checkpoint read. Imports no jax."""
+"""Checks that the data of a config exists, before JAX is imported or a checkpoint read. Imports no jax."""
 
 import pathlib
 from typing import Any
@@ -12,27 +12,26 @@ from finetune import validate
 from finetune.squad import files as squad_files
 from pretrain.command import fields
 
-DRAWS = "or give LM-BFF's draws, DIR/MNLI/16-13/train.tsv, by --config.prompt.directory=DIR"
+DRAWS = "or use LM-BFF's draws, such as DIR/MNLI/16-13/train.tsv:\n  --config.prompt.directory=DIR"
 
-# Left out of the evaluation, with a line, where they are missing: a subset of MNLI has one development set.
+# Skipped with a log line if they are missing: a subset of MNLI has only one development set.
 OPTIONAL = frozenset({"dev_mismatched"})
 
 
 def check(config: Any, *, download: bool) -> None:
-  """Looks for the training and development sets of every task, and opens none.
+  """Checks that the training and development sets of every task exist, without opening them.
 
-  Test sets may be missing: what would be made with them is left out, with a line.
+  Test sets may be missing: their predictions are skipped with a log line.
 
   Raises:
-    DataError: something is missing; the line names what was looked for, where, and what mends it, and the
-      checkpoint if that is missing too.
+    DataError: a set is missing; the message has the searched paths, flags, and a missing checkpoint's path.
   """
   try:
     _check_data(config, download=download)
   except DataError as error:
     path = str(config.checkpoint)
     if path and not (files.is_address(path) or pathlib.Path(path).exists()):
-      raise DataError(f"{error}; and there is no --config.checkpoint={path}") from error
+      raise DataError(f"there is no --config.checkpoint={path}; also, {error}") from error
     raise
 
 
@@ -51,7 +50,7 @@ def _check_data(config: Any, *, download: bool) -> None:
       elif path and not pathlib.Path(path).is_file():
         is_folder = pathlib.Path(path).is_dir()
         found = (
-          "this is a folder; name a file in it" if is_folder else "there is no such file; give its whole path"
+          "this is a folder; name a file in it" if is_folder else "there is no such file; give its full path"
         )
         raise DataError(f"data.{field}={path}: {found} (tfds:NAME and seqio:TASK are data sets)")
   elif config.kind == "squad":

@@ -1,7 +1,6 @@
-"""Answers of a fine-tuned model: `python -m finetune.predict --model=DIR --input=new.csv --output=out.csv`.
+"""Predicts with a fine-tuned model: `python -m finetune.predict --model=DIR --input=in.csv --output=out.csv`.
 
-`--help` lists the flags. Exit codes are those of data/errors.py; 75: stopped on request, the same command
-continues.
+`--help` lists the flags and the exit codes.
 """
 
 import argparse
@@ -24,41 +23,41 @@ logger = logging.getLogger(__name__)
 
 STANDARD_OUTPUT = "-"
 _EPILOG = """\
-A row of the input gives a row of the output, in order: its own columns, then 'predicted' and what goes with
-it (the probability of each label; of a question how far "no answer" leads). A million rows take no more
-memory than ten thousand. A killed command goes on where it was when it is started again; a finished one says
-so (answers.csv.done holds what the answers were made from); nothing that is there already is replaced.
+The output has one row for each row of the input, in order: the input's columns, then 'predicted' and
+probabilities; for questions, also the lead of "no answer". A million rows take no more memory than ten
+thousand. If the command is killed, run it again: it resumes. answers.csv.done marks a finished output and
+records its model, input and flags. The command never overwrites a file.
 
   python -m finetune.predict --model=runs/own/model --input=new.csv --output=answers.csv
   python -m finetune.predict --model=runs/own/model --input=new.jsonl.gz --text=review --output=new.parquet
   echo 'it broke at once' | python -m finetune.predict --model=runs/own/model --input=-
 
 Exit codes: 0 finished; 2 flags; 3 data, vocabulary or checkpoint; 5 storage; 75 stopped on request, the same
-command continues.
+command resumes.
 """
 
 
 def add_model_flags(made: Parser) -> None:
-  """Flags of every command that opens a fine-tuned model."""
+  """Adds the flags of every command that opens a fine-tuned model."""
   made.add_argument(
     "--model",
     required=True,
     bucket=OPENED,
     help="folder of a fine-tuned model, such as runs/own/model or runs/glue/rte/model",
   )
-  made.add_argument("--step", type=int, help="of its checkpoint; default: the newest")
+  made.add_argument("--step", type=int, help="step of the checkpoint; default: the newest")
   made.add_argument(
-    "--vocabulary", default="", bucket=FETCHED, help="its directory; default: the one beside the checkpoint"
+    "--vocabulary", default="", bucket=FETCHED, help="directory; default: the one beside the checkpoint"
   )
   made.add_argument(
     "--text", default="", help="column of the text; default: the one the model was trained on"
   )
-  made.add_argument("--text_pair", default="", help="column of the second text of a pair; default: likewise")
-  made.add_argument("--batch_size", type=int, default=32, help="texts computed at once")
+  made.add_argument("--text_pair", default="", help="column of a pair's second text; default: as for --text")
+  made.add_argument("--batch_size", type=int, default=32, help="texts in a batch")
 
 
 def parser() -> Parser:
-  """Flags of the command."""
+  """Returns the parser of the command's flags."""
   made = Parser(
     prog="python -m finetune.predict",
     description="Answers every row of a file with a fine-tuned model.",
@@ -69,7 +68,7 @@ def parser() -> Parser:
     "--input",
     required=True,
     bucket=FETCHED,
-    help="CSV, TSV, JSONL, Parquet, or text with a line each (.gz, .zst too); - reads lines from a pipe",
+    help="CSV, TSV, JSONL, Parquet, or one text a line (also .gz, .zst); - reads lines from a pipe",
   )
   made.add_argument(
     "--output",
@@ -81,8 +80,8 @@ def parser() -> Parser:
 
 
 def model_of(asked: argparse.Namespace, label: str = ""):
-  """The model on the devices, and its schema with the columns that the flags name."""
-  # JAX is imported after the flags are known to be good.
+  """Opens the model of the flags on the devices; its schema has the columns that the flags name."""
+  # JAX is imported after the flags are checked, so that a typo is reported at once.
   from finetune.inference import model
   from pretrain.mesh import devices
 
@@ -96,19 +95,19 @@ def model_of(asked: argparse.Namespace, label: str = ""):
   )
 
 
-def check_columns(path: str, wanted: Sequence[str], flags: str) -> None:
-  """Raises DataError where a file lacks one of the columns, with those that it has and the flags to use."""
+def check_columns(path: str, wanted: Sequence[str], flags: Sequence[str]) -> None:
+  """Raises DataError if a file lacks a column; the message lists its columns and the flags to use."""
   there = rows.columns(path)
   missing = [name for name in wanted if name not in there]
   if missing:
     raise DataError(
-      f"{path}: no column {missing[0]!r}, which the model reads; there are {listed(there)}; name the "
-      f"right one with {flags}"
+      f"{path}: no column {missing[0]!r}, which the model reads; it has {listed(there)}; name the right one:"
+      + "".join(f"\n  {flag}" for flag in flags)
     )
 
 
 def free_names(names: Sequence[str], taken: Sequence[str]) -> dict[str, str]:
-  """{name: the same, or with a number behind it where the input has such a column}."""
+  """Returns {name: free name}: the name, with a number appended if it is in `taken`."""
   renamed: dict[str, str] = {}
   for name in names:
     free, number = name, 2
@@ -119,7 +118,7 @@ def free_names(names: Sequence[str], taken: Sequence[str]) -> dict[str, str]:
 
 
 class _Command:
-  """One start of the command, its flags checked and its input read once."""
+  """One start of the command: checks the flags, and reads the input once to check its rows."""
 
   def __init__(self, asked: argparse.Namespace) -> None:
     command.refuse_below_one(asked, "batch_size")
@@ -136,8 +135,8 @@ class _Command:
     if asked.output != STANDARD_OUTPUT:
       Parts.refuse_foreign(pathlib.Path(asked.output))
     if is_pipe:
-      asked.text = TEXT  # whatever the column was called that the model was trained on
-    rows.columns(asked.input)  # a file that is not there is reported at once
+      asked.text = TEXT  # the one column of a pipe, whatever the training file called its column
+    rows.columns(asked.input)  # a missing file is reported before JAX starts
     self.model = model_of(asked)
     schema = self.model.schema
     if is_pipe and schema.is_several:
@@ -147,7 +146,7 @@ class _Command:
         "--input=-: a line is one text, and the model reads two; give a file with two columns"
       )
     wanted = [*schema.text, schema.label] if schema.kind == "span_pairs" else schema.text
-    check_columns(asked.input, wanted, "--text=NAME (of a pair also --text_pair=NAME)")
+    check_columns(asked.input, wanted, ("--text=NAME", "--text_pair=NAME"))
     from finetune.own.targets import has_text, shown_text
 
     self.has_text = lambda row: has_text(row, schema)
@@ -162,7 +161,7 @@ class _Command:
     self.survey = columns.survey(asked.input, check)
     if self.blank:
       logger.info(
-        f"{asked.input}: {self.blank:,} of {self.survey.rows:,} rows have no text and get no answer"
+        f"{asked.input}: no answers for rows without a text: {self.blank:,} of {self.survey.rows:,}"
       )
     self.names = free_names(list(self.model.kind.columns()), list(self.survey.columns))
 
@@ -181,8 +180,8 @@ class _Command:
       empty = dict.fromkeys(self.names)
       return [self._joined(row, next(answers) if self.has_text(row) else empty) for row in part]
 
-    def summary() -> tuple[str, int, int]:
-      return f"rows answered ({schema.kind})", model.kind.cut, schema.max_length
+    def summary() -> tuple[str, str, int, int]:
+      return "row", f"answered ({schema.kind})", model.kind.cut, schema.max_length
 
     identity = {"command": "finetune.predict", "model": model.digest, "columns": [*self.names.values()]}
     identity |= {"text": list(schema.text), "labels": list(schema.labels)}
@@ -200,7 +199,7 @@ class _Command:
   def _joined(self, row: Row, answer: dict[str, Any]) -> dict[str, Any]:
     values = {self.names[name]: _short(value) for name, value in answer.items()}
     separator = self.model.schema.separator
-    if self.is_csv and separator:  # as the model's own training file had them
+    if self.is_csv and separator:  # as in the cells of the training file
       values = {
         name: separator.join(value) if isinstance(value, list) else value for name, value in values.items()
       }
@@ -208,7 +207,7 @@ class _Command:
 
 
 def _short(value: Any) -> Any:
-  """Numbers with the seven digits that float32 has, not those of their sums in float64."""
+  """Rounds floats, also those in a list, to the seven digits of float32."""
   if isinstance(value, list):
     return [_short(item) for item in value]
   return float(f"{value:.7g}") if isinstance(value, float) else value

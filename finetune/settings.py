@@ -1,7 +1,7 @@
-"""Types, choices and limits that the defaults in `configs/finetune_base.py` do not tell. Imports no jax.
+"""Types, choices and limits of the fields in `configs/finetune_base.py`. Imports no jax.
 
-`configs/finetune_base.py` lists the fields with defaults, units and sources. A field that is not here may be
-any value of its default's type.
+`configs/finetune_base.py` lists the fields with defaults, units and sources. A field that is not listed here
+may have any value of its default's type.
 """
 
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ from pretrain.settings.field_types import Count, CountOrZero, FractionBelowOne, 
 from pretrain.settings.model import Dtype, Remat
 
 OWN_TASKS = ("classification", "regression", "multilabel", "tagging", "question_answering", "span_pairs")
-# The kinds: the module and class of each, a `finetune.search.driver.Kind`.
+# {kind: (module, class)}; each class is a `finetune.search.driver.Kind`.
 KINDS = {
   "glue": ("finetune.glue.search", "Glue"),
   "squad": ("finetune.squad.search", "Squad"),
   "prompt": ("finetune.prompt.search", "Prompts"),
   "own": ("finetune.own.search", "Own"),
 }
-# Name: the field's type with its limits, or its choices.
+# {name: the field's type with its limits, or its choices}.
 FIELDS: Mapping[str, Any] = {
   "kind": tuple(KINDS),
   "checkpoint_step": Annotated[int, Limit(-1)],

@@ -1,4 +1,4 @@
-"""Rules of a fine-tuning config, checked before anything is read. Imports no jax."""
+"""Checks the fields of a fine-tuning config before any file is read. Imports no jax."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,16 +12,16 @@ from pretrain.command import fields
 from pretrain.command.validate import Rules
 
 SCHEMA = fields.Schema(finetune_base.get_config, "configs/finetune_base.py", settings.FIELDS)
-# Those with training sets, the keys of `glue_metrics.METRICS`; but that imports scikit-learn, which takes a
-# second. The keys of `prompt.templates.TEMPLATES` likewise.
+# The keys of `glue_metrics.METRICS` and of `prompt.templates.TEMPLATES`, repeated because the first module
+# imports scikit-learn, which takes a second.
 GLUE_TASKS = tuple(name for name, row in TASKS.items() if name != "snli" and "train" in row.sizes)
 PROMPT_TASKS = ("mnli", "snli", "sst2", "cola", "mrpc", "qqp", "qnli", "rte", "stsb")
 
 
 def task_names(config: Mapping[str, Any]) -> list[str]:
-  """The tasks a config asks for, as `data.glue.tasks` names them; 'all' of GLUE are the nine.
+  """Returns the names of a config's tasks, as in `data.glue.tasks`; 'all' of GLUE means nine tasks.
 
-  Official spellings such as 'SST-2' are taken too. An unknown name stays as it was given.
+  Official spellings such as 'SST-2' are accepted too. An unknown name is returned as it is.
   """
   if config["kind"] not in ("glue", "prompt"):
     return [str(config["kind"])]
@@ -37,7 +37,7 @@ def _known_tasks(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _together(config: Mapping[str, Any]) -> list[str]:
-  """Rules about several fields; the devices take any number of runs."""
+  """Returns a message for each rule about several fields that the config breaks."""
   problems = [*_task_problems(config)]
   dropout = config["model.dropout"]
   if dropout != -1.0 and not 0 <= dropout < 1:
@@ -72,7 +72,7 @@ def _reference_problems(config: Mapping[str, Any]) -> list[str]:
   if not name or protocol not in protocols.NAMES:
     return []
   if config["kind"] not in ("glue", "squad"):
-    return [f"{fields.show(dict(config), 'kind', 'output.compare_with')}: for kind='glue' and kind='squad'"]
+    return [f"{fields.show(dict(config), 'kind', 'output.compare_with')}: expected kind='glue' or 'squad'"]
   from finetune.papers import reference_rows  # it imports scikit-learn, which takes a second
 
   known = reference_rows.known_recipes(protocol)
@@ -98,7 +98,7 @@ def _task_problems(config: Mapping[str, Any]) -> list[str]:
   return problems
 
 
-# Fields with files or folders of data, which are fetched if they are addresses.
+# Fields with files or folders of data; those with an address are downloaded.
 DATA = (
   "data.directory",
   "data.train_file",

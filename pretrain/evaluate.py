@@ -44,7 +44,7 @@ class Evaluation(Listener):
     return trivial_loss(self._run, self._heldout)
 
   def after(self, step: int, state: Any) -> None:
-    """See `Listener.after`."""
+    """Evaluates the held-out set after `step` updates and writes the means; see `Listener.after`."""
     if step == self._is_done_at:
       return
     means = evaluate(

@@ -60,7 +60,7 @@ class Mirror:
   @contextlib.contextmanager
   def locked(self, *, advice: str) -> Iterator[None]:
     """Locks the copy within the block; DataError, which ends in `advice`, if another process has the lock."""
-    busy = f"another process on this machine is at work in {self.place.address}"
+    busy = f"another process on this machine is active in {self.place.address}"
     with files.locked(self.directory.parent / "lock", busy=busy, advice=advice):
       yield
 
@@ -106,7 +106,7 @@ class Mirror:
     """
     missing = [name for name in names if self._known.get(name) != [there[name], self._mark(name)]]
     if missing:
-      logger.info(f"fetching {len(missing):,} files of {self.place.address}")
+      logger.info(f"fetching {errors.counted(len(missing), 'file')} of {self.place.address}")
       self.place.fetch({name: self.directory / name for name in missing})
       self._note({name: there[name] for name in missing})
     return missing

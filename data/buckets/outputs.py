@@ -59,4 +59,4 @@ def _send(mirror: Mirror, address: str) -> None:
   mirror.remove({name for name in mirror.known if name in (*gone, *names[-1:])})
   mirror.push(names[:-1])
   mirror.push(names[-1:])
-  logger.info(f"sent {len(names):,} files to {address}")
+  logger.info(f"{address}: sent files: {len(names):,}")

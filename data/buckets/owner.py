@@ -80,7 +80,7 @@ def _outlast(mirror: Mirror) -> None:
         return
       if found != first:
         raise DataError(
-          f"another run is at work in {remote.address} ({process}); wait for it, stop it, or use another "
+          f"another run is active in {remote.address} ({process}); wait for it, stop it, or use another "
           f"{remote.flag}"
         )
   if remote.read(NAME) == first:

@@ -168,7 +168,7 @@ def summary(listed: str, counts: Mapping[str, int]) -> list[str]:
   """Returns a line for each step: the number of documents that it dropped, and their share of all."""
   total = max(1, counts.get(READ, 0))
   dropped = dropped_by(listed, counts).items()
-  return [f"{label} dropped {count:,} documents ({count / total:.1%})" for label, count in dropped]
+  return [f"{label} dropped {errors.counted(of, 'document')} ({of / total:.1%})" for label, of in dropped]
 
 
 def refuse_nothing_left(listed: str, counts: Mapping[str, int]) -> None:

@@ -32,7 +32,7 @@ class Part:
   """A source as part of a corpus."""
 
   source: Source
-  stands_for: str  # the papers' text that it replaces; '': the paper used this source
+  replaces: str  # a text of the papers; '': the papers used this source
   keep: float = 1.0  # fraction of its documents to use
 
   @property

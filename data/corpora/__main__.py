@@ -114,9 +114,9 @@ def report() -> tables.Report:
     forms = [{part.source.name: part for part in parts} for parts in (corpus.files, corpus.tfds)]
     for source in dict.fromkeys(source for form in forms for source in form):
       found = [form.get(source) for form in forms]
-      stands_for = next(part.stands_for or "itself" for part in found if part)
+      replaces = next(part.replaces or "nothing" for part in found if part)
       sizes = [part.gigabytes if part else None for part in found]
-      rows.append(_row(name, source, stands_for, sizes))
+      rows.append(_row(name, source, replaces, sizes))
     sizes = [sum(part.gigabytes for part in form.values()) for form in forms]
     papers = f"{corpus.papers}: {corpus.papers_gigabytes} GB in the papers"
     rows.append(_row(name, "in all", papers, [round(size, 2) for size in sizes]))
@@ -135,9 +135,9 @@ def report() -> tables.Report:
   return tables.Report("corpora", "The papers' texts", columns, rows, notes, details)
 
 
-def _row(text: str, source: str, stands_for: str, sizes: Sequence[float | None]) -> dict[str, str]:
+def _row(text: str, source: str, replaces: str, sizes: Sequence[float | None]) -> dict[str, str]:
   files, tfds = ("-" if size is None else f"{size:g}" for size in sizes)
-  return {"text": text, "source": source, "GB as files": files, "GB in TFDS": tfds, "stands for": stands_for}
+  return {"text": text, "source": source, "GB as files": files, "GB in TFDS": tfds, "replaces": replaces}
 
 
 def _table(rows: Sequence[tables.Row], names: Sequence[str]) -> tables.Table:

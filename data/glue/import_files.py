@@ -90,7 +90,7 @@ def _build(splits_of_tasks: dict[str, dict[str, Split]], output: pathlib.Path) -
         target.parent.mkdir(parents=True, exist_ok=True)
         path.rename(target)
   kept = [name for name in splits_of_tasks if name not in wanted]
-  logger.info(f"{output}: {len(wanted)} tasks added ({', '.join(wanted) or 'none'})")
+  logger.info(f"{output}: added tasks: {', '.join(wanted) or 'none'}")
   if kept:
     logger.info(f"{output}: there already, with the same numbers of rows: {', '.join(kept)}")
   logger.info(f"use it with --config.data.directory={output}, or tfds.load('glue/...', data_dir={output!s})")

@@ -87,7 +87,7 @@ def sample(split: Split, k: int, seed: int) -> tuple[Split, Split]:
   for label, members in rows.items():
     if len(members) < 2 * k:
       raise errors.DataError(
-        f"{split.source}: {len(members)} rows of class {label}, expected at least {2 * k} for k={k}; lower k"
+        f"{split.source}: {errors.counted(len(members), 'row')} of class {label}, expected {2 * k} for k={k}"
       )
   train = [row for members in rows.values() for row in members[:k]]
   dev = [row for members in rows.values() for row in members[k : 2 * k]]

@@ -114,7 +114,7 @@ def _read_msr(path: pathlib.Path, task: GlueTask, split: str) -> Split:
   pairs = [tuple(fields[column] for column in columns) for _, fields in table.rows()]
   if missing := dev_ids - set(pairs):
     raise errors.DataError(
-      f"{ids_path}: {len(missing)} of {len(dev_ids)} pairs are not in {path.name}, such as "
+      f"{ids_path}: pairs that are not in {path.name}: {len(missing)} of {len(dev_ids)}, such as "
       f"{' '.join(sorted(missing)[0])}; use the files of one download"
     )
   taken = whole.take([row for row, pair in enumerate(pairs) if (pair in dev_ids) == (split == "dev")])
@@ -169,6 +169,6 @@ class _Table:
         self.dropped += 1
       else:
         raise errors.DataError(
-          f"{self._path}:{number + 1}: {len(fields)} columns, expected "
+          f"{self._path}:{number + 1}: {errors.counted(len(fields), 'column')}, expected "
           f"{' or '.join(map(str, self._widths))}, separated by tabs (quotes mean nothing); correct this row"
         )

@@ -60,7 +60,7 @@ class Options(NamedTuple):
 def checked(options: Sequence[str]) -> Options:
   """Returns Beam's options after validating and completing them; ConfigError if one is wrong.
 
-  Beam itself only warns of options that it does not know.
+  Beam itself only warns of unknown options.
   """
   named = _parsed(options)["runner"] or "DirectRunner"
   runner = FULL_NAMES.get(named.lower(), named)
@@ -90,7 +90,7 @@ def checked(options: Sequence[str]) -> Options:
 
 
 def _parsed(flags: Sequence[str]) -> dict[str, Any]:
-  """Returns {name: value} of all options that Beam knows so far; ConfigError for an invalid value."""
+  """Returns {name: value} of all options that Beam has defined so far; ConfigError for an invalid value."""
   said = io.StringIO()
   try:
     with contextlib.redirect_stderr(said):
@@ -224,12 +224,12 @@ class Engine:
       return
     if steps.UNSEEN in reason:
       raise errors.StorageError(f"--engine=beam: {reason}; {steps.SHARED}")
-    advice = "run the same command again to go on"
+    advice = "run the same command again to resume"
     if "No module named" in reason:
       advice = "install this project's wheel for every worker:\n  pip wheel --no-deps ."
     raise errors.DataError(
       f"--engine=beam: {self._options.runner.rpartition('.')[2]} gave up with {len(missing)} of "
-      f"{len(step.call.parts)} parts missing ({reason or 'it reported no error'}); at work: "
+      f"{len(step.call.parts)} parts missing ({reason or 'it reported no error'}); running: "
       f"{step.at_work() or 'none'}; {advice}"
     )
 

@@ -58,7 +58,7 @@ def prepare(args: argparse.Namespace) -> None:
   files.refuse_others(output, maker="preparation", mark="work")
   missing = output_directory.missing_directories(output)
   (output / "work").mkdir(parents=True, exist_ok=True)
-  busy, advice = f"another data.prepare is at work in {output}", "wait for it or name another --output"
+  busy, advice = f"another data.prepare is active in {output}", "wait for it or name another --output"
   lock = files.locked(output / "work" / "lock", busy=busy, advice=advice)
   with lock, output_directory.removed_on_failure(output, missing), engine.opened(args) as pool:
     output_directory.start_or_continue(output, settings)
@@ -110,8 +110,8 @@ def _make(
   if not counts["train_records"]:
     clean.refuse_nothing_left(args.clean, counts)
     raise errors.DataError(
-      f"--source={args.source} has no usable text for training ({counts['documents']} documents with text, "
-      f"{counts['empty_documents']} without, --heldout_fraction={args.heldout_fraction})"
+      f"--source={args.source} has no usable text for training (documents with text: {counts['documents']}, "
+      f"without: {counts['empty_documents']}; --heldout_fraction={args.heldout_fraction})"
     )
   packed, unigram = _hold_out_blocks(shards.Packed(job, len(units), words.size), counts)
   splits = _write_splits(packed, counts, pool)

@@ -208,7 +208,7 @@ class Step:
       if was_over or self._marked("error"):
         raise _Ended  # a return would make `progress.track` report that the step is done
       if time.monotonic() - last > SILENCE:
-        logger.info(f"{name}: {done} of {total} parts; {waiting_for()}")
+        logger.info(f"{name}: {done} of {errors.counted(total, 'part')}; {waiting_for()}")
         last = time.monotonic()
       time.sleep(LOOK)
 

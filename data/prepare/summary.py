@@ -1,6 +1,7 @@
 """Formats the summary of a finished preparation that `data.prepare` prints."""
 
 from data.clean import apply as clean
+from data.errors import counted
 from data.manifest import NAME, NO_DOCUMENTS, REPAIRS, Manifest
 
 MOST_FILES = 3  # damaged input files that are named
@@ -18,17 +19,16 @@ def of(made: Manifest) -> str:
     size = sum(shard.bytes for shard in split.shards) / 1e6
     filled = split.tokens / max(1, split.records * made.length)
     lines.append(
-      f"  {name:11} {split.records:,} records, {split.tokens:,} tokens ({filled:.0%} full), {size:.1f} MB in "
-      f"{len(split.shards)} files"
+      f"  {name:11} {counted(split.records, 'record')}, {split.tokens:,} tokens ({filled:.0%} full), "
+      f"{size:.1f} MB in {counted(len(split.shards), 'file')}"
     )
   counts = made.counts
-  lines.append(
-    f"  text        {counts.get('documents', 0):,} documents, {counts.get('characters', 0):,} characters"
-  )
+  documents = counted(counts.get("documents", 0), "document")
+  lines.append(f"  text        {documents}, {counts.get('characters', 0):,} characters")
   for number, line in enumerate(clean.summary(made.settings.get("clean", ""), counts)):
     lines.append(f"  {'' if number else 'cleaning':11} {line}")
   worth_noting = ("empty_documents", "sentences_cut_to_length", "unknown_tokens", *REPAIRS, NO_DOCUMENTS)
-  noted = [f"{counts[name]:,} {name.replace('_', ' ')}" for name in worth_noting if counts.get(name)]
+  noted = [f"{name.replace('_', ' ')}: {counts[name]:,}" for name in worth_noting if counts.get(name)]
   if noted:
     lines.append(f"  noted       {', '.join(noted)}")
   lines += _files(made)
@@ -55,7 +55,7 @@ def _files(made: Manifest) -> list[str]:
   lines = []
   by_number = sorted(made.damaged_files.items(), key=lambda file: -sum(file[1].values()))
   for name, counts in by_number[:MOST_FILES]:
-    repairs = [f"{number:,} {what.replace('_', ' ')}" for what, number in counts.items() if what in REPAIRS]
+    repairs = [f"{what.replace('_', ' ')}: {number:,}" for what, number in counts.items() if what in REPAIRS]
     lines.append(f"  {'' if lines else 'files':11} {name}: {', '.join(repairs) or 'no documents'}")
   if len(by_number) > MOST_FILES:
     lines.append(f"  {'':11} and {len(by_number) - MOST_FILES:,} more: 'damaged_files' in {NAME}")

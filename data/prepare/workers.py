@@ -43,8 +43,8 @@ class Pool:
       return list(progress.track(run(function, *items), name=name, total=len(items[0])))
     except concurrent.futures.process.BrokenProcessPool as error:
       raise errors.DataError(
-        "a worker process died (out of memory?); run the same command again, with a smaller --workers, "
-        "to go on"
+        "a worker process died (out of memory?); to resume, run the same command again with a smaller "
+        "--workers"
       ) from error
 
 

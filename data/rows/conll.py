@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from data import errors, text_files
-from data.errors import DataError
+from data.errors import DataError, counted
 from data.rows.row import Row, place
 
 ENDINGS = (".conll", ".conllu", ".conllx", ".iob", ".iob2", ".bio", ".bioes")
@@ -46,7 +46,7 @@ def read_conll(path: str) -> Iterator[Row]:
         continue
       if len(cells) != width:
         raise DataError(
-          f"{place(path, number, 'line')}: {len(cells)} columns, expected {width} as before; fix this line"
+          f"{place(path, number, 'line')}: {counted(len(cells), 'column')}, expected {width} as before"
         )
       if _NOT_A_WORD.fullmatch(cells[0]) and b"\t" in raw:
         continue

@@ -145,8 +145,8 @@ def _table(kind: str, path: str, file: BinaryIO) -> Iterator[Row]:
 def _of_cells(path: str, names: list[str], row: list[str], number: int) -> Row:
   if len(row) != len(names):
     raise DataError(
-      f"{place(path, number, 'row')}: {len(row)} cells, expected {len(names)} as in the first line "
-      f"({errors.listed(names)}); correct or remove this row"
+      f"{place(path, number, 'row')}: {errors.counted(len(row), 'cell')}, expected {len(names)} as in the "
+      f"first line ({errors.listed(names)}); correct or remove this row"
     )
   if cells.is_header_again(names, row):
     raise DataError(f"{place(path, number, 'row')}: the names of the columns again; remove this row")

@@ -7,6 +7,7 @@ and jiant.
 
 from typing import Any, NamedTuple
 
+from data.errors import counted
 from data.rows.row import Row
 from data.rows.values import as_list
 
@@ -59,7 +60,7 @@ def _span(row: Row, number: int, value: Any, name: str, count: int) -> Span:
     row.refuse(f"target {number}: {name} is {value!r}; {_FORM}")
   first, behind = value
   if not 0 <= first < behind <= count:
-    row.refuse(f"target {number}: {name} is {value!r} in a text of {count} words; {_FORM}")
+    row.refuse(f"target {number}: {name} is {value!r} in a text of {counted(count, 'word')}; {_FORM}")
   return first, behind
 
 

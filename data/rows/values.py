@@ -68,7 +68,7 @@ def read_json(text: str) -> tuple[Any, int]:
 
 def replaced(path: str, count: int) -> str:
   """Returns a message with the number of lone surrogates that were replaced in a file."""
-  return f"{path}: {count:,} lone halves of characters (surrogates) were replaced by U+FFFD"
+  return f"{path}: lone surrogates (halves of characters) replaced by U+FFFD: {count:,}"
 
 
 def as_list(value: Any) -> list[Any] | None:

@@ -65,7 +65,7 @@ def drop_lone_spaces(pieces: Sequence[str]) -> list[str]:
 def tokenize_batch(processor, texts: Sequence[str]) -> list[list[str]]:
   """Returns the pieces of each text; an empty text has none. `processor` is a `SentencePieceProcessor`.
 
-  Consecutive characters that the model does not know are one piece, spelled as in the text.
+  Consecutive unknown characters are one piece, spelled as in the text.
   """
   lines = [" ".join(pretokenize(text)) for text in texts]
   return [drop_lone_spaces(pieces) for pieces in processor.encode(lines, out_type=str, num_threads=1)]
@@ -75,7 +75,7 @@ def encoder(processor, ids: dict[str, int], *, unknown: int) -> Callable[[Sequen
   """Returns a function from texts to ids; a piece that is not in `ids` becomes `unknown`.
 
   `ids` must not have the special pieces, so that text cannot produce them. (The official code looks them up,
-  but after its split no text spells one, unless the model does not know one of its letters.)
+  but after its split no text spells one, unless one of its letters is unknown to the model.)
   """
 
   def encode_batch(texts: Sequence[str]) -> list[list[int]]:

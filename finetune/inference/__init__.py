@@ -1,4 +1,4 @@
-"""A fine-tuned model opened to answer rows: `finetune.predict` and `finetune.evaluate`.
+"""Opens fine-tuned models and answers rows, for `finetune.predict` and `finetune.evaluate`.
 
-`model` opens a saved model of any kind; `rows` and `questions` make inputs of rows and answers of outputs.
+`model` opens a saved model of any kind; `rows` and `questions` make inputs of rows, and answers of outputs.
 """

@@ -1,4 +1,4 @@
-"""A saved fine-tuned model of any kind, opened: what it answers, from which columns, and its program."""
+"""Opens a saved fine-tuned model of any kind: its task schema, its parameters and its compiled program."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from pretrain.inference.compiled import Compiled
 from pretrain.mesh import trees
 
 _QUESTION = ("question", "context")  # columns of a model that answers questions
-_TEXT = ("text",)  # the column of a model that does not say which it was trained on
+_TEXT = ("text",)  # the column of a model that stores no name of its column
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,23 +29,23 @@ class Model:
 
   @property
   def shapes(self) -> set[tuple[int, ...]]:
-    """(rows, length) of the programs that were compiled."""
+    """Returns (rows, length) of the programs compiled so far."""
     return self._compiled.shapes
 
   def outputs(self, rows: Sequence[Row], inputs: tuple[Sequence[Any], Any]) -> Any:
-    """The outputs of rows, whose `inputs` are those of the kind."""
+    """Returns the model's outputs for rows; `inputs` is the result of `kind.inputs(rows)`."""
     given, made = inputs
     return self.kind.outputs(rows, self._compiled(given) if given else [], made)
 
   def answers(self, rows: Sequence[Row], inputs: tuple[Sequence[Any], Any]) -> list[dict[str, Any]]:
-    """{column: value} for each row."""
+    """Returns the answers, {column: value} for each row; arguments as of `outputs`."""
     return self.kind.answers(self.outputs(rows, inputs))
 
 
 def schema_of(saved: SavedModel) -> TaskSchema:
-  """What a model answers: its `task.json`, or for models of GLUE, SQuAD and others what they were saved with.
+  """Returns a model's task schema: its `task.json`, else one made from its heads and stored task.
 
-  DataError: it has no head that could answer.
+  DataError: the model has no head of a task.
   """
   if (saved.workdir / FILE).is_file():
     return TaskSchema.read(saved.workdir)
@@ -57,8 +57,8 @@ def schema_of(saved: SavedModel) -> TaskSchema:
   if "classification" not in heads:
     there = ", ".join(sorted(heads)) or "none"
     raise DataError(
-      f"{saved.path}: no head that answers (there is {there}); this is a pretrained encoder: fine-tune it "
-      "first, or use pretrain.embed"
+      f"{saved.path}: no head of a task (its heads: {there}); this is a pretrained encoder; fine-tune it "
+      "first, or make vectors with pretrain.embed"
     )
   count = heads["classification"]["output"]["bias"].shape[0]
   labels = tuple(task.get("labels") or (() if count == 1 else (f"LABEL_{at}" for at in range(count))))
@@ -77,18 +77,18 @@ def open_answering(
   batch_size: int,
   names: Callable[[TaskSchema], TaskSchema] = lambda schema: schema,
 ) -> Model:
-  """Opens a model and places it on the devices; `names` may change the columns that its schema names.
+  """Opens a model and copies it to the devices; `names` returns its schema with the columns to read.
 
   Raises:
-    DataError: there is no model, it cannot answer, or its schema is of another one.
+    DataError: the model is missing, has no head of a task, or does not match its schema.
   """
   saved = open_model(directory, step)
   schema = names(schema_of(saved))
   encoder = saved.open_encoder(vocabulary, flag="--vocabulary")
   if schema.max_length > encoder.config.max_length:
     raise DataError(
-      f"{saved.path}: {FILE} wants {schema.max_length} tokens, the model has {encoder.config.max_length} "
-      "positions; they are of two models"
+      f"{saved.path}: {FILE} has max_length {schema.max_length}, more than the model's positions, "
+      f"{encoder.config.max_length}; {FILE} belongs to another model"
     )
   make = Questions if schema.kind == "question_answering" else Rows
   kind = make(schema, encoder, saved.task)
@@ -96,7 +96,7 @@ def open_answering(
   _check_head(saved, schema, params["heads"])
 
   def outputs(params: dict, _: Any, batch: Mapping[str, Any], **special_ids: int) -> Any:
-    return kind.problem.outputs(params, dict(batch), None)  # of training, without dropout
+    return kind.problem.outputs(params, dict(batch), None)  # as in training, but without dropout
 
   compiled = encoder.program(outputs, params, batch_size=batch_size, longest=schema.max_length)
   return Model(schema, kind, trees.digest(params), compiled)
@@ -110,14 +110,14 @@ def _check_head(saved: SavedModel, schema: TaskSchema, heads: Mapping[str, Any])
   found = 0 if head is None else head.shape[0]
   if found != schema.num_outputs:
     raise DataError(
-      f"{saved.path}: its head gives {found} numbers and its labels are {schema.num_outputs} "
-      f"({', '.join(schema.labels[:5]) or 'a number'}); {FILE} is of another model"
+      f"{saved.path}: the head's size is {found}, expected {schema.num_outputs} "
+      f"({', '.join(schema.labels[:5]) or 'a number'}); {FILE} belongs to another model"
     )
 
 
 def renamed(schema: TaskSchema, text: str, text_pair: str, label: str = "") -> TaskSchema:
-  """The schema with the columns that a user names; '' leaves one. ConfigError: a second text it has not."""
+  """Returns the schema with other columns; '' keeps a column. ConfigError: `text_pair` for a single text."""
   if text_pair and len(schema.text) < 2:
-    raise ConfigError(f"--text_pair={text_pair}: the model reads one text; leave it out")
+    raise ConfigError(f"--text_pair={text_pair}: the model reads one text; remove this flag")
   named = [asked or own for asked, own in zip((text, text_pair), schema.text)]
   return dataclasses.replace(schema, text=tuple(named), label=label or schema.label)

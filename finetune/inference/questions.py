@@ -1,4 +1,4 @@
-"""Rows with a question and a text that may answer it: windows of the text, and the best span of all."""
+"""Answers questions with spans of a text: makes windows of the text, and chooses the best span of all."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -18,23 +18,23 @@ from finetune.squad.windows import Features, Settings
 from pretrain.checkpoints.saved_model import OpenedEncoder
 from pretrain.inference.batches import Input
 
-NO_ANSWER = "no answer by"  # how far "no answer" leads; above 0 the answer is ""
+NO_ANSWER = "no answer by"  # column: score of "no answer" minus the best span's; above 0 the answer is ""
 
 
 class Questions:
-  """Extractive question answering, with the methods of `rows.Rows`."""
+  """Inputs and answers of extractive question answering; has the methods of `rows.Rows`."""
 
   def __init__(self, schema: TaskSchema, encoder: OpenedEncoder, task: Mapping[str, Any]) -> None:
-    """`task` is what the model's meta says: its windows; a metric of SQuAD 2.0, or of 1.1, chose it."""
+    """`task` is the stored task: windows, and the metric, which shows whether "no answer" is allowed."""
     self.schema, self._encoder = schema, encoder
     self._can_be_null = not str(task.get("metric", "best_f1")).startswith(("f1", "exact"))
     is_masked, pad_id = bool(task.get("mask_query", True)), encoder.vocabulary.special_ids.pad
     self.problem = make_problem(encoder.config, pad_id=pad_id, use_mask=is_masked)
     self._settings = _settings(schema, task.get("windows") or {})
-    self.cut = 0  # no row loses tokens: windows hold all of them
+    self.cut = 0  # no row is truncated: the windows cover the whole text
 
   def inputs(self, rows: Sequence[Row]) -> tuple[list[Input], tuple[list[Question], Features]]:
-    """The windows of all questions."""
+    """Returns the inputs of all windows, and (questions, windows) for `outputs`."""
     question, context = self.schema.text
     questions = [
       Question(str(at), "", text_of(row, context), text_of(row, question), (), True)
@@ -48,7 +48,7 @@ class Questions:
   def outputs(
     self, rows: Sequence[Row], found: Sequence[Any], made: tuple[list[Question], Features]
   ) -> list[Prediction]:
-    """The decoded answers of the rows."""
+    """Returns the decoded answer of each row, from the logits of all windows."""
     questions, features = made
     decoded = squad_answers.decode(
       questions,
@@ -62,7 +62,7 @@ class Questions:
     return [decoded[question.id] for question in questions]
 
   def answers(self, outputs: Sequence[Prediction]) -> list[dict[str, Any]]:
-    """The text, '' for no answer; its probability among the best; how far "no answer" leads."""
+    """Returns {column: value} for each row: text ('': no answer), probability, lead of "no answer"."""
     made = []
     for prediction in outputs:
       text = prediction.text_at(0.0)
@@ -73,14 +73,14 @@ class Questions:
     return made
 
   def columns(self) -> dict[str, str]:
-    """The columns of `answers`, with their types."""
+    """Returns the columns of `answers` with their types."""
     return {PREDICTED: "string", PROBABILITY: "float64"} | (
       {NO_ANSWER: "float64"} if self._can_be_null else {}
     )
 
 
 def _settings(schema: TaskSchema, stored: Mapping[str, Any]) -> Settings:
-  """As the model was trained; what it does not say, as of models saved earlier, fits into its positions."""
+  """Returns the stored settings of windows; those that older models lack get defaults within `max_length`."""
   usual = windows.settings_of(finetune_base.get_config(), schema.max_length)
   fitting = {
     "stride": min(usual.stride, schema.max_length // 2),

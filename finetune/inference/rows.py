@@ -1,4 +1,4 @@
-"""Rows of texts, words or spans: their inputs, and a trained head's outputs as answers."""
+"""Makes inputs from rows of texts, words or spans, and answers from the outputs of a trained head."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,17 +13,17 @@ from pretrain.inference.batches import Input
 
 
 class Rows:
-  """Labels or a number for each text, or a label for each word or span."""
+  """Inputs and answers of tasks with labels or a number for a text, or a label for each word or span."""
 
   def __init__(self, schema: TaskSchema, encoder: OpenedEncoder, task: Mapping[str, Any]) -> None:
-    """`task` is what the model's meta says of its task."""
+    """`task` is the task in the checkpoint's meta."""
     self._schema, self._vocabulary = schema, encoder.vocabulary
     head, pad_id = HeadSettings(activation=activation(task)), encoder.vocabulary.special_ids.pad
     self.problem = problems.problem(schema, encoder.config, head, pad_id=pad_id)
-    self.cut = 0  # rows that lost tokens
+    self.cut = 0  # truncated rows
 
   def inputs(self, rows: Sequence[Row]) -> tuple[list[Input], Inputs]:
-    """Ids and values of tokens, one or several inputs for each row."""
+    """Returns ids and token fields, one or several inputs for each row; also the `Inputs` for `outputs`."""
     made = answers.inputs(rows, self._schema, self._vocabulary)
     self.cut += made.cut
     fields = made.examples.token_fields
@@ -34,13 +34,13 @@ class Rows:
     return inputs, made
 
   def outputs(self, rows: Sequence[Row], found: Sequence[Any], made: Inputs) -> Any:
-    """[rows, outputs] float32; of words and spans [words or spans, labels] of every row."""
+    """Returns outputs [rows, outputs] float32; for words or spans, [words or spans, labels] for each row."""
     return answers.join(made, found, self._schema)
 
   def answers(self, outputs: Any) -> list[dict[str, Any]]:
-    """Labels with their probabilities, or numbers."""
+    """Returns {column: value} for each row: labels with probabilities, or a number."""
     return answers.answers(self._schema, outputs)
 
   def columns(self) -> dict[str, str]:
-    """The columns of `answers`, with their types."""
+    """Returns the columns of `answers` with their types."""
     return answers.columns(self._schema)

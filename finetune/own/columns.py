@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from data.errors import ConfigError, DataError, did_you_mean, listed
+from data.errors import ConfigError, DataError, counted, did_you_mean, listed
 from data.rows import Row, as_list, datasets
 from finetune.own import spans, tagging
 
@@ -125,7 +125,7 @@ def guess_kind(rows: Sequence[Row], columns: Columns) -> tuple[str, str]:
       return "regression", f"{columns.label!r} has numbers"
     if count > MOST_CLASSES and len(numbers) < ROWS_OF_CLASS * count:
       return "regression", f"{columns.label!r} has {count} whole numbers in {len(numbers)} rows"
-    return "classification", f"{columns.label!r} has {count} whole numbers"
+    return "classification", f"{columns.label!r} has {counted(count, 'whole number')}"
   return "classification", f"{columns.label!r} has names"
 
 

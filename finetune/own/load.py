@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from data import files, rows
-from data.errors import ConfigError, DataError
+from data.errors import ConfigError, DataError, counted
 from data.glue import fraction_rows
 from data.rows import Row, as_list, conll, datasets, values
 from data.vocabulary import Vocabulary
@@ -116,7 +116,7 @@ def load(config: Any, vocabulary: Vocabulary, *, max_length: int, download: bool
   else:
     train, dev, rare = _held_out(train, schema, data.dev_fraction, path)
     if rare:
-      lines.append(f"own: {rare:,} rows stay in training, each with a label that no other training row has")
+      lines.append(f"own: {counted(rare, 'row')} kept in training: no other training row has the label")
   counts = {name: sum(row.replaced for row in read) for name, read in of_file.items()}
   lines += [values.replaced(name, count) for name, count in counts.items() if count]
   whole = train
@@ -143,7 +143,7 @@ def _with_text(part: Sequence[Row], schema: TaskSchema, empty: str, lines: list[
   without = [row for row in part if not has_text(row, schema)]
   if not without:
     return list(part)
-  of_all = f"{len(without):,} of {len(part):,} rows have an empty text"
+  of_all = f"rows with an empty text: {len(without):,} of {len(part):,}"
   shown = ", ".join(f"{row.number:,}" for row in without[:5]) + (", ..." if len(without) > 5 else "")
   if empty == "refuse":
     names = " or ".join(map(repr, schema.text))
@@ -151,7 +151,7 @@ def _with_text(part: Sequence[Row], schema: TaskSchema, empty: str, lines: list[
       f"{names} is empty; {of_all} ({without[0].unit} {shown}); add the texts, or skip these rows:\n"
       "  --config.data.empty=skip"
     )
-  lines.append(f"{without[0].source}: {of_all} and are left out ({without[0].unit} {shown})")
+  lines.append(f"{without[0].source}: skipped {of_all} ({without[0].unit} {shown})")
   return [row for row in part if has_text(row, schema)]
 
 
@@ -209,8 +209,8 @@ def _held_out(
   held_out = [row for row, out in zip(train, is_out) if out]
   if not kept or not held_out:
     raise DataError(
-      f"{path}: data.dev_fraction={fraction:g} holds out {len(held_out):,} of {len(train):,} rows; expected "
-      "rows in both parts; use\n  --config.data.dev_file=FILE\n  --config.data.dev_fraction=0.5"
+      f"{path}: data.dev_fraction={fraction:g} holds out {len(held_out):,} of {counted(len(train), 'row')}; "
+      "expected rows in both parts; use\n  --config.data.dev_file=FILE\n  --config.data.dev_fraction=0.5"
     )
   return kept, held_out, rare
 
@@ -230,7 +230,8 @@ def _lines(schema: TaskSchema, parts: Sequence[Part], path: str, dev_file: str) 
   train, dev = parts
   where = f"from {dev_file}" if dev_file else "held out by a hash of the text"
   lines = [
-    f"own: {len(train.targets):,} training rows from {path}, {len(dev.targets):,} development rows {where}"
+    f"own: {counted(len(train.targets), 'training row')} from {path}, "
+    f"{counted(len(dev.targets), 'development row')} {where}"
   ]
   if schema.kind == "regression":
     lines.append(f"own: numbers from {train.classes.min():g} to {train.classes.max():g}")
@@ -251,9 +252,9 @@ def _lines(schema: TaskSchema, parts: Sequence[Part], path: str, dev_file: str) 
     count, windows = len(part.targets), len(part.inputs.row)
     if part.inputs.cut:
       lines.append(
-        f"own: {part.inputs.cut:,} of {count:,} {name} texts are truncated to {schema.max_length} tokens "
+        f"own: truncated to {schema.max_length} tokens: {part.inputs.cut:,} of {count:,} {name} texts "
         "(--config.data.long=windows reads the whole texts)"
       )
     if windows > count and schema.kind != "span_pairs":
-      lines.append(f"own: {count:,} {name} texts are read in {windows:,} windows")
+      lines.append(f"own: {counted(count, f'{name} text')} in {windows:,} windows")
   return lines

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from data import tables
+from data.errors import counted
 from finetune.own.metrics import ERRORS
 from finetune.own.schema import TaskSchema
 from finetune.search import summary
@@ -46,9 +47,9 @@ def make_report(
   ]
   cells = tables.Table((tables.text_column("cell", "cell"), tables.percent_column(metric, "value")), others)
   notes = [
-    f"Cell {chosen.cell.name}; {statistic} over its {len(chosen.seeds)} seeds, {_unit(schema)}. A run's "
-    f"score is its best evaluation on the {rows:,} development rows; the tables show the best run. It was "
-    "chosen on these rows, so its scores on new rows may be slightly lower.",
+    f"Cell {chosen.cell.name}; {statistic} over {counted(len(chosen.seeds), 'seed')}, {_unit(schema)}. A "
+    f"run's score is its best evaluation on {counted(rows, 'development row')}; the tables show the best "
+    "run. It was chosen on these rows, so its scores on new rows may be slightly lower.",
     *summary.skipped_notes({"own": summary.summarise(chosen).skipped_updates}),
   ]
   shown = [*of_best, *([cells] if len(records) > 1 else [])]
@@ -61,7 +62,7 @@ def of_one(
   """Returns the report of one model's `scores` on `rows` rows; `of_answers` are tables of its answers."""
   found = [{"metric": name, "value": value, "rows": rows} for name, value in scores.items()]
   columns = [tables.text_column("metric", "metric"), _number_column("score", "value")]
-  notes = [f"{rows:,} rows; {_unit(schema)}."]
+  notes = [f"{counted(rows, 'row')}; {_unit(schema)}."]
   return tables.Report("results", f"{_title(schema)}, {title}", columns, found, notes, of_answers)
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data.errors import DataError, named_reason, reading, unknown
+from data.errors import DataError, counted, named_reason, reading, unknown
 from finetune.search.examples import Examples
 from finetune.settings import OWN_TASKS
 from pretrain.export.task_fields import TASK
@@ -98,7 +98,7 @@ class TaskSchema:
     if self.kind not in KINDS:
       raise DataError(f"{path}: {unknown('kind', self.kind, KINDS)}")
     if bool(self.labels) == (self.kind in ("regression", "question_answering")):
-      raise DataError(f"{path}: {len(self.labels)} labels of kind {self.kind!r}; train the model again")
+      raise DataError(f"{path}: {counted(len(self.labels), 'label')} of kind {self.kind!r}; train it again")
     return self
 
 

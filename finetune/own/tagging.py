@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from data.errors import DataError, listed
+from data.errors import DataError, counted, listed
 from data.rows import Row, as_list
 from data.vocabulary import Vocabulary
 from finetune.own.schema import Inputs, TaskSchema
@@ -46,7 +46,7 @@ def tags_of(row: Row, schema: TaskSchema) -> list[str]:
   if tags is None:
     row.refuse(f"{schema.label!r} is a {type(value).__name__}, expected a list of tags")
   if len(tags) != len(words):
-    row.refuse(f"{len(tags)} tags for {len(words)} words; expected one tag for each word")
+    row.refuse(f"{counted(len(tags), 'tag')} for {counted(len(words), 'word')}; expected one for each word")
   return [str(tag).strip() for tag in tags]
 
 

@@ -1,7 +1,6 @@
-"""Scores of the GLUE tasks as the papers report them, through scikit-learn and scipy. Fractions, not percent.
+"""Computes the metrics of the GLUE tasks that the papers report, as fractions, with scikit-learn and scipy.
 
-A score that is not defined (a constant prediction has no correlation with anything) is 0: such a model says
-nothing, and a search over seeds can rank it.
+An undefined score, such as the correlation of constant predictions, is 0, so that a search can rank it.
 """
 
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from sklearn import metrics as sklearn_metrics
 
 from data.errors import DivergedError
 
-# Task -> what is reported; the first is the papers' (COCO-LM table 1, AMOS table 1).
+# {task: its metrics}; the first is that of the papers' tables (COCO-LM table 1, AMOS table 1).
 METRICS: dict[str, tuple[str, ...]] = {
   "mnli": ("accuracy",),
   "qqp": ("accuracy", "f1"),
@@ -24,10 +23,10 @@ METRICS: dict[str, tuple[str, ...]] = {
   "stsb": ("spearman", "pearson"),
   "wnli": ("accuracy",),
 }
-# TACO reports F1 of these; for CoLA its text says accuracy, but its numbers can only be Matthews'.
+# TACO reports F1 for these tasks. For CoLA its text says accuracy, but its numbers can only be Matthews'.
 _TACO_MAIN = {"qqp": "f1", "mrpc": "f1"}
-AVERAGED = tuple(task for task in METRICS if task != "wnli")  # MNLI enters with its matched half
-# As the papers write the tasks, in the order of their tables.
+AVERAGED = tuple(task for task in METRICS if task != "wnli")  # MNLI counts by its matched half
+# The papers' names of the tasks, in the order of their tables.
 NAMES = {
   "mnli": "MNLI-m",
   "qqp": "QQP",
@@ -40,23 +39,23 @@ NAMES = {
   "wnli": "WNLI",
   "snli": "SNLI",
 }
-# Development split -> what follows a metric's name in a record.
+# {task: {development split: suffix of a metric's name in a record}}.
 DEV_SPLITS = {"mnli": {"dev_matched": "", "dev_mismatched": "_mm"}}
 MISMATCHED = "accuracy_mm"  # name of the metric of MNLI's mismatched half in a record
 
 
 def shown_task(task: str, metric: str) -> str:
-  """A task's name as the papers write it, with MNLI's half that the metric is of."""
+  """Returns a task's name in the papers; 'MNLI-mm' for a metric of MNLI's mismatched half."""
   return "MNLI-mm" if metric == MISMATCHED else NAMES.get(task, task)
 
 
 def shown_metric(metric: str) -> str:
-  """A metric's name without the half of MNLI it is of, which stands with the task."""
+  """Returns a metric's name without MNLI's half, which `shown_task` shows."""
   return "accuracy" if metric == MISMATCHED else metric
 
 
 def main_metric(task: str, protocol: str) -> str:
-  """The metric by which a protocol ('coco_lm', 'amos', 'taco') judges a task."""
+  """Returns the metric by which a protocol ('coco_lm', 'amos', 'taco') compares models on a task."""
   names = METRICS[task]
   return _TACO_MAIN.get(task, names[0]) if protocol == "taco" else names[0]
 
@@ -64,13 +63,13 @@ def main_metric(task: str, protocol: str) -> str:
 def score(task: str, outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
   """Computes the scores of one GLUE evaluation set as {metric: value}, the papers' metric first.
 
-  Outputs are [examples, classes] float logits, labels [examples] int classes from 0; of STS-B [examples, 1]
+  Outputs are [examples, classes] float logits, labels [examples] int classes from 0; for STS-B [examples, 1]
   float predictions and [examples] float targets, on any scale. Accuracy takes the class of the largest logit,
   the first of equal ones. With two classes F1 and Matthews' correlation take class 1 for equal logits, as the
   official criterion does.
 
   Raises:
-    DivergedError: an output that is not finite.
+    DivergedError: an output is not finite.
 
   Source: COCO-LM fairseq/criterions/sentence_prediction.py, huggingface/utils_for_glue.py.
   """
@@ -92,7 +91,7 @@ def score(task: str, outputs: np.ndarray, labels: np.ndarray) -> dict[str, float
 
 
 def score_of_run(task: str, outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-  """`score` in a search: 0 if an output is not finite, because such a run has learned nothing."""
+  """Returns the scores of a run in a search; all are 0 if an output is not finite."""
   try:
     return score(task, outputs, labels)
   except DivergedError:
@@ -100,37 +99,37 @@ def score_of_run(task: str, outputs: np.ndarray, labels: np.ndarray) -> dict[str
 
 
 def average(scores: Mapping[str, float]) -> float:
-  """Mean of the papers' metric over eight tasks, all of which are there: MNLI by its matched half."""
+  """Returns the mean of {task: score} over the eight tasks of `AVERAGED`; none may be missing."""
   return float(np.mean([scores[task] for task in AVERAGED]))
 
 
 def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
-  """Fraction of [examples] int predictions that are right."""
+  """Returns the fraction of correct [examples] int predictions."""
   return float(sklearn_metrics.accuracy_score(labels, predictions))
 
 
 def f1(labels: np.ndarray, predictions: np.ndarray) -> float:
-  """F1 of class 1 of [examples] int; 0 if there is none in labels and predictions."""
+  """Returns F1 of class 1 of [examples] int; 0 if neither labels nor predictions have class 1."""
   return float(sklearn_metrics.f1_score(labels, predictions, zero_division=0.0))
 
 
 def matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
-  """Matthews' correlation of [examples] int; 0 if either is constant."""
+  """Returns Matthews' correlation of [examples] int; 0 if either is constant."""
   if _is_constant(labels) or _is_constant(predictions):
     return 0.0
   return float(sklearn_metrics.matthews_corrcoef(labels, predictions))
 
 
 def pearson(x: np.ndarray, y: np.ndarray) -> float:
-  """Pearson's correlation of [examples] float; 0 if either is constant."""
+  """Returns Pearson's correlation of [examples] float; 0 if either is constant."""
   if _is_constant(x) or _is_constant(y):
     return 0.0
-  # In float64 a spread of float32 numbers about a large mean is not lost.
+  # In float32 a small spread about a large mean would be lost.
   return float(stats.pearsonr(np.asarray(x, np.float64), np.asarray(y, np.float64)).statistic)
 
 
 def spearman(x: np.ndarray, y: np.ndarray) -> float:
-  """Spearman's rank correlation of [examples] float, equal values at their average rank; 0 if constant."""
+  """Returns Spearman's correlation of [examples] float, ties at their mean rank; 0 if either is constant."""
   if _is_constant(x) or _is_constant(y):
     return 0.0
   return float(stats.spearmanr(x, y).statistic)

@@ -1,4 +1,4 @@
-"""How the papers fine-tune: seeds, summary, optimizer and head of a protocol, and the cells of its searches.
+"""The papers' protocols of fine-tuning: seeds, summary, optimizer, head, and the cells of the searches.
 
 The protocols are `coco_lm` (COCO-LM tables 7 and 8), `amos` (AMOS table 4) and `taco` (TACO tables 6 to 8).
 """
@@ -41,18 +41,18 @@ _TACO_HEAD = {"activation": "tanh", "init": "normal", "dropout": 0.1, "input_dro
 
 @dataclasses.dataclass(frozen=True)
 class Protocol:
-  """What does not depend on the task."""
+  """The settings of a protocol that are the same for all tasks."""
 
   name: str
   summary: str  # 'median' or 'mean', over seeds
   is_pooled: bool  # whether the score is that of all runs of all cells instead of the best cell's
   num_seeds: int  # of a cell
   num_test_seeds: int  # of the chosen cell; the best of them on the dev set predicts the test set
-  evaluations_per_epoch: int  # of the dev set; a run counts with its best one
+  evaluations_per_epoch: int  # of the dev set; the best one is the run's score
   optimizer: Mapping[str, Any]  # fields of `pretrain.optim.OptimizerSettings` but for learning rate and steps
   head: Mapping[str, Any]  # fields of `finetune.search.classification.HeadSettings`
   dropout: float  # in the encoder, of attention probabilities too
-  stsb_divisor: float  # what scores of STS-B, 0 to 5, are divided by to be a target
+  stsb_divisor: float  # a target of STS-B is the score, 0 to 5, divided by this
 
 
 # COCO-LM section 4 and AMOS section 5: median of five; captions of COCO-LM table 2 and AMOS table 5: ten for
@@ -78,12 +78,12 @@ NAMES = tuple(_PROTOCOLS)
 
 
 def encoder_size(hidden_size: int) -> str:
-  """'small' (narrower than BERT base), 'base' or 'large' (1,024 and wider): the size a protocol asks for."""
+  """Returns an encoder's size in a protocol: 'small' (width below 768), 'base', or 'large' (from 1,024)."""
   return "large" if hidden_size >= 1024 else "base" if hidden_size >= 768 else "small"
 
 
 def get(protocol: str, size: str) -> Protocol:
-  """A protocol, one of `NAMES`, for an encoder of a size, one of `SIZES`.
+  """Returns a protocol, one of `NAMES`, for an encoder of a size, one of `SIZES`.
 
   Raises:
     ConfigError: the paper has no model of that size.
@@ -92,8 +92,8 @@ def get(protocol: str, size: str) -> Protocol:
   if size not in by_size:
     fits = ", ".join(name for name in NAMES if size in _PROTOCOLS[name])
     raise ConfigError(
-      f"protocol {protocol!r} has no search space of {size!r} encoders, only of {', '.join(by_size)}; choose "
-      f"another protocol: {fits}"
+      f"protocol {protocol!r} has no search space for {size!r} encoders, only for {', '.join(by_size)}; "
+      f"choose another protocol: {fits}"
     )
   return by_size[size]
 
@@ -109,17 +109,17 @@ def cells(
   epochs: Sequence[int] = (),
   warmup_fractions: Sequence[float] = (),
 ) -> list[Cell]:
-  """The cells of a search: batch sizes outermost, then epochs, warm-ups, and learning rates innermost.
+  """Returns the cells of a search, in the order of batch size, epochs, warm-up, then learning rate.
 
-  So cells that differ in the learning rate alone, which can share a compiled program, are neighbours.
+  So cells that differ only in the learning rate are neighbours: they can share a compiled program.
 
-  What is not empty replaces the protocol's values; fractions of warm-up replace TACO's steps. `seed` decides
-  which combinations of TACO's base models are drawn.
+  Sequences that are not empty replace the protocol's values; fractions of warm-up replace TACO's steps.
+  `seed` decides which combinations of TACO's base models are drawn.
 
   Raises:
-    ConfigError: a combination that the paper does not have, or a value that makes no sense.
+    ConfigError: the paper has no search for this size or task, or a value is out of range.
   """
-  get(protocol, size)  # refuses a size that the paper does not have
+  get(protocol, size)  # raises for a size that the paper does not have
   searched = space(protocol, task, size)
   fields = {"batch_sizes": batch_sizes, "learning_rates": learning_rates, "epochs": epochs}
   fields |= {"warmup_fractions": warmup_fractions}
@@ -135,7 +135,7 @@ def cells(
   _check(made)
   if searched.draws is None or searched.draws >= len(made):
     return made
-  # Every task has a generator of its own: it draws the same whatever other tasks are asked for.
+  # One generator for each task, so that its draws do not depend on the other tasks of the command.
   generator = np.random.default_rng((seed, zlib.crc32(task.encode())))
   return [made[row] for row in sorted(generator.choice(len(made), searched.draws, replace=False))]
 
@@ -153,14 +153,14 @@ def _check(made: Sequence[Cell]) -> None:
         raise ConfigError(f"search: {field} is {getattr(cell, field)!r}, expected a number {expected}")
   if len(set(made)) < len(made):
     twice = next(cell for number, cell in enumerate(made) if cell in made[:number])
-    raise ConfigError(f"search: cell {twice.name} is there twice; list every value once")
+    raise ConfigError(f"search: cell {twice.name} appears twice; list every value once")
 
 
 def warmup_steps(cell: Cell, total_steps: int) -> int:
-  """Steps of warm-up of a run: those given, or the fraction of all steps, rounded down; none: 0.
+  """Returns a run's warm-up steps: the cell's, or its fraction of all steps, rounded down; else 0.
 
   Raises:
-    ConfigError: no step would be left to train with.
+    ConfigError: the warm-up is as long as the run, or longer.
   """
   steps = cell.warmup_steps
   if steps is None:
@@ -168,13 +168,13 @@ def warmup_steps(cell: Cell, total_steps: int) -> int:
     steps = math.floor(total_steps * Fraction(str(cell.warmup_fraction or 0)))
   if steps >= total_steps:
     raise ConfigError(
-      f"cell {cell.name}: {steps} warm-up steps in a run of {total_steps}, expected fewer than there are; "
-      "set warmup_fractions (the training set is smaller than the one the protocol was made for)"
+      f"cell {cell.name}: {steps} warm-up steps, expected fewer than the run's {total_steps} steps; the "
+      "training set is smaller than the protocol's; use\n  --config.search.warmup_fractions=0.1"
     )
   return steps
 
 
 def evaluation_steps(steps_per_epoch: int, epochs: int, per_epoch: int) -> list[int]:
-  """Steps after which the dev set is scored: equal parts of an epoch, rounded up; the last ends the run."""
+  """Returns the steps of evaluations: equal parts of an epoch, rounded up; the last is the end of the run."""
   parts = range(1, epochs * per_epoch + 1)
   return sorted({-(-part * steps_per_epoch // per_epoch) for part in parts})

@@ -1,4 +1,4 @@
-"""The papers' scores on the dev sets, to print beside ours: as printed there, but fractions, not percent."""
+"""The papers' scores on the dev sets, as fractions, to print next to ours."""
 
 import functools
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ class Reference(NamedTuple):
 
   model: str  # such as 'COCO-LM base'
   source: str  # such as 'COCO-LM table 1'
-  # {column: fraction}, by the paper's metric of the task, without those that the paper does not give. Besides
-  # `COLUMNS` 'squad_em' and 'squad_f1', with the best threshold, of SQuAD 2.0.
+  # {column: fraction} by the paper's metric of the task; columns that the paper does not give are missing.
+  # The columns are `COLUMNS`, and 'squad_em' and 'squad_f1' of SQuAD 2.0 with the best threshold.
   scores: dict[str, float]
-  average: float | None  # as printed; None: there is none
-  averages_mismatched: bool = False  # whether it is the mean of nine, with MNLI's mismatched half
+  average: float | None  # as printed; None: not printed
+  averages_mismatched: bool = False  # whether `average` is over nine scores, with MNLI's mismatched half
 
   def average_of_eight(self) -> float | None:
-    """The mean as we take it, in case the printed one is another; None where a score is missing."""
+    """Returns the mean over eight tasks, as printed if the paper prints it; None if a score is missing."""
     if any(task not in self.scores for task in glue_metrics.AVERAGED):
       return None
     if self.average is not None and not self.averages_mismatched:
@@ -32,8 +32,8 @@ class Reference(NamedTuple):
 
 
 # recipe | model | MNLI m/mm, QQP, QNLI, SST-2, CoLA, RTE, MRPC, STS-B, average, SQuAD EM/F1; '-': not given.
-# The first RoBERTa and ELECTRA are those that COCO-LM's authors trained themselves. TACO's
-# tables have another order of tasks, F1 for QQP and MRPC, and table 3 no mismatched half.
+# COCO-LM's authors trained the first RoBERTa and ELECTRA themselves. TACO's tables have another order of
+# tasks, and F1 for QQP and MRPC; its table 3 has no mismatched half.
 _TABLES = {
   "COCO-LM table 1": """
   bert_base               | BERT base       | 84.5/-    91.3 91.7 93.2 58.9 68.6 87.3 89.5 83.1 73.7/76.3
@@ -56,7 +56,7 @@ _TABLES = {
   taco_mlm_base           | MLM-500k base   | 84.2/-    87.9 91.1 92.1 51.1 63.4 89.8 87.9 80.9 -/-
   taco_base               | TACO-500k base  | 84.6/-    88.1 90.8 92.3 53.4 66.3 90.7 88.5 81.8 -/-""",
 }
-# What stands in the same table for comparison, in the same setting.
+# {recipe: baselines of the same table and setting}.
 _BASELINES = {
   "coco_lm_base": ("roberta_base", "electra_base"),
   "coco_lm_base_plus_plus": ("roberta_base_plus_plus",),
@@ -69,9 +69,9 @@ _BASELINES = {
 
 
 def reference_rows(recipe: str, protocol: str) -> list[Reference]:
-  """The paper's row of a recipe's model, first, and of its baselines; empty where the papers have none.
+  """Returns the paper's row of a recipe's model, then those of its baselines; [] if the papers have none.
 
-  TACO's rows, and BERT's beside them, are of its own protocol and metrics only.
+  TACO's tables, with their own rows for BERT, are used for protocol 'taco' only, because its metrics differ.
   """
   if protocol == "taco":
     recipe = recipe.replace("bert_", "taco_mlm_") if recipe.startswith("bert_") else recipe
@@ -82,12 +82,12 @@ def reference_rows(recipe: str, protocol: str) -> list[Reference]:
 
 
 def scores_beside(references: Sequence[Reference], column: str) -> dict[str, float]:
-  """{model: its score}, for a report's row, of the papers' rows that have the column."""
+  """Returns {model: score} of a column, from the papers' rows that have it."""
   return {reference.model: reference.scores[column] for reference in references if column in reference.scores}
 
 
 def source_notes(references: Sequence[Reference]) -> list[str]:
-  """For each table of a paper a sentence that names it and the models from it."""
+  """Returns a sentence for each source table, with the names of the models from it."""
   models: dict[str, list[str]] = {}
   for reference in references:
     models.setdefault(reference.source, []).append(reference.model)
@@ -95,7 +95,7 @@ def source_notes(references: Sequence[Reference]) -> list[str]:
 
 
 def known_recipes(protocol: str) -> list[str]:
-  """The recipes whose rows `reference_rows` has for a protocol, BERT's by both of its names."""
+  """Returns the recipes for which `reference_rows` has rows; TACO's BERT has two names."""
   return [recipe for recipe in _rows() if reference_rows(recipe, protocol)]
 
 
@@ -117,5 +117,5 @@ def _reference(model: str, source: str, numbers: str) -> Reference:
   scores = {
     name: round(float(value) / 100, 3) for name, value in zip(names, values, strict=True) if value != "-"
   }
-  # The printed averages of TACO's table 1 come out only as means of nine, those of the others of eight.
+  # Only means over nine scores give the averages printed in TACO's table 1; the other tables average eight.
   return Reference(model, source, scores, round(float(average) / 100, 3), source == "TACO table 1")

@@ -1,7 +1,6 @@
-"""What the papers search per task and encoder size, and what they found best.
+"""The papers' search spaces for each task and encoder size, and their best cells.
 
-Papers say "6 %" of warm-up where their scripts run total steps / 16; the scripts made the numbers, so here
-it is 0.0625.
+The papers say "6 %" of warm-up; the scripts that made their numbers run total steps / 16, so it is 0.0625.
 """
 
 import dataclasses
@@ -10,14 +9,14 @@ from typing import NamedTuple
 from data.errors import ConfigError
 
 SIXTEENTH = 0.0625
-SMALL_TASK = "cola"  # whose space is searched on data that no paper has
-LARGEST_RATE = 1.0  # of learning: Adam's update moves a parameter by about the rate
+SMALL_TASK = "cola"  # its space is used for data that no paper has
+LARGEST_RATE = 1.0  # learning rate: Adam's update moves a parameter by about the rate
 
 
 class Cell(NamedTuple):
-  """One point of a search: how one of its runs is trained.
+  """One point of a search: the hyperparameters of its runs.
 
-  A run has a number of epochs and one of the two warm-ups, or, with prompts, a number of steps and none.
+  A cell has epochs and one of the two warm-ups; with prompts, a number of steps and no warm-up.
   """
 
   batch_size: int  # examples
@@ -29,7 +28,7 @@ class Cell(NamedTuple):
 
   @property
   def name(self) -> str:
-    """A file name of its own: 'bs32_lr2e-05_ep3_wu0.0625', '..._wu200steps', 'bs2_lr3e-06_st1000'."""
+    """Returns a unique file name: 'bs32_lr2e-05_ep3_wu0.0625', '..._wu200steps', 'bs2_lr3e-06_st1000'."""
     start = f"bs{self.batch_size}_lr{self.learning_rate!r}"
     if self.num_steps is not None:
       return f"{start}_st{self.num_steps}"
@@ -37,11 +36,11 @@ class Cell(NamedTuple):
     return f"{start}_ep{self.epochs}_wu{warmup}"
 
   def total_steps(self, steps_per_epoch: int) -> int:
-    """Updates of a run whose training set gives this many batches."""
+    """Returns the number of updates of a run, from the number of batches of an epoch."""
     return (self.epochs or 0) * steps_per_epoch if self.num_steps is None else self.num_steps
 
   def as_json(self) -> dict[str, float | None]:
-    """What a file of results holds: the fields of cells with epochs, or of those with steps."""
+    """Returns the fields to store in a file of results: those of a cell with epochs, or with steps."""
     if self.num_steps is None:
       return {name: value for name, value in self._asdict().items() if name != "num_steps"}
     return {"batch_size": self.batch_size, "learning_rate": self.learning_rate, "num_steps": self.num_steps}
@@ -49,7 +48,7 @@ class Cell(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-  """What is searched for a task: every combination, or `draws` of them drawn at random."""
+  """The search space of a task: every combination of the values, or `draws` random ones."""
 
   batch_sizes: tuple[int, ...]
   learning_rates: tuple[float, ...]  # peaks
@@ -90,7 +89,7 @@ _TACO_BASE_SPACES = {  # TACO table 8; the others as CoLA
 }
 
 
-# The fairseq READMEs. Where MNLI's halves or SQuAD's EM and F1 differ: those of the matched half and of F1.
+# From the fairseq READMEs. If MNLI's halves or SQuAD's EM and F1 differ: the cell of the matched half or F1.
 _BEST = {
   ("coco_lm", "base"): {
     "mnli": Cell(32, 2e-5, 2, SIXTEENTH),
@@ -130,16 +129,16 @@ _BEST = {
 
 
 def space(protocol: str, task: str, size: str) -> Space:
-  """The search space of a task, key of `glue_metrics.METRICS` or 'squad', by protocol and encoder size.
+  """Returns the search space of a protocol for a task, 'squad' or a key of `glue_metrics.METRICS`.
 
-  Only TACO fine-tunes small models: by the other protocols they get the base model's space.
+  Only TACO fine-tunes small models: in the other protocols they get the base model's space.
 
   Raises:
     ConfigError: the paper has no such task.
   """
   if protocol == "taco":
     if task == "squad":
-      raise ConfigError("protocol 'taco' has no search space of task 'squad'; choose 'coco_lm' or 'amos'")
+      raise ConfigError("protocol 'taco' has no search space for task 'squad'; choose 'coco_lm' or 'amos'")
     return _taco_space(task, size)
   if task == "squad":
     return _SQUAD_LARGE if size == "large" else _SQUAD_BASE
@@ -149,19 +148,18 @@ def space(protocol: str, task: str, size: str) -> Space:
 
 
 def best_known(protocol: str, task: str, size: str) -> Cell | None:
-  """The cell that the authors found best for their model; None where they name none.
+  """Returns the cell that the authors found best for their model; None if they publish none.
 
-  Those of COCO-LM's and AMOS's base size are of base++ models, large of large++. TACO's small models have
-  one cell anyway.
+  Cells of 'base' are of base++ models, cells of 'large' of large++ models. TACO's 'small' has only one cell.
   """
   return _BEST.get((protocol, size), {}).get(task)
 
 
 def one(hidden_size: int) -> Cell:
-  """One run that suits most tasks, by the encoder's width; our choice, between what the papers use.
+  """Returns a cell that suits most tasks, by the encoder's width; our choice between the papers' values.
 
-  Base and large models take the papers' middle rates. Narrower ones take more: ELECTRA's small model, of 256,
-  3e-4, and what is pretrained with 1e-3 and more at 128 hardly moves at 1e-4.
+  Base and large models get the papers' middle rates. Narrower models need higher rates: ELECTRA's small model
+  (width 256) uses 3e-4; models of width 128, pretrained with 1e-3 or more, learn almost nothing at 1e-4.
   """
   for width, rate, epochs in ((1024, 1e-5, 4), (768, 3e-5, 4), (384, 1e-4, 5), (256, 2e-4, 5)):
     if hidden_size >= width:

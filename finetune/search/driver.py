@@ -67,7 +67,7 @@ def run(kind: Kind) -> int:
       pictures = ", ".join(f"{plan.name}/curves.png" for plan in kind.plans)
       report = dataclasses.replace(report, notes=[*report.notes, f"Evaluations over steps: {pictures}."])
     except Stopped:
-      logger.info("Stopped as asked; what was finished is stored, the same command continues")
+      logger.info("Stopped as requested; finished runs are stored; the same command resumes the search")
       return STOPPED
     report.publish(session.workdir)
   return 0

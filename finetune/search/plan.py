@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from data.errors import counted
 from finetune.papers import protocols
 from finetune.papers.spaces import Cell
 from finetune.search.evaluations import Schedule
@@ -81,12 +82,8 @@ class Plan:
     batch_sizes = {cell.batch_size for cell in self.cells}
     steps = sum(self.num_steps(cell) for cell in self.cells) * len(self.seeds)
     most = len(self.buckets.lengths) * len(batch_sizes)
-    counts = f"{_count(len(self.cells), 'cell')} x {_count(len(self.seeds), self.seed_name)}"
+    counts = f"{counted(len(self.cells), 'cell')} x {counted(len(self.seeds), self.seed_name)}"
     return (
-      f"{self.name}: {counts}, {steps:,} steps of single runs; at most {most} shapes of a step are compiled "
-      "for each number of runs in a program"
+      f"{self.name}: {counts}, {counted(steps, 'step')} of single runs; compiles at most "
+      f"{counted(most, 'shape')} of a step for each number of runs in a program"
     )
-
-
-def _count(number: int, noun: str) -> str:
-  return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -77,7 +77,7 @@ class Search:
     left = {cell: set(seeds_left) for cell, seeds_left in missing.items() if seeds_left}
     finished = len(cells) - len(left)
     if finished and finished < len(cells):
-      logger.info(f"{plan.name}: {finished} of {len(cells)} cells are finished already")
+      logger.info(f"{plan.name}: finished before: {finished} of {len(cells)} cells")
     for together in sharing.programs(missing, seeds, self.runs_at_once, by_seed=plan.by_seed):
       started = time.monotonic()
       group, outcome = self._train([(cell, seed) for cell, part in together for seed in part])
@@ -185,7 +185,7 @@ class Search:
     for seed, evaluations in record.seeds.items():
       if skipped := evaluations[-1].skipped_updates:
         logger.warning(
-          f"{plan.name}: {cell}, {plan.seed_name} {seed}: {skipped:,} updates skipped, they were not finite"
+          f"{plan.name}: {cell}, {plan.seed_name} {seed}: skipped updates that were not finite: {skipped:,}"
         )
     shown = summary.summarise(record)
     seeds = " ".join(f"{100 * value:.1f}" for value in shown.per_seed.values())

@@ -42,7 +42,7 @@ def parser() -> Parser:
   """Returns the parser of the command's flags."""
   made = Parser(
     prog="python -m pretrain.probe",
-    description="Measures what frozen encoders know, by linear probes, cosines and minimal pairs.",
+    description="Probes linguistic knowledge of frozen encoders; also measures cosines and minimal pairs.",
     epilog=_EPILOG,
   )
   made.add_argument(

@@ -38,13 +38,13 @@ def report(
   columns += [Column("count", lambda row: f"{row['count']:,}"), *map(_figure_column, [WITHOUT, *models])]
   notes = list(dict.fromkeys(probe.about[0].upper() + probe.about[1:] + "." for probe in probes))
   notes.append(
-    "Nothing but the linear classifier of a probe is trained. read: rows of the token table alone, states "
-    "after half of the layers or after all; [CLS] or the mean over tokens; or the head. Figures are percent; "
-    "standard errors are those of the cases, not of pretraining with other seeds. What the untrained encoder "
-    "has at 'tokens' are random values, one vector for each piece."
+    "Only the linear classifier of a probe is trained. read: rows of the token table alone, states after "
+    "half of the layers or after all; [CLS] or the mean over tokens; or the head. Figures are percent; "
+    "standard errors are over the cases, not over pretraining with other seeds. The untrained encoder's "
+    "'tokens' are random values, one vector for each piece."
   )
   notes += [_gain(name, by_model[name], before, by_model[before]) for name, before in untrained.items()]
-  return Report("probe", "What frozen encoders know", columns, rows, [*notes, *skipped])
+  return Report("probe", "Probes of frozen encoders", columns, rows, [*notes, *skipped])
 
 
 def _figure_column(name: str) -> Column:
@@ -62,8 +62,8 @@ def _gain(name: str, found: Mapping[tuple, Figure], before: str, then: Mapping[t
   clear = [_difference(found[key], then[key]) for key in both]
   better, worse = sum(z > CLEAR for z in clear), sum(z < -CLEAR for z in clear)
   return (
-    f"{name}: of {len(both)} figures {better} are above those of {before} by more than two standard errors, "
-    f"{worse} below."
+    f"{name}: figures above those of {before} by more than two standard errors: {better} of {len(both)}; "
+    f"below: {worse}."
   )
 
 

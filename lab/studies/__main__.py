@@ -159,12 +159,12 @@ def main(argv: Sequence[str] | None = None) -> int:
       try:
         cells.run(asked, publish)
       except cells.Stopped:
-        logger.info("Stopped as asked; the same command goes on")
+        logger.info("Stopped as asked; the same command continues")
         return command.STOPPED
     table.report(asked, table.read(asked)).publish(asked.output)
     return 0
 
-  return command.exit_code(work, stopped="stopped; run the same command again to go on")
+  return command.exit_code(work, stopped="stopped; run the same command again to resume")
 
 
 if __name__ == "__main__":

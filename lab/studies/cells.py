@@ -212,7 +212,7 @@ def run(asked: Asked, finish: Callable[[], None]) -> None:
       folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as held:
       try:
-        held.enter_context(files.locked(folder / "lock", busy=f"{folder} is at work", advice="wait for it"))
+        held.enter_context(files.locked(folder / "lock", busy=f"{folder} is in use", advice="wait for it"))
       except DataError as error:
         logger.info(str(error))
         continue

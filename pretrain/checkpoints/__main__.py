@@ -171,7 +171,7 @@ def average(directory: Path, *, last: int, output: Path) -> None:
   files.refuse_others(output)
   steps = [entry for entry in entries(directory) if entry.step is not None]
   if not 2 <= last <= len(steps):
-    raise ConfigError(f"--last={last}: {directory} has {len(steps)} steps; expected 2 to {len(steps)}")
+    raise ConfigError(f"--last={last}: expected 2 to the number of steps in {directory}, {len(steps)}")
   chosen = [entry.path for entry in steps[-last:]]
   if len(runs := {integrity.run_id(path) for path in chosen}) > 1:
     raise DataError(f"{directory}: the steps come from {len(runs)} runs; expected one")

@@ -16,12 +16,12 @@ class Saves(Listener):
     self._checkpoints, self._workdir, self._is_noted = checkpoints, workdir, False
 
   def seen(self, step: int, figures: Figures, state: Any) -> None:
-    """See `Listener.seen`."""
+    """Raises the StorageError of a failed save, and notes the first complete one; see `Listener.seen`."""
     self._checkpoints.check()
     self.end()
 
   def end(self) -> None:
-    """See `Listener.end`."""
+    """Notes in the workdir that a checkpoint is complete, once; see `Listener.end`."""
     if not self._is_noted and self._checkpoints.has_committed:
       workdir_files.note_saved(self._workdir)
       self._is_noted = True

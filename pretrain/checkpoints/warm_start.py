@@ -146,7 +146,7 @@ def _continued(params: dict, source: SavedModel, where: str) -> dict:
   left = sorted(saved_parts.keys() - loaded.keys())
   logger.info(
     f"Starting from {where}, step {source.meta['step']:,}: loaded {', '.join(loaded)}; fresh: "
-    f"{', '.join([*fresh, 'optimizer', 'step'])}; left over: {', '.join(left) or 'nothing'}"
+    f"{', '.join([*fresh, 'optimizer', 'step'])}; unused: {', '.join(left) or 'nothing'}"
   )
   heads = {name: loaded.get(f"heads/{name}", subtree) for name, subtree in params["heads"].items()}
   params = params | {"encoder": loaded["encoder"], "heads": heads}

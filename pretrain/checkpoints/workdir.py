@@ -38,7 +38,7 @@ def owned(workdir: str | os.PathLike) -> Iterator[None]:
   missing = missing_directories(path)
   with errors.writing(f"--workdir={workdir}"):
     path.mkdir(parents=True, exist_ok=True)
-  busy, advice = f"another run is at work in {workdir}", "wait for it, stop it, or use another --workdir"
+  busy, advice = f"another run is active in {workdir}", "wait for it, stop it, or use another --workdir"
   try:
     with files.locked(path / LOCK, busy=busy, advice=advice):
       yield

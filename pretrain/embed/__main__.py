@@ -12,7 +12,7 @@ from typing import Any
 
 from data import command, rows
 from data.command import FETCHED, OPENED, SENT, Parser
-from data.errors import ConfigError, DataError
+from data.errors import ConfigError, DataError, counted
 from data.output import columns, formats
 from data.output.parts import Parts
 from data.rows import Row
@@ -192,9 +192,9 @@ class _Command:
         nearest.add(vectors, [self._shown(row) for row in part])
       return [{**row.fields, VECTOR: vector} for row, vector in zip(part, vectors)]
 
-    def summary() -> tuple[str, int, int]:
-      what = f"vectors of {embedder.width} numbers, {asked.pooling} of {self.column!r}"
-      return what, embedder.cut, embedder.max_length
+    def summary() -> tuple[str, str, int, int]:
+      what = f"of {embedder.width} numbers, {asked.pooling} of {self.column!r}"
+      return "vector", what, embedder.cut, embedder.max_length
 
     identity = {"command": "pretrain.embed", "model": self.digest, "column": self.column}
     identity |= {"pooling": asked.pooling, "unit": asked.unit, "max_length": embedder.max_length}
@@ -217,8 +217,8 @@ class _Command:
     stored = neighbours.StoredVectors(self.output, VECTOR)
     if (stored.count, stored.width) != (self.survey.rows, self.embedder.width):
       raise DataError(
-        f"{self.output}: {stored.count:,} vectors of {stored.width} numbers; expected {self.survey.rows:,} "
-        f"of {self.embedder.width}; they come from another input or model, so choose another --output"
+        f"{self.output}: {counted(stored.count, 'vector')} of {stored.width} numbers; expected "
+        f"{self.survey.rows:,} of {self.embedder.width}; the input or model differs; choose another --output"
       )
     first = next(rows.read(self.asked.input))
     (expected,) = self.embedder.vectors(self.embedder.inputs([text_of(first, self.column)]))

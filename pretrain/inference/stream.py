@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from data import progress, rows
+from data.errors import counted
 from data.output.columns import Survey
 from data.output.formats import Format
 from data.output.parts import Part, Parts, Printed, cut
@@ -53,12 +54,12 @@ def answer_file(
   identity: Mapping[str, Any],
   prepare: Prepare,
   compute: Compute,
-  summary: Callable[[], tuple[str, int, int]],
+  summary: Callable[[], tuple[str, str, int, int]],
 ) -> None:
   """Answers --input into --output ('-' or '' is standard output), with --batch_size.
 
   `form` and `identity` are arguments of `Parts`; input, rows and batch size are added to `identity`. At the
-  end `summary` returns what each row has now, the number of truncated rows, and their length.
+  end `summary` returns a noun for a row's answer, more words, the number of truncated rows, and their length.
   """
   name, opened, total = asked.output, contextlib.nullcontext(Printed(form())), survey.rows
   rows_asked = {"input": asked.input, "rows": survey.digest, "batch_size": asked.batch_size}
@@ -67,12 +68,12 @@ def answer_file(
   with opened as output:
     speed = answer(asked.input, output, prepare, compute, batch_size=asked.batch_size, total=total)
   if output.was_finished:
-    logger.info(f"{name} is complete: its {total:,} rows were answered before")
+    logger.info(f"{name} is complete: {counted(total, 'row')} answered before")
     return
-  what, count, length = summary()
+  noun, what, count, length = summary()
   where = "standard output: " if name == "-" else name and f"{name}: "
   cut_rows = f", {count:,} cut to {length} tokens" if count else ""
-  logger.info(f"{where}{output.rows:,} {what}{cut_rows}, {speed:,.1f} rows/s")
+  logger.info(f"{where}{counted(output.rows, noun)} {what}{cut_rows}, {speed:,.1f} rows/s")
 
 
 def _ahead(items: Iterator[tuple[Part, Any]]) -> Iterator[tuple[Part, Any]]:

@@ -36,7 +36,7 @@ class Intervals(Listener):
     }
 
   def seen(self, step: int, figures: Figures, state: Any) -> None:
-    """See `Listener.seen`."""
+    """Adds the figures of an update to sums; at the end of an interval writes them; see `Listener.seen`."""
     for name, (total, weight) in figures.items():
       before = self._sums.get(name, (0.0, 0.0))
       self._sums[name] = (before[0] + total, 1.0 if name in COUNTED else before[1] + weight)

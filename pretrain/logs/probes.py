@@ -40,5 +40,5 @@ class Probes(Listener):
     figures = self._probing.measure(params, is_stopping=lambda: self._is_stopping(step))
     if figures is not None:
       self._written.write(step, figures)
-      logger.info(f"probes at step {step:,}: {len(figures)} figures")
+      logger.info(f"probes at step {step:,}, figures measured: {len(figures)}")
       self._speed.restart(step)

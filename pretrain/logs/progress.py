@@ -17,7 +17,7 @@ class Progress(Listener):
     self._bar, self._tokens = bar, tokens_per_step
 
   def seen(self, step: int, figures: Mapping[str, Any], state: Any) -> None:
-    """Shows the loss, of several runs its mean; see `Listener.seen`."""
+    """Shows the loss, or the mean loss of several runs; see `Listener.seen`."""
     self._bar.update(1)
     shown = f"loss {float(np.mean(figures['loss'][0])):.4g}"
     if self._tokens:
@@ -25,5 +25,5 @@ class Progress(Listener):
     self._bar.set_postfix_str(shown, refresh=False)
 
   def end(self) -> None:
-    """See `Listener.end`."""
+    """Closes the bar; see `Listener.end`."""
     self._bar.close()

@@ -128,7 +128,7 @@ class Trackers:
       yield
     except Exception as error:
       self._open.pop(name, None)
-      logger.warning(f"{name} failed ({errors.reason(error)}) and gets no more metrics; the run goes on")
+      logger.warning(f"{name} failed ({errors.reason(error)}) and gets no more metrics; the run continues")
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
     """Sends the finite metrics after `step` updates to every tracker."""

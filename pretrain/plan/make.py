@@ -5,6 +5,7 @@ import time
 import jax
 from ml_collections import ConfigDict
 
+from data.errors import counted
 from pretrain.command import validate
 from pretrain.mesh import chips
 from pretrain.plan import report, search, targets
@@ -54,7 +55,7 @@ def _tried(config: ConfigDict, target: Target, spec: chips.Spec) -> list[search.
     nonlocal started
     started = time.monotonic()
     at = item.forecast
-    print(f"  compiling {report.shown_mesh(at.mesh)}, {at.rows} rows a device ...", flush=True)
+    print(f"  compiling {report.shown_mesh(at.mesh)}, {counted(at.rows, 'row')} a device ...", flush=True)
 
   compilers = search.Compilers(
     lambda at: describe_run(planned_run(at, target), target), lambda at: forecast(at, target)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from ml_collections import ConfigDict
 
+from data.errors import counted
 from pretrain.plan import flops
 from pretrain.plan.dry_run import GIB
 from pretrain.plan.forecast import Forecast
@@ -70,7 +71,7 @@ def _largest_microbatch(tries: Sequence[Try], chosen: Try, target: Target) -> st
   """Returns a line about the largest microbatch that fits the recommended mesh."""
   tried = _of_mesh(tries, chosen)
   rows = max(rows for rows, item in tried.items() if item.forecast.fits)
-  line = f"largest microbatch that fits: {rows} rows a device"
+  line = f"largest microbatch that fits: {counted(rows, 'row')} a device"
   if rows != chosen.forecast.rows:
     return f"{line}, but it is not the fastest"
   if chosen.forecast.microbatches == 1:
@@ -103,7 +104,7 @@ def _verdict(total: float, target: Target) -> str:
 
 def _exchange(found: Forecast) -> dict[str, str]:
   lines = {
-    name: f"{size(row['bytes']):>12} in {row['runs']:,} runs, {row['overlapping']:,} of them overlapping"
+    name: f"{size(row['bytes']):>12} in {counted(row['runs'], 'run')}, {row['overlapping']:,} overlapping"
     for name, row in found.collectives.items()
   }
   return lines or {"nothing": ""}
@@ -123,7 +124,7 @@ def _time(found: Forecast, target: Target, platform: str) -> dict[str, str]:
     "evaluation and checkpoints. Nothing was run",
   }
   if found.unknown_loops:
-    lines["unknown"] = f"iterations of {len(found.unknown_loops)} loops, counted as one"
+    lines["unknown"] = f"iterations of {counted(len(found.unknown_loops), 'loop')}, counted as one"
   return lines
 
 
@@ -147,7 +148,7 @@ def formula_plan(config: ConfigDict, found: Forecast, target: Target, how_to_ins
   seconds = step_flops / (0.5 * chip.peak_flops * found.devices)
   memory = {name: f"{size(number):>12}" for name, number in found.formula.items()}
   memory["total"] = _verdict(sum(found.formula.values()), target)
-  rows = f"{found.rows} rows a device"
+  rows = f"{counted(found.rows, 'row')} a device"
   sections = [
     _section(f"memory of a device, by formula ({shown_mesh(found.mesh)}, {rows})", memory),
     _section(

@@ -89,7 +89,7 @@ class FeedMark(Listener):
     self._records, self._skips = records, skips
 
   def saving(self, step: int) -> dict[str, Any]:
-    """See `Listener.saving`."""
+    """Returns what was read until `step`, as JSON values for the checkpoint; see `Listener.saving`."""
     return {"feed_read": self._records.mark(position(step, self._skips))}
 
 

@@ -104,13 +104,13 @@ def _events(
     yield Event(
       at,
       f"training went back to this step from a loss spike at step {spike:,} (loss {loss:.4g}, {zscore:.1f} "
-      f"standard deviations) and skipped {batches:,} batches",
+      f"standard deviations); skipped batches: {batches:,}",
     )
   skipped = 0.0
   for line in lines:
     now = line.get("train/skipped_updates") or skipped
     if now > skipped:
-      yield Event(line["step"], f"{now - skipped:,.0f} updates were skipped, because they were not finite")
+      yield Event(line["step"], f"skipped updates that were not finite: {now - skipped:,.0f}")
     skipped = now
   diverged = files.read_json(path / diagnosis.FILE_NAME)
   if isinstance(diverged.get("step"), int):

@@ -105,9 +105,7 @@ class SpikeWatch(Listener):
       logger.warning("There is no checkpoint yet to go back to; going on")
       return
     roll_back = self._spikes.roll_back(step, loss, zscore, to=latest)
-    logger.warning(
-      f"Going back to step {latest:,}; the {roll_back.skip.batches:,} batches since are left out"
-    )
+    logger.warning(f"Going back to step {latest:,}; skipped batches since then: {roll_back.skip.batches:,}")
     raise roll_back
 
   def saving(self, step: int) -> dict[str, Any]:

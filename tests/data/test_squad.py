@@ -46,7 +46,7 @@ def test_an_id_may_be_a_whole_number(tmp_path):
 def test_half_an_emoji_is_replaced_and_counted(tmp_path, caplog):
   path = write(tmp_path / "dev.json", question("1 \ud83d", ("France", 42)))
   assert squad.read(path).questions[0].question == "Where 1 \ufffd?"
-  assert f"{path}: 2 lone halves of characters" in caplog.text
+  assert f"{path}: lone surrogates (halves of characters) replaced by U+FFFD: 2" in caplog.text
 
 
 def test_a_file_of_1_1_is_known_by_its_questions_and_may_be_gzipped(tmp_path):
@@ -80,7 +80,7 @@ BAD = {
   "true_for_start": (question(2, ("France", True)), r"question 2, answer 1: 'answer_start' is a bool"),
   "same_id": (GOOD, r"id 'q1' twice"),
   "nothing_to_answer": (question(2), r"question 2: no answer, expected at least one for an answerable"),
-  "impossible": (question(2, ("France", 42), is_impossible=True), r"question 2: 1 answers, expected none"),
+  "impossible": (question(2, ("France", 42), is_impossible=True), r"question 2: 1 answer, expected none"),
   "text_for_flag": (question(2, is_impossible="yes"), r"question 2: 'is_impossible' is a str"),
   "no_object": ("Where?", r"question 2: a str, expected an object"),
 }

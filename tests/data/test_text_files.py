@@ -129,7 +129,7 @@ def test_lone_surrogates_in_json_are_no_crash(tmp_path):
     ("a.csv", b"", "it is empty; expected the names of its columns"),
     ("a.csv", b"id;text\n1;a\n", "';' is between the cells of its first line .id;text., not commas"),
     ("a.csv", b"id,text\n1,a\nid,text\n2,b\n", "line 3 is the names of the columns once more"),
-    ("a.tsv", b"id\ttext\n1\ta\n2\n", "line 3 is of 1 cells; expected 2"),
+    ("a.tsv", b"id\ttext\n1\ta\n2\n", "line 3 is of 1 cell; expected 2"),
     ("a.csv", b'text\n"a\n' + b"b\n" * 100, "line 102 is damaged .unexpected end of data"),
     ("a.csv.gz", gzip.compress(b'text\n"a" b\n', mtime=0), "line 2 is damaged"),
   ],

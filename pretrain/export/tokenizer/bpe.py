@@ -42,7 +42,7 @@ def bpe_model(proto, ids: Mapping[str, int], *, vocabulary: Mapping[str, int], u
   missing = [piece for piece in produced if piece not in ids]
   if missing:
     raise DataError(
-      f"{where}: {len(missing)} pieces have no id of their own (such as {missing[0]!r}), and tokenizer.json "
+      f"{where}: pieces without an id of their own: {len(missing)} (such as {missing[0]!r}); tokenizer.json "
       "cannot give one id to several pieces; use a layout that keeps sp.model and dict.txt"
     )
   merges = [_last_join(piece, scores) for piece in sorted(scores, key=scores.__getitem__, reverse=True)]

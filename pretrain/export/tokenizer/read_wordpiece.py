@@ -16,7 +16,7 @@ _ADVICE = "only BERT's WordPiece and sentencepiece with its sp.model can be impo
 
 
 def read(folder: pathlib.Path) -> tuple[list[str], bool]:
-  """Returns the pieces by id, special ones under names that our vocabularies know, and whether case is kept.
+  """Returns the pieces by id, special ones by our vocabularies' names, and whether case is kept.
 
   DataError: files are missing or damaged, or are not BERT's WordPiece.
   """

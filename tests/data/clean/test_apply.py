@@ -55,7 +55,7 @@ def test_steps_follow_each_other_and_count_what_they_drop(own):
     "step": own, "reason": "too late", "source": "a.txt[500:]", "document": 4, "text": "late\ntext",
   }  # fmt: skip
   assert apply.summary(f"length:4,{own}", counts) == [
-    "length:4 dropped 1 documents (25.0%)", f"{own} dropped 1 documents (25.0%)",
+    "length:4 dropped 1 document (25.0%)", f"{own} dropped 1 document (25.0%)",
   ]  # fmt: skip
 
 

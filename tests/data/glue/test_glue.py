@@ -129,7 +129,7 @@ def test_mrpc_comes_out_of_the_files_of_microsoft_too(tmp_path):
   assert (dev.first, dev.labels.tolist()) == (['"c'], [0])
   assert (test.first, test.labels) == (["g"], None)  # GLUE does not give them
   write(tmp_path, "MRPC/dev_ids.tsv", "12\t99")
-  with pytest.raises(DataError, match=r"dev_ids\.tsv: 1 of 1 pairs are not in .*such as 12 99"):
+  with pytest.raises(DataError, match=r"dev_ids\.tsv: pairs that are not in .*: 1 of 1, such as 12 99"):
     glue.read(str(tmp_path), "mrpc", "dev")
 
 

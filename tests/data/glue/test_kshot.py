@@ -41,7 +41,7 @@ def test_scores_are_drawn_below_and_from_the_middle():
 
 
 def test_too_few_rows_or_no_labels_are_refused():
-  with pytest.raises(DataError, match="3 rows of class 0, expected at least 4 for k=2"):
+  with pytest.raises(DataError, match="3 rows of class 0, expected 4 for k=2"):
     kshot.sample(whole(np.array([0, 0, 0, 1, 1, 1, 1], np.int32)), 2, seed=0)
   with pytest.raises(DataError, match="no labels"):
     kshot.sample(dataclasses.replace(whole(np.zeros(9, np.int32)), labels=None), 2, seed=0)

@@ -220,7 +220,7 @@ def test_parquet_keeps_the_types_of_its_input_and_finds_those_of_others(tmp_path
 def test_half_an_emoji_is_replaced_and_counted(tmp_path, caplog):
   (tmp_path / "in.jsonl").write_text('{"text": "a \\ud83d b"}\n')
   columns.survey(str(tmp_path / "in.jsonl"))
-  assert "in.jsonl: 1 lone halves of characters" in caplog.text
+  assert "in.jsonl: lone surrogates (halves of characters) replaced by U+FFFD: 1" in caplog.text
 
 
 def test_whole_numbers_that_no_column_of_numbers_holds_are_text_in_parquet(tmp_path):

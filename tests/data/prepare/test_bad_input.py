@@ -37,7 +37,7 @@ def test_a_file_without_documents_among_others_is_named(corpus, vocabulary_direc
   lines = capsys.readouterr().err.split("\n")
   assert f"  files       {tmp_path}/blank.jsonl: no documents" in lines
   assert "              and 2 more: 'damaged_files' in manifest.json" in lines
-  assert any("5 files without documents" in line for line in lines)
+  assert any("files without documents: 5" in line for line in lines)
 
 
 def test_the_files_with_the_most_repairs_are_named(vocabulary_directory, tmp_path, capsys):
@@ -47,7 +47,7 @@ def test_the_files_with_the_most_repairs_are_named(vocabulary_directory, tmp_pat
   assert prepare.main([*flags, "--length=32", "--workers=1"]) == 0
   lines = capsys.readouterr().err.split("\n")
   assert [line for line in lines if ".txt: " in line] == [
-    f"{label:13} {tmp_path}/{name}.txt: {number} invalid characters, {number} control characters"
+    f"{label:13} {tmp_path}/{name}.txt: invalid characters: {number}, control characters: {number}"
     for label, name, number in (("  files", "e", 4), ("", "b", 3), ("", "d", 2))
   ]
   assert "              and 1 more: 'damaged_files' in manifest.json" in lines

@@ -140,7 +140,7 @@ def test_a_unit_that_kills_every_worker_is_named(flags, tmp_path):
   last = done.stderr.splitlines()[-1]
   # Dask may give up while another part waits for a worker.
   assert re.search(r"DaskRunner gave up with [12] of 3 parts missing \(KilledWorker: Attempted to run", last)
-  assert "at work: part 1 (1, " in last and "/part1.txt from 0 to " in last
+  assert "running: part 1 (1, " in last and "/part1.txt from 0 to " in last
 
 
 def test_a_users_error_of_a_worker_is_the_pools_line(vocabulary_directory, tmp_path):

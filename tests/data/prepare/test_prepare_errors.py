@@ -36,7 +36,7 @@ def test_a_second_preparation_at_work_in_the_directory_is_refused(
   with files.locked(tmp_path / "work" / "lock", busy="", advice=""):
     code, line = refused(capsys, *arguments(corpus, vocabulary_directory, tmp_path))
   assert code == 3
-  assert f"another data.prepare is at work in {tmp_path} (process {os.getpid()} on " in line
+  assert f"another data.prepare is active in {tmp_path} (process {os.getpid()} on " in line
 
 
 def test_a_changed_input_is_not_mixed_into_an_unfinished_preparation(

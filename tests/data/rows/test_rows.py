@@ -78,7 +78,7 @@ def test_standard_input_is_a_text_a_line(monkeypatch):
 @pytest.mark.parametrize(
   ("name", "content", "message"),
   [
-    ("a.csv", b"text,label\na,x\nb\n", "row 2: 1 cells, expected 2 as in the first line (text, label)"),
+    ("a.csv", b"text,label\na,x\nb\n", "row 2: 1 cell, expected 2 as in the first line (text, label)"),
     ("a.csv", b'text,label\na,x\n"b,y\n', "row 2: damaged (unexpected end of data)"),
     ("a.csv", b"text,text\na,x\n", "the column 'text' occurs twice"),
     ("a.csv", b"", "no header"),

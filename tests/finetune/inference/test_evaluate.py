@@ -48,7 +48,7 @@ def test_scores_are_those_of_the_predicted_labels(colours, data, tmp_path, capsy
       (),
       "in.csv, row 2: label 'reed': not in the training set; did you mean 'red'",
     ),
-    ("text,colour\nx,red\n", (), "no column 'label', which the model reads; there are text, colour"),
+    ("text,colour\nx,red\n", (), "no column 'label', which the model reads; it has text, colour; name the"),
     ("text,colour\nx,red\n ,red\n", ("--label=colour",), "in.csv, row 2: 'text' is empty"),
     ("text,label\n", (), "no row in this file"),
   ],
@@ -57,8 +57,8 @@ def test_a_row_that_cannot_be_scored_is_named(content, flags, message, colours, 
   source = tmp_path / "in.csv"
   source.write_text(content, encoding="utf-8")
   assert evaluate.main([f"--model={colours}", f"--data={source}", *flags]) == 3
-  error = capsys.readouterr().err.strip()
-  assert message in error and "\n" not in error
+  error, *ways = capsys.readouterr().err.splitlines()
+  assert message in error and all(way.startswith("  --") for way in ways)
 
 
 def test_tags_of_words_are_predicted_and_scored(small_encoder_run, tmp_path):

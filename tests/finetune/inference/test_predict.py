@@ -103,7 +103,7 @@ def test_a_killed_command_goes_on_and_no_row_is_answered_twice_or_lost(
   assert output.read_bytes() == whole.read_bytes()
   capsys.readouterr()
   assert _predict(colours, table, f"--output={output}") == 0
-  assert capsys.readouterr().err.endswith("killed.jsonl is complete: its 45 rows were answered before\n")
+  assert capsys.readouterr().err.endswith("killed.jsonl is complete: 45 rows answered before\n")
 
 
 def test_lines_of_a_pipe_are_answered_as_json_lines(colours, monkeypatch, capsys):
@@ -196,19 +196,19 @@ def test_questions_are_read_as_in_training(small_encoder_run, tmp_path):
 @pytest.mark.parametrize(
   ("content", "flags", "code", "message"),
   [
-    ("id,review\n1,x\n", (), 3, "in.csv: no column 'text', which the model reads; there are id, review"),
+    ("id,review\n1,x\n", (), 3, "in.csv: no column 'text', which the model reads; it has id, review;"),
     ("text\nx\n", ("--text_pair=b",), 2, "--text_pair=b: the model reads one text"),
     ("text\n", (), 3, "no row in this file"),
     ("text\nx\n", ("--batch_size=0",), 2, "--batch_size=0: expected at least 1"),
     ("text\nx\n", ("--output=a.xlsx",), 2, "expected a name that ends in .csv, .jsonl, .parquet or -"),
   ],
 )
-def test_a_mistake_is_one_line(content, flags, code, message, colours, tmp_path, capsys):
+def test_a_mistake_is_one_line_and_flags(content, flags, code, message, colours, tmp_path, capsys):
   source = tmp_path / "in.csv"
   source.write_text(content, encoding="utf-8")
   assert _predict(colours, source, f"--output={tmp_path / 'out.csv'}", *flags) == code
-  error = capsys.readouterr().err.strip()
-  assert message in error and "\n" not in error
+  error, *ways = capsys.readouterr().err.splitlines()
+  assert message in error and all(way.startswith("  --") for way in ways)
   assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
 
 
@@ -217,7 +217,7 @@ def test_rows_without_a_text_get_no_answer(ending, colours, table, tmp_path, cap
   source, output = tmp_path / "in.csv", tmp_path / f"out.{ending}"
   source.write_text("text,n\na good film,1\n ,2\n,3\nthe cat,4\n", encoding="utf-8")
   assert _predict(colours, source, f"--output={output}") == 0
-  assert "in.csv: 2 of 4 rows have no text and get no answer" in capsys.readouterr().err
+  assert "in.csv: no answers for rows without a text: 2 of 4" in capsys.readouterr().err
   found = _read(output) if ending == "csv" else parquet.read_table(output).to_pylist()
   assert [row["n"] for row in found] == ["1", "2", "3", "4"]
   assert [bool(row["predicted"]) for row in found] == [True, False, False, True]
@@ -235,9 +235,9 @@ def test_a_file_of_empty_texts_alone_is_answered_with_nothing(small_encoder_run,
 def test_a_model_that_cannot_answer_is_refused(small_encoder_run, table, tmp_path, capsys):
   flags = f"--output={tmp_path / 'out.csv'}"
   assert _predict(small_encoder_run, table, flags) == 3
-  assert "no head that answers (there is rtd); this is a pretrained encoder" in capsys.readouterr().err
+  assert "no head of a task (its heads: rtd); this is a pretrained encoder" in capsys.readouterr().err
   model = small_models.own(small_encoder_run, tmp_path / "model", "classification", "a", "b")
   described = json.loads((model / "task.json").read_text()) | {"labels": ["a", "b", "c"]}
   (model / "task.json").write_text(json.dumps(described))
   assert _predict(model, table, flags) == 3
-  assert "its head gives 2 numbers and its labels are 3 (a, b, c)" in capsys.readouterr().err
+  assert "the head's size is 2, expected 3 (a, b, c); task.json belongs to" in capsys.readouterr().err

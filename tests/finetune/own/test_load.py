@@ -55,7 +55,7 @@ def test_rows_with_the_only_examples_of_a_label_stay_in_training(read):
   rows = [row | {"label": f"rare {row['text']}"} if row["text"] in rare else row for row in rows]
   task = read("a.jsonl", json_lines(*rows))
   assert len(task.schema.labels) == 5 and len(task.dev.targets) == len(before.dev.targets) - 3
-  assert "own: 3 rows stay in training, each with a label that no other training row has" in task.lines
+  assert "own: 3 rows kept in training: no other training row has the label" in task.lines
   for kind, several in (("multilabel", lambda label: [label]), ("tagging", lambda label: [label, "x"])):
     text = (lambda text: text.split()[:2]) if kind == "tagging" else str
     made = [{"text": text(row["text"]), "label": several(row["label"])} for row in rows]
@@ -87,12 +87,12 @@ def test_rows_without_a_text_are_counted_and_named_or_left_out(read):
   for at in range(3, 200, 30):
     rows[at]["text"] = (" ", None, "")[at % 3]
   content = json_lines(*rows)
-  told = r"line 4: .text. is empty; 7 of 200 rows .* \(line 4, 34, 64, 94, 124, \.\.\.\);.*\n  --config"
+  told = r"line 4: .text. is empty; rows with .*: 7 of 200 \(line 4, 34, 64, .*\.\.\.\);.*\n  --config"
   with pytest.raises(DataError, match=told):
     read("a.jsonl", content)
   task = read("a.jsonl", content, content, empty="skip")
   assert len(task.train.targets) == len(task.dev.targets) == 193
-  assert sum("7 of 200 rows have an empty text and are left out" in line for line in task.lines) == 2
+  assert sum("skipped rows with an empty text: 7 of 200 (line 4, " in line for line in task.lines) == 2
 
 
 def test_numbers_are_scaled_by_those_of_the_training_rows(read):
@@ -109,5 +109,5 @@ def test_numbers_are_scaled_by_those_of_the_training_rows(read):
 def test_half_an_emoji_is_replaced_and_counted(read):
   rows = [{"text": text + " \ud83d", "label": "xy"[at % 2]} for at, text in enumerate(texts(200))]
   task = read("a.jsonl", json_lines(*rows))
-  assert any("a.jsonl: 200 lone halves of characters" in line for line in task.lines)
+  assert any("lone surrogates (halves of characters) replaced by U+FFFD: 200" in line for line in task.lines)
   assert all("\ufffd" in text for (text,) in task.first)

@@ -48,7 +48,7 @@ def test_the_report_is_of_the_cell_that_the_protocol_chooses(own, protocol, stat
   records = [_record(1e-5, (0.5, 0.8, 0.81)), _record(2e-5, (0.7, 0.79, 0.9))]
   made = task.report({"own": records})
   assert made.rows[0]["cell"] == Cell(8, rate, 2, 0.1).name
-  assert f"{statistic} over its 3 seeds" in made.notes[0]
+  assert f"{statistic} over 3 seeds" in made.notes[0]
 
 
 # Three rows of x, one of y: balanced, a row of x counts 4 / (2 * 3), one of y 4 / (2 * 1).

@@ -136,7 +136,7 @@ def test_given_values_replace_a_dimension():
     ({"learning_rates": (3.0,)}, "learning_rate is 3.0, expected a number above 0, at most 1"),
     ({"epochs": (0,)}, "epochs is 0"),
     ({"warmup_fractions": (1.0,)}, "warmup_fraction is 1.0"),
-    ({"batch_sizes": (16, 16)}, "there twice"),
+    ({"batch_sizes": (16, 16)}, "appears twice"),
   ],
 )
 def test_values_that_make_no_sense_are_refused(given, words):
@@ -148,7 +148,7 @@ def test_values_that_make_no_sense_are_refused(given, words):
   "names, words",
   [
     (("amos", "rte", "large"), "choose another protocol: coco_lm"),
-    (("taco", "squad", "base"), "no search space of task 'squad'"),
+    (("taco", "squad", "base"), "no search space for task 'squad'"),
   ],
 )
 def test_what_no_paper_has_is_refused(names, words):
@@ -163,7 +163,7 @@ def test_warmup_is_rounded_down_as_a_decimal_fraction():
 
 
 def test_a_warmup_as_long_as_the_run_is_refused():
-  with pytest.raises(ConfigError, match="100 warm-up steps in a run of 100"):
+  with pytest.raises(ConfigError, match="100 warm-up steps, expected fewer than the run's 100"):
     protocols.warmup_steps(Cell(32, 1e-5, 2, warmup_steps=100), 100)
 
 

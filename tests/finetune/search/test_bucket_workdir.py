@@ -79,7 +79,7 @@ def test_a_machine_that_had_an_older_copy_gets_what_the_bucket_has():
     assert {path.name for path in pathlib.Path(workdir).rglob("*.json")} == {"c.json", "e.json"}
     assert pathlib.Path(workdir, "sst2/c.json").read_text() == "newer"
     with (
-      pytest.raises(DataError, match=r"^another process on this machine is at work in memory:"),
+      pytest.raises(DataError, match=r"^another process on this machine is active in memory:"),
       _opened(address),
     ):
       pass

@@ -63,10 +63,10 @@ def test_figures_stand_beside_those_of_the_untrained_encoder_and_of_no_model(
   assert rows["relation", "all pairs", "last"]["no model"] == 1.0
   assert {read for name, _, read in rows if name == "relation"} == {"tokens", "middle", "last"}
   assert any(
-    note.startswith(f"{model}: of ") and "above those of untrained" in note for note in found["notes"]
+    note.startswith(f"{model}: figures above ") and "those of untrained" in note for note in found["notes"]
   )
   captured = capsys.readouterr()
-  assert "What frozen encoders know" in captured.out and "part of speech" in captured.err
+  assert "Probes of frozen encoders" in captured.out and "part of speech" in captured.err
   assert (tmp_path / "first" / "probe.md").is_file() and (tmp_path / "first" / "probe.csv").is_file()
 
 

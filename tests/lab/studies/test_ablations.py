@@ -199,7 +199,7 @@ def test_a_cell_of_another_process_is_left_to_it_and_so_is_what_begins_with_it(t
   with files.locked(folder / "lock", busy="", advice=""):
     said = _run(asked, commands, monkeypatch)
   assert {key.split()[0] for key in commands.run} == {"base", "row"}
-  assert "is at work (process" in said[0] and said[-1] == "later, seed 0: waits for before"
+  assert "is in use (process" in said[0] and said[-1] == "later, seed 0: waits for before"
 
 
 def test_a_finished_cell_of_other_flags_is_refused(tmp_path, monkeypatch):

@@ -145,7 +145,7 @@ def test_one_process_owns_a_place_and_a_dead_one_is_outlasted(here, monkeypatch)
     mirror.id = "that of another machine"
     with (
       pytest.raises(
-        DataError, match=r"^another run is at work in memory://owned/run \(process \d+ on .*\); wait"
+        DataError, match=r"^another run is active in memory://owned/run \(process \d+ on .*\); wait"
       ),
       owner.owned(mirror, lost=lost.append),
     ):

@@ -172,5 +172,5 @@ def test_older_steps_are_removed_and_the_newest_sound_one_is_not(run, call):
 def test_nothing_is_removed_while_a_run_is_at_work(run, call):
   with workdir_files.owned(run):
     code, _, error = call("prune", run, "--keep=1")
-  assert code == 3 and "another run is at work" in error
+  assert code == 3 and "another run is active" in error
   assert checkpoint.saved_steps(run / "checkpoints") == [*STEPS]

@@ -55,7 +55,7 @@ def test_the_same_recipe_takes_everything(small_records, union):
     np.testing.assert_array_equal(value, saved[name], err_msg=name)
   (line,) = said
   assert f"Starting from {union}, step 1: loaded encoder, heads/" in line
-  assert "fresh: optimizer, step; left over: nothing" in line
+  assert "fresh: optimizer, step; unused: nothing" in line
 
 
 def test_what_does_not_fit_starts_fresh_and_is_said(small_records, union):
@@ -65,7 +65,7 @@ def test_what_does_not_fit_starts_fresh_and_is_said(small_records, union):
   assert {name.split("/")[0] for name in taken} == {"encoder", "heads"}
   (line,) = said
   assert "fresh: generator (trunk/" in line and "has shape" in line
-  assert line.endswith("left over: generator, generator/mixture, heads/scl")
+  assert line.endswith("unused: generator, generator/mixture, heads/scl")
 
 
 def test_a_checkpoint_without_a_generator_gives_the_encoder(small_records, finished):
@@ -73,7 +73,7 @@ def test_a_checkpoint_without_a_generator_gives_the_encoder(small_records, finis
   taken = _taken("coco_lm", small_records, {"train.init_from": str(finished)}, say=said.append)
   saved = saved_params(finished)
   assert taken.keys() == {name for name in saved if name.startswith("encoder/")}
-  assert "generator (not in it)" in said[0] and "left over: heads/mlm" in said[0]
+  assert "generator (not in it)" in said[0] and "unused: heads/mlm" in said[0]
 
 
 def test_a_generator_of_its_own_goes_over_that_of_the_checkpoint(small_records, union, finished):

@@ -76,7 +76,7 @@ def test_a_second_run_is_refused_while_the_first_is_at_work_and_a_dead_owner_is_
   hold = program + "print('has it', flush=True); input()"
   with subprocess.Popen([sys.executable, "-c", hold], stdout=PIPE, stdin=PIPE, text=True) as owner:
     assert owner.stdout.readline() == "has it\n"
-    busy = rf"another run is at work in .*a \(process {owner.pid} on "
+    busy = rf"another run is active in .*a \(process {owner.pid} on "
     with pytest.raises(DataError, match=busy) as caught, workdir.owned(place):
       pass
     assert socket.gethostname() in str(caught.value) and " since 20" in str(caught.value)

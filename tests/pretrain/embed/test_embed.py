@@ -117,7 +117,7 @@ def test_a_killed_command_goes_on_and_gives_the_same_bytes(workdir, table, tmp_p
   np.testing.assert_allclose([np.linalg.norm(row["vector"]) for row in rows], 1, atol=1e-6)
   capsys.readouterr()
   assert _embed(workdir, table, "--column=review", f"--output={output}", "--unit") == 0
-  assert capsys.readouterr().err.endswith("killed.parquet is complete: its 45 rows were answered before\n")
+  assert capsys.readouterr().err.endswith("killed.parquet is complete: 45 rows answered before\n")
   monkeypatch.undo()
   assert _embed(workdir, table, "--column=review", f"--output={output}") == 2
   assert "is there already" in capsys.readouterr().err
@@ -153,7 +153,7 @@ def test_the_nearest_texts_are_found_in_the_input_and_in_stored_vectors(workdir,
     ("text\nx\n", ("--batch_size=0",), 2, "--batch_size=0: expected at least 1"),
     ("text\nx\n", ("--max_length=999",), 2, "the checkpoint supports at most 128 tokens"),
     ("text\nx\n", ("--output=a.txt",), 2, "expected a name that ends in .npy or .parquet"),
-    ("text,n\nx\n", (), 3, "in.csv, row 1: 1 cells, expected 2"),
+    ("text,n\nx\n", (), 3, "in.csv, row 1: 1 cell, expected 2"),
   ],
 )
 def test_a_mistake_is_one_line(content, flags, code, message, workdir, tmp_path, capsys):

@@ -117,7 +117,7 @@ def test_a_tracker_that_fails_is_left_out_and_the_others_go_on(calls, tmp_path, 
   monkeypatch.setattr(sys.modules["wandb"].init(), "log", broken, raising=False)
   for step in (1, 2):
     open_.write(step, {"loss": 1.0})
-  assert caplog.messages == ["wandb failed (no network) and gets no more metrics; the run goes on"]
+  assert caplog.messages == ["wandb failed (no network) and gets no more metrics; the run continues"]
   assert [keywords for name, _, keywords in calls if name == "log"] == [{"step": 1}, {"step": 2}]
 
 

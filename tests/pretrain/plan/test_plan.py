@@ -228,8 +228,8 @@ def test_the_environment_of_the_child(name, count, monkeypatch):
   ("machine", "described", "largest"),
   [
     ("cpu:1", "1 x cpu", "8 rows a device"),
-    pytest.param("v5e:2x4", "8 x TPU v5 lite, 2 hosts", "1 rows a device", marks=pytest.mark.nightly),
-    pytest.param("h100:8", "8 x NVIDIA H100", "1 rows a device", marks=pytest.mark.nightly),
+    pytest.param("v5e:2x4", "8 x TPU v5 lite, 2 hosts", "1 row a device", marks=pytest.mark.nightly),
+    pytest.param("h100:8", "8 x NVIDIA H100", "1 row a device", marks=pytest.mark.nightly),
   ],
 )
 def test_the_command_prints_a_plan_and_writes_nothing(tmp_path, machine, described, largest):

@@ -116,7 +116,7 @@ def test_a_half_written_run_has_a_page(tmp_path):
   (directory / "diverged.json").write_text('{"step": 7}')
   text = made(directory)
   check(text)
-  assert "the run diverged" in text and "1 updates were skipped" in text
+  assert "the run diverged" in text and "skipped updates that were not finite: 1" in text
   begun = write_run(tmp_path / "begun")
   assert "0 of 100" in made(begun)
   check(made(begun))

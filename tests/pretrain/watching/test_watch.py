@@ -88,7 +88,7 @@ def test_a_run_goes_back_before_a_spike_and_a_later_start_does_the_same(small_re
   config, said = small_config("mlm", small_records, FIELDS), []
   assert run_training(config, tmp_path / "whole", say=said.append) == 0
   assert [line.partition(":")[0] for line in said if "spike" in line] == ["Loss spike at step 7"]
-  assert "Going back to step 4; the 3 batches since are left out" in said
+  assert "Going back to step 4; skipped batches since then: 3" in said
   records = PackedRecords(small_records, length=32, seed=0)
   for step, at in enumerate((0, 1, 2, 3, 7, 8, 9, 10, 11, 12, 13, 14)):
     np.testing.assert_array_equal(bad_batch[step], records.batch(at, 8))

@@ -205,7 +205,7 @@ def test_a_dictionary_decides_the_ids(uncased, tmp_path):
 
 @pytest.mark.parametrize(
   ("fields", "message"),
-  [({"left_out": ["e"]}, "1 pieces .* 'e'"), ({"pretokenization": "official"}, "does not support")],
+  [({"left_out": ["e"]}, "of their own: 1 .* 'e'"), ({"pretokenization": "official"}, "does not support")],
 )
 def test_dictionaries_that_cannot_be_held_are_refused(uncased, tmp_path, fields, message):
   with_dictionary(uncased, tmp_path / "v", **fields)

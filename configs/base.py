@@ -111,7 +111,8 @@ def _generator() -> ConfigDict:
       "mlm_layers": (),  # layers with a masked-LM loss, from 1; (): the last
       "separate_layers": (),  # depths of separate generators, one trunk each; (): one trunk
       "share_embeddings": "all",  # with the encoder: 'tokens' (paper), 'all' (+ positions, norm), 'none'
-      "projection": "table",  # if sizes differ: 'table' (MC-BERT) or 'embeddings' (Google ELECTRA)
+      # If widths differ: 'table' (MC-BERT), 'embeddings' (Google ELECTRA), 'none' (a token table of its own).
+      "projection": "table",
       "sampling_dropout": "eval",  # 'eval' (second pass without dropout), 'train', 'zero' (no dropout at all)
       "temperature": 1.0,  # of the softmax that tokens are sampled from, of a mixture of heads too
       "disallow_correct": False,  # never sample the original token (Google ELECTRA's option)

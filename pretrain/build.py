@@ -80,4 +80,5 @@ def generator_config(settings: GeneratorSettings, encoder: EncoderConfig) -> Gen
   }
   if settings.frozen:
     fields["share_embeddings"] = "none"
-  return GeneratorConfig(members=members, token_size=encoder.hidden_size, **fields)
+  token_size = trunk.hidden_size if settings.projection == "none" else encoder.hidden_size
+  return GeneratorConfig(members=members, token_size=token_size, **fields)

@@ -36,6 +36,10 @@ def _generator(config: Fields) -> Iterator[str]:
       f"the encoder's positions and norm have another width, {config['model.hidden_size']}; use "
       f"share_embeddings 'tokens' or projection 'embeddings'"
     )
+  has_table = frozen or config["generator.share_embeddings"] == "none"
+  if config["generator.projection"] == "none" and width != config["model.hidden_size"] and not has_table:
+    names = ("generator.hidden_size", "generator.projection", "generator.share_embeddings")
+    yield f"{show(config, *names)}: needs its own token table\n  --config.generator.share_embeddings=none"
   if frozen and not config["generator.init_from"]:
     yield (
       "generator.frozen=True, generator.init_from='': a frozen generator is not trained, so it must be "

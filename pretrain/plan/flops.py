@@ -82,7 +82,7 @@ def _generator_parts(config: Mapping[str, Any]) -> dict[str, float]:
     "generator": trunk,
     "generator heads": num_heads * masked * (2 * own * output + 2 * output * vocab),
   }
-  if own != width:
+  if own != width and fields["projection"] != "none":
     parts["generator projection"] = 2 * width * own
   if fields["frozen"]:
     return {name: flops / 3 for name, flops in parts.items()}

@@ -30,7 +30,7 @@ class GeneratorSettings:
   mlm_layers: tuple[int, ...]
   separate_layers: tuple[int, ...]
   share_embeddings: Literal["tokens", "all", "none"]
-  projection: Literal["table", "embeddings"]
+  projection: Literal["table", "embeddings", "none"]
   sampling_dropout: Literal["eval", "train", "zero"]
   temperature: Positive
   disallow_correct: bool

@@ -12,7 +12,7 @@ from finetune import validate
 from finetune.squad import files as squad_files
 from pretrain.command import fields
 
-DRAWS = "or give LM-BFF's draws, DIR/MNLI/16-13/train.tsv, by --config.prompt.directory=DIR"
+DRAWS = "no folder of LM-BFF's draws (DIR/MNLI/16-13/train.tsv) is set; {}\n  --config.prompt.directory=DIR"
 
 # Left out of the evaluation, with a line, where they are missing: a subset of MNLI has one development set.
 OPTIONAL = frozenset({"dev_mismatched"})
@@ -32,7 +32,7 @@ def check(config: Any, *, download: bool) -> None:
   except DataError as error:
     path = str(config.checkpoint)
     if path and not (files.is_address(path) or pathlib.Path(path).exists()):
-      raise DataError(f"{error}; and there is no --config.checkpoint={path}") from error
+      raise DataError(f"--config.checkpoint={path} does not exist, and {error}") from error
     raise
 
 
@@ -62,4 +62,4 @@ def _check_data(config: Any, *, download: bool) -> None:
     try:
       glue.check(directory, [(name, "train") for name in names], download=download)
     except DataError as error:
-      raise DataError(f"{error}; {DRAWS}") from error
+      raise DataError(DRAWS.format(error)) from error

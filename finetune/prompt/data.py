@@ -145,7 +145,7 @@ def _draws(task: str, config: Any, *, download: bool) -> dict[int, tuple[Split, 
   try:
     train = glue.read(config.data.directory, task, "train", download=download)
   except DataError as error:
-    raise DataError(f"{error}; {DRAWS}") from error
+    raise DataError(DRAWS.format(error)) from error
   return {seed: kshot.sample(train, prompt.shots, seed) for seed in prompt.splits}
 
 

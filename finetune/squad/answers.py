@@ -140,7 +140,6 @@ def write(
   with null_odds.json as its na-prob file. predictions_threshold_0.json has "" where threshold 0 gives no
   answer, and is scored alone. nbest_predictions.json: {id: [{text, probability, start_logit, end_logit}]}.
   SQuAD 1.1 has no null_odds.json and no thresholds. `scores` are JSON values and may name the run.
-
   Deletes evaluation.json first and writes it last: if it exists, the other files are complete. Other files of
   an earlier call are removed. A directory that cannot be written is a StorageError.
   """

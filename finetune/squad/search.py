@@ -76,7 +76,8 @@ class Squad:
       task = {"name": NAME, "labels": None, "problem_type": None}
       read = {"windows": self.data.settings.stored(), "mask_query": self.config.squad.mask_query}
       best_model.save(search, chosen, {**task, **read}, texts={FIRST_ROWS: json.dumps(self._first_rows())})
-    if self.config.output.predict and not self._has_answers(chosen):
+    saved = files.read_json(self.directory / squad_answers.SCORES).get("run")
+    if self.config.output.predict and saved != chosen.identity:
       self._predict(search.trained(chosen.cell, chosen.seed).outputs_of, chosen)
 
   def report(self, records: Mapping[str, Sequence[Record]]) -> Report:
@@ -97,10 +98,6 @@ class Squad:
   def directory(self) -> Path:
     """The directory of the answers and of the finished cells' results."""
     return self.session.workdir / NAME
-
-  def _has_answers(self, chosen: Chosen) -> bool:
-    """Returns whether the saved answers are from this run."""
-    return files.read_json(self.directory / squad_answers.SCORES).get("run") == chosen.identity
 
   def _predict(self, outputs_of: OutputsOf, chosen: Chosen) -> None:
     size = self.config.data.eval_batch_size

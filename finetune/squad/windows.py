@@ -96,9 +96,8 @@ def build(
 ) -> Features:
   """Returns questions and their contexts as windows of at most `max_length` tokens.
 
-  The official code counts three special tokens but inserts four, so its windows of 384 tokens have up to 385:
-  `max_length=385` gives exactly its windows. For training, `dropped` questions get no windows, as in the
-  official code.
+  `max_length=385` gives the official code's windows for 384: that code counts one special token too few.
+  For training, `dropped` questions get no windows, as in the official code.
 
   Raises:
     ConfigError: `stride` or `max_query_length` is below 1, or `max_length` leaves no room for a context.

@@ -111,7 +111,7 @@ def write_submission(
       f"no predictions for these files, so every row has the value in brackets: {', '.join(placeholders)}"
     )
   if subsets:
-    lines.append(f"do not submit this zip: it lacks rows of official test sets: {', '.join(subsets)}")
+    lines.append(f"do not submit this zip: files differ in size from the official ones: {', '.join(subsets)}")
   if clipped:
     lines.append(f"{clipped} scores of STS-B were below 0 or above 5 and were changed to 0 or 5")
   return path, lines

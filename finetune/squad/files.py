@@ -50,7 +50,7 @@ def _reader(field: str, name: str, directory: str, *, download: bool) -> Callabl
     if path.is_file():
       return lambda: squad.read(path)
   official = _OFFICIAL_NAME.fullmatch(name)
-  searched = [str(path) for path in looked]
+  searched = [f"{path} (or .gz)" for path in looked[::2]]
   ways = f"\n  --config.{field}=FILE\n  --config.data.directory=DIR"
   if official:
     split, version = official.groups()

@@ -87,7 +87,8 @@ def sample(split: Split, k: int, seed: int) -> tuple[Split, Split]:
   for label, members in rows.items():
     if len(members) < 2 * k:
       raise errors.DataError(
-        f"{split.source}: {errors.counted(len(members), 'row')} of class {label}, expected at least {2 * k} for k={k}; use:\n"
+        f"{split.source}: {errors.counted(len(members), 'row')} of class {label}, "
+        f"expected at least {2 * k} for k={k}; use:\n"
         f"  --config.prompt.shots={max(1, len(members) // 2)}"
       )
   train = [row for members in rows.values() for row in members[:k]]

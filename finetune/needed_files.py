@@ -12,7 +12,7 @@ from finetune import validate
 from finetune.squad import files as squad_files
 from pretrain.command import fields
 
-DRAWS = "or use LM-BFF's draws, such as DIR/MNLI/16-13/train.tsv:\n  --config.prompt.directory=DIR"
+DRAWS = "no folder of LM-BFF's draws (DIR/MNLI/16-13/train.tsv) is set; {}\n  --config.prompt.directory=DIR"
 
 # Skipped with a log line if they are missing: a subset of MNLI has only one development set.
 OPTIONAL = frozenset({"dev_mismatched"})
@@ -31,7 +31,7 @@ def check(config: Any, *, download: bool) -> None:
   except DataError as error:
     path = str(config.checkpoint)
     if path and not (files.is_address(path) or pathlib.Path(path).exists()):
-      raise DataError(f"there is no --config.checkpoint={path}; also, {error}") from error
+      raise DataError(f"--config.checkpoint={path} does not exist, and {error}") from error
     raise
 
 
@@ -61,4 +61,4 @@ def _check_data(config: Any, *, download: bool) -> None:
     try:
       glue.check(directory, [(name, "train") for name in names], download=download)
     except DataError as error:
-      raise DataError(f"{error}; {DRAWS}") from error
+      raise DataError(DRAWS.format(error)) from error

@@ -117,13 +117,13 @@ def _missing_line(directory: str, missing: Sequence[tuple[GlueTask, str]]) -> st
   if path:
     splits = ", ".join(tfds_reader.split_sizes(path))
     looked += f", which has no {tfds_reader.split_name(split)!r} but {splits}"
-  importable = "" if task.name == "snli" else " (made by `python -m data.glue import DIR --output=TFDS_DIR`)"
+  importable = "" if task.name == "snli" else "\n  python -m data.glue import DIR --output=TFDS_DIR"
   more = ", ".join(f"{row.name} {name}" for row, name in missing[1:])
   return (
     f"no {split} split of {task.name} in {tfds_reader.place(directory)}"
     + (f", nor {more}" if more else "")
-    + f": looked for {looked}; set --config.data.directory=DIR, a folder of the official files or a TFDS "
-    f"directory{importable}, or let TFDS download it with --download"
+    + f": looked for {looked}; name a folder of the official files or of TFDS, or let TFDS download it:\n"
+    f"  --config.data.directory=DIR\n  --download{importable}"
   )
 
 

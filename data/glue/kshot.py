@@ -53,12 +53,12 @@ def check(directory: str | os.PathLike, tasks: Sequence[str], *, k: int = 16, se
     return
   path = missing[0]
   folder = path.parent.parent
-  draws = ", ".join(sorted(draw.name for draw in folder.glob("*-*"))) or "none"
+  draws = ", ".join(sorted(draw.name for draw in folder.glob("*-*")))
+  way = "--config.prompt.shots=K --config.prompt.splits=SEEDS" if draws else "--config.prompt.directory=DIR"
   more = "".join(f", nor {other.relative_to(other.parents[2])}" for other in missing[1:])
   raise errors.DataError(
-    f"{path} (or .gz) is missing{more}; {folder} has the draws (k-seed) {draws}; choose one of them with "
-    "--config.prompt.shots=K and --config.prompt.splits=SEEDS, or draw from the full training set in "
-    "data.directory with --config.prompt.directory="
+    f"{path} (or .gz) is missing{more}; {folder} has the draws (k-seed) {draws or 'none'}; use others, "
+    f"or draw from the training set in data.directory:\n  {way}\n  --config.prompt.directory="
   )
 
 
@@ -87,7 +87,9 @@ def sample(split: Split, k: int, seed: int) -> tuple[Split, Split]:
   for label, members in rows.items():
     if len(members) < 2 * k:
       raise errors.DataError(
-        f"{split.source}: {errors.counted(len(members), 'row')} of class {label}, expected {2 * k} for k={k}"
+        f"{split.source}: {errors.counted(len(members), 'row')} of class {label}, "
+        f"expected at least {2 * k} for k={k}; use:\n"
+        f"  --config.prompt.shots={max(1, len(members) // 2)}"
       )
   train = [row for members in rows.values() for row in members[:k]]
   dev = [row for members in rows.values() for row in members[k : 2 * k]]

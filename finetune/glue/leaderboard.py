@@ -1,8 +1,8 @@
-"""Predictions for the GLUE leaderboard: a zip with the eleven TSVs of gluebenchmark.com.
+"""Writes predictions for the GLUE leaderboard: a zip with the eleven TSVs that gluebenchmark.com accepts.
 
-The site takes one flat zip with a file for every task and the diagnostic set, each with a header and one
-'index<TAB>prediction' per row of the official test file (its FAQ, 1); whoever has no predictions for a task
-sends placeholders. Ours are the majority class of the training set, and STS-B's mean score.
+The site accepts one flat zip with a file for every task and the diagnostic set. Each file has a header and
+one 'index<TAB>prediction' for each row of the official test file (FAQ, 1). Tasks without predictions need
+placeholders: here the majority class of the training set, and STS-B's mean score.
 """
 
 import io
@@ -26,7 +26,7 @@ class _File(NamedTuple):
   placeholder: str  # most frequent label of the training set, or the mean score
 
 
-# In MNLI and QNLI the classes differ by a few rows of the training set only.
+# The majority classes of MNLI and QNLI have only a few more training rows than the others.
 FILES: dict[str, _File] = {
   "cola": _File("CoLA.tsv", "cola", "test", "1"),
   "sst2": _File("SST-2.tsv", "sst2", "test", "1"),
@@ -43,25 +43,26 @@ FILES: dict[str, _File] = {
 
 
 class Predictions(NamedTuple):
-  """Predictions of one test file: its index column, and a label string, or a score from 0 to 5, per row."""
+  """Predictions for one test file: its index column, and a label or a score from 0 to 5 for each row."""
 
   ids: Sequence[str]
   values: Sequence[str | float]
 
 
 def predictions(key: str, ids: Sequence[str], outputs: np.ndarray, *, scale: float = 1.0) -> Predictions:
-  """Turns a model's outputs into what the file of a key of `FILES` holds.
+  """Returns a model's outputs as labels or scores for one file of the leaderboard, a key of `FILES`.
 
-  Outputs are [rows, classes] float logits, classes in the order of `glue_tasks.TASKS`; of STS-B [rows, 1],
-  which times `scale` are scores from 0 to 5. Those of the MNLI model make 'mnli', 'mnli_mm' and 'ax'.
+  Outputs are [rows, classes] float logits, classes in the order of `glue_tasks.TASKS`; for STS-B [rows, 1],
+  scores divided by `scale`. The MNLI model predicts 'mnli', 'mnli_mm' and 'ax'.
 
   Raises:
-    DataError: an output that is not finite.
+    DataError: an output is NaN or infinite.
   """
   task = glue_tasks.TASKS[FILES[key].task]
   outputs = np.asarray(outputs)
   if not np.isfinite(outputs).all():
-    raise DataError(f"{FILES[key].name}: an output of the model is not finite; fine-tune with a lower rate")
+    wrong = f"{FILES[key].name}: a model output is NaN or infinite; fine-tune again with a lower rate:"
+    raise DataError(f"{wrong}\n  --config.search.learning_rates=1e-5")
   if task.is_regression:
     return Predictions(ids, [float(value) for value in outputs[:, 0].astype(np.float64) * scale])
   return Predictions(ids, [task.labels[label] for label in np.argmax(outputs, axis=1)])
@@ -70,15 +71,14 @@ def predictions(key: str, ids: Sequence[str], outputs: np.ndarray, *, scale: flo
 def write_submission(
   path: str | os.PathLike, by_key: Mapping[str, Predictions]
 ) -> tuple[pathlib.Path, list[str]]:
-  """Writes the zip, whole or not at all.
+  """Writes the leaderboard's zip atomically; returns its path and lines for the log.
 
-  Keys of `FILES` without predictions get placeholders. AX's come from the MNLI model; WNLI's are best left
-  out: trained models do worse there than its majority class. With files of another number of rows than the
-  official ones, which the site refuses, '<name>.subset-not-for-submission.zip' is written. Returns the path
-  that was written, and what a user has to know, a sentence each.
+  Keys of `FILES` without predictions get placeholders; WNLI's beats most trained models. If a file and the
+  official one differ in their number of rows, the site does not accept the zip, and the zip's name is
+  '<name>.subset-not-for-submission.zip'.
 
   Raises:
-    DataError: the test file has an index twice.
+    DataError: an index occurs twice in a test file.
     StorageError: the file cannot be written.
   """
   assert by_key.keys() <= FILES.keys()
@@ -108,33 +108,33 @@ def write_submission(
   lines = [f"{path}: predictions of {', '.join(predicted) or 'nothing'}"]
   if placeholders:
     lines.append(
-      f"no predictions, so the majority class (the mean score) in every row: {', '.join(placeholders)}"
+      f"no predictions for these files, so every row has the value in brackets: {', '.join(placeholders)}"
     )
   if subsets:
-    lines.append(f"not to be submitted, these are not the official test sets: {', '.join(subsets)}")
+    lines.append(f"do not submit this zip: files differ in size from the official ones: {', '.join(subsets)}")
   if clipped:
-    lines.append(f"{clipped} scores of STS-B were outside 0 to 5 and were cut to it")
+    lines.append(f"{clipped} scores of STS-B were below 0 or above 5 and were changed to 0 or 5")
   return path, lines
 
 
 def official_rows(key: str) -> int:
-  """Rows of the official test file of a key of `FILES`."""
+  """Returns the number of rows in the official test file of a key of `FILES`."""
   row = FILES[key]
   return glue_tasks.TASKS[row.task].sizes[row.split][0]
 
 
 def _text(key: str, predicted: Predictions) -> tuple[str, int]:
-  """A file's content, and how many scores were cut."""
+  """Returns the content of a file, and how many of its scores were clipped to 0 or 5."""
   name, task = FILES[key].name, glue_tasks.TASKS[FILES[key].task]
   if len(set(predicted.ids)) != len(predicted.ids):
     twice = next(index for row, index in enumerate(predicted.ids) if index in predicted.ids[:row])
-    raise DataError(f"{name}: index {twice!r} is there twice, expected once each; check the test file")
+    raise DataError(f"{name}: index {twice!r} occurs twice, expected once; use the official test file")
   lines, clipped = ["index\tprediction"], 0
   for index, value in zip(predicted.ids, predicted.values):
     if task.is_regression:
       number = float(value)
       clipped += not 0.0 <= number <= 5.0
-      # Adding 0 keeps '-0.000' away.
+      # Adding 0.0 turns -0.0 into 0.0, so that no row has '-0.000'.
       lines.append(f"{index}\t{min(max(number, 0.0), 5.0) + 0.0:.3f}")
       continue
     lines.append(f"{index}\t{value}")

@@ -1,4 +1,4 @@
-"""Test sets of GLUE through the best models, and the zip that the leaderboard takes."""
+"""Predicts GLUE's test sets with the best model of each task, and writes the leaderboard's zip."""
 
 import io
 import json
@@ -24,22 +24,22 @@ from finetune.search.texts import Encoding, Evaluated
 # Task -> {split of its test set: file of the leaderboard}; AX is predicted by the model of MNLI.
 _TESTS = {"mnli": {"test_matched": "mnli", "test_mismatched": "mnli_mm"}}
 
-_RUN, _DIGESTS = "run", "digests"  # whose outputs they are, and of which texts
+_RUN, _DIGESTS = "run", "digests"  # arrays of the outputs' file that name its run and its texts
 
 
 class Tests(NamedTuple):
-  """The test sets of a task that are there."""
+  """The test sets that a task's model predicts, without missing ones."""
 
   sets: dict[str, Evaluated]  # {key of `leaderboard.FILES`: texts and ids}
   digests: dict[str, str]  # {key: sha256 of its index column and texts}
-  lines: list[str]  # what a user should know: what there is, what is missing or was cut
+  lines: list[str]  # for the log: sizes, missing test sets, truncated texts
 
 
 def load(task: str, directory: str, encoding: Callable[[str], Encoding], *, download: bool = False) -> Tests:
-  """Reads and tokenises what there is, or may be downloaded, of the test sets that a task's model predicts.
+  """Reads and tokenises the test sets that a task's model predicts, without missing ones.
 
   Raises:
-    DataError: a file that is there is damaged.
+    DataError: a file is damaged.
   """
   wanted = [(task, split, key) for split, key in _TESTS.get(task, {"test": task}).items()]
   wanted += [("ax", "test", "ax")] if task == "mnli" else []
@@ -48,11 +48,11 @@ def load(task: str, directory: str, encoding: Callable[[str], Encoding], *, down
   sets, lines = {}, []
   for (name, split_name, key), split in zip(readable, splits):
     sets[key] = encoding(name).evaluated(split, is_regression=TASKS[name].is_regression)
-    lines.append(f"{name}: {len(split):,} {split_name}, to be predicted, from {split.source}")
+    lines.append(f"{name}: {len(split):,} rows of {split_name} will be predicted, from {split.source}")
     lines += glue.cut_lines(name, {split_name: sets[key].cut}, encoding(name))
   for name, split_name, _ in (row for row in wanted if row not in readable):
     lines.append(
-      f"{name}: no {split_name} split in {tfds_reader.place(directory)}; its file gets placeholders"
+      f"{name}: no {split_name} split in {tfds_reader.place(directory)}; glue.zip gets placeholders for it"
     )
   return Tests(sets, {key: _digest(test_set.split) for key, test_set in sets.items()}, lines)
 
@@ -63,12 +63,12 @@ def _digest(split: Split) -> str:
 
 
 def path(session: Session, task: str) -> Path:
-  """The file of a task's outputs, which a continued search reads instead of predicting again."""
+  """Returns the path of a task's stored test outputs, which a resumed search does not compute again."""
   return session.workdir / task / "test_outputs.npz"
 
 
 def _read(file: Path) -> dict[str, np.ndarray]:
-  """The arrays of a file of outputs; {} if it is missing or damaged."""
+  """Returns the arrays in a file of test outputs; {} if the file is missing or damaged."""
   try:
     with np.load(file, allow_pickle=False) as outputs:
       return dict(outputs)
@@ -77,7 +77,7 @@ def _read(file: Path) -> dict[str, np.ndarray]:
 
 
 def is_there(session: Session, task: str, chosen: Chosen, tests: Tests) -> bool:
-  """Whether the stored outputs are those of this run for all of the task's test sets; True without any."""
+  """Returns whether outputs of this run are stored for all of the task's test sets; True if it has none."""
   if not tests.sets:
     return True
   stored = _read(path(session, task))
@@ -89,10 +89,10 @@ def _identity(chosen: Chosen, tests: Tests) -> dict[str, str]:
 
 
 def predict(session: Session, task: str, chosen: Chosen, outputs_of: OutputsOf, tests: Tests) -> None:
-  """Runs a task's test sets through its best run and stores the outputs beside its results.
+  """Predicts a task's test sets with its best run and stores the outputs next to its results.
 
   Raises:
-    StorageError: they cannot be written.
+    StorageError: the outputs cannot be written.
   """
   arrays = {name: np.asarray(text) for name, text in _identity(chosen, tests).items()}
   sizes = {"num_runs": 1, "batch_size": session.config.data.eval_batch_size, "pad_id": session.pad_id}
@@ -108,9 +108,9 @@ def predict(session: Session, task: str, chosen: Chosen, outputs_of: OutputsOf, 
 
 
 def submit(session: Session, tests: Mapping[str, Tests], data: Mapping[str, GlueData]) -> list[str]:
-  """Writes `<workdir>/glue.zip` from the stored outputs of all tasks; returns lines about it.
+  """Writes `<workdir>/glue.zip` from the stored outputs of all tasks; returns lines for the log.
 
-  The development set of WNLI decides whether its predictions or its majority class are handed in.
+  For WNLI, the zip has the majority class unless the best run is better on the development set.
 
   Raises:
     UserError: as of `leaderboard.write_submission`.
@@ -130,7 +130,7 @@ def submit(session: Session, tests: Mapping[str, Tests], data: Mapping[str, Glue
 
 
 def _majority_line(outputs: Mapping[str, np.ndarray], data: GlueData) -> str:
-  """Why WNLI's majority class is handed in instead of a model's predictions; '' if these are better."""
+  """Returns a line that explains why WNLI gets its majority class; '' if the best run is better than that."""
   score = json.loads(str(outputs[_RUN]))["value"]
   labels = data.dev["dev"].split.labels
   assert labels is not None
@@ -139,6 +139,6 @@ def _majority_line(outputs: Mapping[str, np.ndarray], data: GlueData) -> str:
   if score > majority:
     return ""
   return (
-    f"wnli: on the development set the best run's accuracy of {score:.4f} is not above the {majority:.4f} of "
-    f"class {placeholder!r}, so this class is handed in"
+    f"wnli: on the development set, the best run's accuracy of {score:.4f} is not above {majority:.4f}, the "
+    f"accuracy of always predicting {placeholder!r}, so glue.zip has {placeholder!r} in every row"
   )

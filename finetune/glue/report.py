@@ -1,4 +1,4 @@
-"""The report of a GLUE search: per task the chosen cell, its seeds, the papers' row beside it."""
+"""The report of a GLUE search: each task's best cell and its seeds, next to the papers' scores."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -22,12 +22,11 @@ def make_report(
   subsets: Collection[str] = (),
   references: Sequence[Reference] = (),
 ) -> tables.Report:
-  """Chooses each task's cell and makes `results.md`, `.csv` and `.json` of their scores.
+  """Chooses each task's best cell and returns the report `results` (.md, .csv, .json) of its scores.
 
-  The rows are the tasks' metrics, with `value`, what the protocol reports. The total is the average of the
-  eight tasks, None where one of them is missing.
-
-  A task of `records` without finished cells counts as missing. The data of `subsets` is not the official one.
+  The rows are the tasks' metrics; `value` is the summary that the protocol reports. The total is the average
+  of the eight tasks, None if one is missing or has no finished cell. Tasks in `subsets` do not have the whole
+  official data.
   """
   names = list(NAMES)
   rows: list[dict[str, Any]] = []
@@ -89,7 +88,7 @@ def _task_rows(
 
 
 def _shown_task(row: tables.Row) -> str:
-  """As the papers write it, with a star if the data is not official; nothing beside further metrics."""
+  """Returns the task's name in the papers, with a star if its data is not official; '' for more metrics."""
   if row["task"] == _AVERAGE:
     return _AVERAGE
   name = glue_metrics.shown_task(row["task"], row["metric"])
@@ -105,18 +104,18 @@ def _notes(
   else:
     how = f"{protocol.summary.capitalize()} over the seeds of the cell with the best {protocol.summary}"
   notes = [
-    f"{how}, in percent. A run counts with its best evaluation of the dev set; its other metrics are of that "
-    "same evaluation. std: standard deviation of the sample."
+    f"{how}, in percent. All metrics of a run are from its best evaluation on the dev set. std: standard "
+    "deviation of the sample."
   ]
   if rows and missing:
     names = ", ".join(NAMES[task] for task in missing)
-    notes.append(f"No AVG: {names} missing. It is the mean of eight, MNLI by its matched half, without WNLI.")
+    notes.append(f"No AVG: {names} missing. AVG is the mean of eight tasks: MNLI-m counts, WNLI does not.")
   if subsets := [_shown_task(row).removesuffix("*") for row in rows if not row["is_official"]]:
-    of_average = "" if missing else " Nor is AVG."
-    notes.append(f"* subset, not a GLUE score: {', '.join(subsets)}.{of_average}")
+    of_average = "" if missing else " AVG is not one either."
+    notes.append(f"* not the whole official data, so not a GLUE score: {', '.join(subsets)}.{of_average}")
   notes += summary.skipped_notes({_shown_task(row): row["skipped_updates"] for row in rows})
   notes += reference_rows.source_notes(references)
   if others := [reference for reference in references if reference.averages_mismatched]:
     averages = ", ".join(f"{reference.model} {tables.percent(reference.average)}" for reference in others)
-    notes.append(f"The paper's own averages are of nine, with both halves of MNLI: {averages}.")
+    notes.append(f"The paper's averages are of nine scores, with both halves of MNLI: {averages}.")
   return notes

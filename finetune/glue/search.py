@@ -1,4 +1,4 @@
-"""`kind='glue'`: a search for each task, and the papers' table."""
+"""`kind='glue'`: a hyperparameter search for each GLUE task, its table, and the leaderboard's zip."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -25,15 +25,15 @@ logger = logging.getLogger(__name__)
 
 
 class Glue:
-  """A search for each task; a `driver.Kind`."""
+  """A hyperparameter search for each GLUE task; a `driver.Kind`."""
 
   def __init__(self, session: Session, *, download: bool) -> None:
-    """Reads the data of every task, so that a mistake (a UserError) is reported before anything compiles."""
+    """Reads the data of all tasks, so that errors in it (UserErrors) are raised before anything compiles."""
     self.session, self.config, data = session, session.config, session.config.data
     names = validate.task_names(fields.flatten(session.config))
     cells = {name: session.cells(name) for name in names}
-    self.data: dict[str, glue.GlueData] = {}  # of each task
-    self.tests: dict[str, glue_predictions.Tests] = {}  # of each task, if they are to be predicted
+    self.data: dict[str, glue.GlueData] = {}  # by task
+    self.tests: dict[str, glue_predictions.Tests] = {}  # by task, with output.predict
     self.plans: list[Plan] = []
     for name in names:
       options = {"train_rows": data.train_rows, "seed": self.config.seed, "download": download}
@@ -43,7 +43,7 @@ class Glue:
       self.plans.append(self._plan(self.data[name], cells[name]))
 
   def encoding(self, task: str) -> Encoding:
-    """How the texts of a task become ids."""
+    """Returns the encoding of a task's texts: vocabulary, lengths and scale of targets."""
     data = self.config.data
     divisor = self.session.protocol.stsb_divisor if TASKS[task].is_regression else 1.0
     longest = self.session.max_length("mnli" if task == "ax" else task)
@@ -69,7 +69,7 @@ class Glue:
     )
 
   def describe(self) -> list[str]:
-    """What there is and what would be done."""
+    """Returns lines about the checkpoint, the data and the planned runs."""
     lines = [self.session.describe(fresh_head="classification")]
     for plan in self.plans:
       tests = self.tests[plan.name].lines if self.tests else []
@@ -77,7 +77,7 @@ class Glue:
     return lines
 
   def finish(self, search: Search, records: Sequence[Record]) -> None:
-    """Saves the best run's model and predicts the test sets, unless they are there."""
+    """Saves the best run's model and test predictions, unless they are already saved."""
     task, output = search.plan.name, self.config.output
     if not (output.save_model or output.predict):
       return
@@ -90,7 +90,7 @@ class Glue:
       glue_predictions.predict(self.session, task, chosen, trained.outputs_of, self.tests[task])
 
   def report(self, records: Mapping[str, Sequence[Record]]) -> Report:
-    """The papers' table; writes the leaderboard's zip."""
+    """Returns the table of scores, next to the papers'; with output.predict, writes the leaderboard's zip."""
     session = self.session
     if self.config.output.predict:
       for line in glue_predictions.submit(session, self.tests, self.data):

@@ -1,4 +1,4 @@
-"""GLUE tasks: from sentences to examples, and from logits to the papers' metrics."""
+"""GLUE tasks: tokenises their sentences, and scores logits with the papers' metrics."""
 
 import dataclasses
 import hashlib
@@ -19,16 +19,16 @@ from finetune.search.texts import Encoding, Evaluated
 
 @dataclasses.dataclass(frozen=True)
 class GlueData:
-  """A task's data as ids."""
+  """The training and development sets of a GLUE task, as token ids."""
 
   task: str
   train: Examples  # 'labels' are int32 classes or float32 targets
   buckets: Buckets  # of the training set
-  dev: dict[str, Evaluated]  # by name of the split
-  num_outputs: int  # classes; 1: regression
-  is_official: bool  # whether every split is there and the official one, whole
+  dev: dict[str, Evaluated]  # {split: development set}
+  num_outputs: int  # classes; 1 for a regression
+  is_official: bool  # whether all splits are the complete official ones
   digest: str  # sha256 over ids and labels of training and development sets
-  lines: list[str]  # what a user should know: dropped rows, cut examples, sources
+  lines: list[str]  # for the log: sizes, dropped rows, truncated texts, sources
 
 
 def load(
@@ -40,12 +40,12 @@ def load(
   seed: int = 0,
   download: bool = False,
 ) -> GlueData:
-  """Reads and tokenises a task's training and development sets; MNLI's mismatched half may be missing.
+  """Reads and tokenises a task's training and development sets; MNLI's mismatched set may be missing.
 
   Args:
-    directory: of GLUE's files, as of `data.glue.read_all`.
-    train_rows: training examples, drawn at random by `seed`; 0, or as many as there are or more: all.
-    download: whether TFDS may download what is missing.
+    directory: folder of GLUE's files, as in `data.glue.read_all`.
+    train_rows: training examples, drawn at random by `seed`; 0, or more than the file has: all.
+    download: whether TFDS may download missing data.
 
   Raises:
     DataError: a split is missing or damaged, or has no labels.
@@ -55,14 +55,14 @@ def load(
     if not is_readable(directory, task, name, download=download):
       names.remove(name)
       place = tfds_reader.place(directory)
-      lines.append(f"{task}: no {name} split in {place}; left out, and these are no GLUE scores")
+      lines.append(f"{task}: no {name} split in {place}; skipped, so these scores are not GLUE scores")
   splits = glue.read_all(directory, [(task, name) for name in ("train", *names)], download=download)
   for name, split in zip(("train", *names), splits):
     if split.labels is None:
-      raise DataError(f"{split.source}: no labels in the {name} split of {task}; give the official file")
+      raise DataError(f"{split.source}: no labels in the {name} split of {task}; use the official file")
   train = splits[0]
   if train_rows > len(train):
-    lines.append(f"{task}: data.train_rows={train_rows}, there are {len(train):,}: all are used")
+    lines.append(f"{task}: data.train_rows={train_rows}, but the file has {len(train):,}: all are used")
   elif train_rows:
     train = glue.fraction(train, train_rows / len(train), seed)
   data = from_splits(task, train, dict(zip(names, splits[1:])), encoding)
@@ -70,7 +70,7 @@ def load(
 
 
 def from_splits(task: str, train: Split, dev: dict[str, Split], encoding: Encoding) -> GlueData:
-  """Tokenises splits that were read: what `load` does after reading."""
+  """Returns a task's splits, already read, as token ids."""
   row = TASKS[task]
   examples, cut = encoding.examples(train, is_regression=row.is_regression)
   buckets = encoding.buckets(examples)
@@ -80,7 +80,7 @@ def from_splits(task: str, train: Split, dev: dict[str, Split], encoding: Encodi
   sizes = ", ".join(f"{len(split):,} {name}" for name, split in {"train": train, **dev}.items())
   lines = [f"{task}: {sizes}; {buckets.describe(examples.sizes)}, from {train.source}"]
   dropped = sum(split.dropped for split in (train, *dev.values()))
-  lines += [f"{task}: {dropped} rows dropped, as the official code does"] if dropped else []
+  lines += [f"{task}: {dropped} rows dropped, as in the official code"] if dropped else []
   cut_rows = {"train": cut} | {name: split.cut for name, split in evaluated.items()}
   lines += cut_lines(task, cut_rows, encoding)
   is_whole = set(dev) == set(DEV_SPLITS.get(task, {"dev": ""}))
@@ -93,13 +93,13 @@ def from_splits(task: str, train: Split, dev: dict[str, Split], encoding: Encodi
 
 
 def cut_lines(task: str, cut: dict[str, int], encoding: Encoding) -> list[str]:
-  """A line about {split: how many of its texts were cut}, if any were."""
+  """Returns a line about truncated texts, if `cut`, {split: number of them}, has any."""
   counts = ", ".join(f"{count:,} of {name}" for name, count in cut.items() if count)
-  return [f"{task}: texts cut to {encoding.max_length} tokens: {counts}"] if counts else []
+  return [f"{task}: texts truncated to {encoding.max_length} tokens: {counts}"] if counts else []
 
 
 def is_readable(directory: str, task: str, split: str, *, download: bool) -> bool:
-  """Whether a split is there, or comes with a data set that TFDS does not have yet and may download."""
+  """Returns whether a split can be read, or is in a data set that TFDS may download."""
   is_to_come = download and tfds_reader.find(directory, TASKS[task].tfds_name) is None
   return is_to_come or split in glue.available(directory, task)
 
@@ -107,9 +107,9 @@ def is_readable(directory: str, task: str, split: str, *, download: bool) -> boo
 def evaluate(
   data: GlueData, outputs_of: OutputsOf, *, num_runs: int, batch_size: int, pad_id: int
 ) -> list[dict[str, float]]:
-  """The metrics of every run on the development sets; MNLI's mismatched half as 'accuracy_mm'.
+  """Returns each run's metrics on the development sets; on MNLI's mismatched set, 'accuracy_mm'.
 
-  A run whose outputs are not finite scores 0, and the search goes on without it.
+  A run with NaN or infinite outputs scores 0, so that the other runs can continue.
   """
   by_run: list[dict[str, float]] = [{} for _ in range(num_runs)]
   suffixes = DEV_SPLITS.get(data.task, {"dev": ""})

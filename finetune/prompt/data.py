@@ -1,4 +1,4 @@
-"""A task's few-shot splits and its test set as prompts, and how predictions of them are judged."""
+"""The few-shot splits and the test sets of a task, as prompts, and the metrics of predictions for them."""
 
 import dataclasses
 import hashlib
@@ -21,33 +21,33 @@ from finetune.prompt.templates import PromptWriter
 from finetune.search.examples import add_to_digest, pad, stack
 from finetune.search.program import Batch
 
-# By which a run's best evaluation and its cell are chosen; LM-BFF src/trainer.py. The others: accuracy.
+# Metrics that choose a run's best evaluation and the best cell, as in LM-BFF src/trainer.py; else accuracy.
 _MAIN = {"cola": "matthews", "mrpc": "f1", "qqp": "f1", "stsb": "pearson"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Lengths:
-  """How long and how many sequences are."""
+  """The length and number of sequences of a task."""
 
   max_length: int  # tokens of a prompt with its demonstrations
-  num_samples: int  # sets of demonstrations whose answers are averaged in evaluation
+  num_samples: int  # sets of demonstrations in evaluation, whose predictions are averaged
   batch_size: int  # sequences of an evaluation batch
   pad_id: int
 
 
 @dataclasses.dataclass(frozen=True)
 class PromptData:
-  """A task's sets; a split is named by the seed of its draw."""
+  """The training, development and test sets of a task; a split is the seed that drew it."""
 
   task: str
   writer: PromptWriter
   lengths: Lengths
   pools: Mapping[int, Pool]  # {split: training set}
   dev: Mapping[int, EvaluationSet]  # {split: development set with the split's demonstrations}
-  tests: Mapping[str, Split]  # {what follows a metric's name: test set}, the task's own first; or none
+  tests: Mapping[str, Split]  # {suffix of metric names: test set}, the task's own first; may be empty
   digests: Mapping[int, str]  # {split: sha256 over ids and labels of its training and development set}
-  test_digest: str  # likewise of the test sets
-  lines: Sequence[str]  # what a user should know
+  test_digest: str  # sha256 over texts and labels of the test sets
+  lines: Sequence[str]  # for the log: sizes, sources, missing test sets
 
   @property
   def metric(self) -> str:
@@ -56,16 +56,16 @@ class PromptData:
 
   @property
   def is_official(self) -> bool:
-    """Whether the test sets are GLUE's development sets, whole."""
+    """Whether the test sets are GLUE's complete development sets."""
     return bool(self.tests) and all(split.is_official for split in self.tests.values())
 
   def feed(self, splits: Sequence[int], batch_size: int) -> TrainingFeed:
-    """Returns the training batches of runs that train together; `splits` has the split of each run."""
+    """Returns the training batches of runs that train together; `splits` has one split for each run."""
     sizes = {"batch_size": batch_size, "max_length": self.lengths.max_length, "pad_id": self.lengths.pad_id}
     return TrainingFeed(self.pools, splits, **sizes)
 
   def test(self, outputs_of: Callable[[Batch], Any], split: int) -> dict[str, float]:
-    """The metrics of one run on all test sets with the demonstrations of its split; see `evaluate`."""
+    """Returns one run's metrics on all test sets, with demonstrations from its split; see `evaluate`."""
     sizes = {"num_samples": self.lengths.num_samples, "max_length": self.lengths.max_length}
     metrics: dict[str, float] = {}
     for suffix, test_set in self.tests.items():
@@ -77,7 +77,7 @@ class PromptData:
   def evaluate(
     self, outputs_of: Callable[[Batch], Any], sets: Sequence[EvaluationSet]
   ) -> list[dict[str, float]]:
-    """{metric: value} of each run on its set; a run whose outputs are not finite scores 0."""
+    """Returns {metric: value} of each run on its set; a run with NaN or infinite outputs scores 0."""
     finish = scores_of if self.writer.template.is_regression else np.asarray
     predictions = predict(outputs_of, sets, finish, self.lengths)
     task = "mnli" if self.task == "snli" else self.task  # the same classes and metric
@@ -93,10 +93,10 @@ def predict(
   finish: Callable[[np.ndarray], np.ndarray],
   lengths: Lengths,
 ) -> list[np.ndarray]:
-  """Predictions of runs, each [n, ...] float64, averaged over the samples of demonstrations.
+  """Returns each run's predictions, [n, ...] float64, averaged over sets of demonstrations.
 
-  There is a set for each run; where one has fewer sequences, its batches are filled up with rows of weight 0.
-  `finish` makes of the outputs of sequences, [rows, classes], what is averaged, [rows, ...].
+  `sets` has one set for each run; batches of shorter sets are filled with rows of weight 0. `finish` turns
+  outputs [rows, classes] into the values that are averaged, [rows, ...].
   """
   outputs = []
   for start in range(0, max(len(evaluation_set.examples.ids) for evaluation_set in sets), lengths.batch_size):
@@ -115,10 +115,10 @@ def predict(
 
 
 def load(task: str, writer: PromptWriter, config: Any, lengths: Lengths, *, download: bool) -> PromptData:
-  """Reads the splits and the test sets of a task of `templates.TEMPLATES` and writes their prompts.
+  """Reads the splits and test sets of a task in `templates.TEMPLATES` and returns them as prompts.
 
   Raises:
-    DataError: a split is missing or damaged. A test set that is not there is no error: `lines` says so.
+    DataError: a split is missing or damaged. A missing test set is no error; `lines` reports it.
   """
   drawn = _draws(task, config, download=download)
   most = {"max_length": lengths.max_length}
@@ -138,23 +138,23 @@ def load(task: str, writer: PromptWriter, config: Any, lengths: Lengths, *, down
 
 
 def _draws(task: str, config: Any, *, download: bool) -> dict[int, tuple[Split, Split]]:
-  """{seed: (training set, development set)}."""
+  """Returns {seed: (training set, development set)} of all splits, read or drawn."""
   prompt = config.prompt
   if prompt.directory:
     return {seed: kshot.read(prompt.directory, task, k=prompt.shots, seed=seed) for seed in prompt.splits}
   try:
     train = glue.read(config.data.directory, task, "train", download=download)
   except DataError as error:
-    raise DataError(f"{error}; {DRAWS}") from error
+    raise DataError(DRAWS.format(error)) from error
   return {seed: kshot.sample(train, prompt.shots, seed) for seed in prompt.splits}
 
 
 def _tests(task: str, config: Any, *, download: bool) -> tuple[dict[str, Split], list[str]]:
-  """GLUE's development sets, of which LM-BFF makes test sets, and a line about each."""
+  """Returns GLUE's development sets, which are the test sets of LM-BFF, and a line about each."""
   names = DEV_SPLITS.get(task, {"dev": ""})
   directory = config.data.directory
   readable = list(names) if download else [n for n in names if n in glue.available(directory, task)]
-  # By the first the task is judged: without it the others say nothing.
+  # The first set gives the task's main score, so without it the others are not reported.
   readable = readable if next(iter(names)) in readable else []
   missing = [name for name in names if name not in readable]
   lines = []
@@ -162,8 +162,8 @@ def _tests(task: str, config: Any, *, download: bool) -> tuple[dict[str, Split],
     lines.append(
       f"{task}: no test set {' and '.join(missing)} (GLUE's development set) in "
       f"{directory or 'the default TFDS directory'}; "
-      + ("it is left out" if readable else "only the scores of the k-shot development sets are reported")
-      + ". Set --config.data.directory to a folder of GLUE"
+      + ("its scores are not reported" if readable else "only k-shot development scores are reported")
+      + "; to test, use --config.data.directory=DIR, a folder of GLUE"
     )
   tests = {}
   splits = glue.read_all(directory, [(task, name) for name in readable], download=download)
@@ -178,7 +178,7 @@ def _split_lines(data: PromptData, drawn: Mapping[int, tuple[Split, Split]]) -> 
   words = "/".join(data.writer.vocabulary.piece(i) for i in data.writer.word_ids)
   num_samples = data.lengths.num_samples
   return [
-    f"{data.task}: splits {', '.join(map(str, drawn))} of {len(first)} and {len(first_dev)} training and "
+    f"{data.task}: splits {', '.join(map(str, drawn))}, each of {len(first)} training and {len(first_dev)} "
     f"development examples, the first from {first.source}; words {words}; {num_samples} sets of "
     "demonstrations in evaluation"
   ]

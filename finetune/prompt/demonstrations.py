@@ -13,31 +13,31 @@ from data.glue.tasks import Split
 from finetune.prompt.templates import Prompt, PromptWriter
 from finetune.search.examples import Buckets, Examples, TrainingOrder, pad, stack
 
-_MIDDLE_SCORE = 2.5  # of STS-B: up to it an example demonstrates the low word (LM-BFF's median)
-_TRAINING, _EVALUATION = 101, 102  # keep the draws of both apart
+_MIDDLE_SCORE = 2.5  # STS-B examples up to this score demonstrate the low word (LM-BFF's median)
+_TRAINING, _EVALUATION = 101, 102  # different random streams
 
 
 @dataclasses.dataclass(frozen=True)
 class Pool:
-  """One training set: its examples as queries and as demonstrations."""
+  """The examples of one training set, as queries and as demonstrations."""
 
-  queries: list[Prompt]  # n, with [CLS] and a gap
-  demonstrations: list[np.ndarray]  # n x [length] int32, the gap filled in, without [CLS]
+  queries: list[Prompt]  # n, with [CLS] and [MASK]
+  demonstrations: list[np.ndarray]  # n x [length] int32, with the label word, without [CLS]
   labels: np.ndarray  # [n] int32 classes, or float32 scores of a regression
-  classes: np.ndarray  # [n] int32, the word each demonstrates
-  members: tuple[np.ndarray, ...]  # for each class its examples, [members] int64
+  classes: np.ndarray  # [n] int32, index of the label word in each demonstration
+  members: tuple[np.ndarray, ...]  # for each class, [members] int64 indices of its examples
 
 
 def make_pool(writer: PromptWriter, split: Split, *, max_length: int) -> Pool:
-  """Writes the prompts of a labelled training set, of at most `max_length` tokens with [CLS].
+  """Returns the prompts of a labelled training set, each of at most `max_length` tokens with [CLS].
 
   Raises:
-    DataError: no labels, a label that is no class, sentences missing, or a class of fewer than two examples:
-      a query needs another one of its class.
+    DataError: labels or sentences are missing, a label is no class, or a class has fewer than two examples (a
+      query needs another example of its class).
   """
   queries, labels = make_queries(writer, split, max_length=max_length)
   if labels is None:
-    raise DataError(f"{split.source}: it has no labels; demonstrations are examples with their label's word")
+    raise DataError(f"{split.source}: no labels, but demonstrations need them; use a labelled training set")
   classes = (labels > _MIDDLE_SCORE).astype(np.int32) if writer.template.is_regression else labels
   sentences = _sentences(split)
   demonstrations = [
@@ -48,8 +48,8 @@ def make_pool(writer: PromptWriter, split: Split, *, max_length: int) -> Pool:
   for number, rows in enumerate(members):
     if len(rows) < 2:
       raise DataError(
-        f"{split.source}: {len(rows)} examples of class {number}, expected 2 or more, because no query may "
-        "be its own demonstration; take a set with more examples per class"
+        f"{split.source}: {len(rows)} examples of class {number}, expected 2 or more, because a query needs "
+        "another example of its class; use more per class:\n  --config.prompt.shots=16"
       )
   return Pool(queries, demonstrations, labels, classes, members)
 
@@ -57,12 +57,12 @@ def make_pool(writer: PromptWriter, split: Split, *, max_length: int) -> Pool:
 def make_queries(
   writer: PromptWriter, split: Split, *, max_length: int
 ) -> tuple[list[Prompt], np.ndarray | None]:
-  """Returns prompts with [CLS] and a masked label word, and their labels, or None; errors as `make_pool`."""
+  """Returns prompts with [CLS] and [MASK], and their labels or None; errors as of `make_pool`."""
   has_pairs = split.second is not None
   if has_pairs != (writer.template.num_sentences == 2) or not len(split.first):
     raise DataError(
-      f"{split.source}: {len(split.first)} examples of {1 + has_pairs} sentences, expected at least one of "
-      f"{writer.template.num_sentences}; check the task and its files"
+      f"{split.source}: {len(split.first)} examples of {1 + has_pairs} sentences each, expected at least one "
+      f"example of {writer.template.num_sentences}; check --config.tasks and the file"
     )
   cls = np.asarray([writer.vocabulary.special_ids.cls], np.int32)
   prompts = [writer.write(texts, room=max_length - 1) for texts in _sentences(split)]
@@ -81,13 +81,13 @@ def _checked_labels(writer: PromptWriter, labels: np.ndarray, source: str) -> np
   wrong = np.flatnonzero((np.asarray(labels) < 0) | (np.asarray(labels) >= count))
   if len(wrong):
     raise DataError(
-      f"{source}: label {labels[wrong[0]]} of example {wrong[0]}, expected 0 to {count - 1}; check the task"
+      f"{source}: label {labels[wrong[0]]} of example {wrong[0]}, expected 0 to {count - 1}; check the file"
     )
   return np.asarray(labels, np.int32)
 
 
 def draw(pool: Pool, generator: np.random.Generator, query: int | None = None) -> list[int]:
-  """One example of each class, in class order, any with equal chance but the training example `query`."""
+  """Returns indices of random examples, one per class in class order, but never the example `query`."""
   chosen = []
   for number, rows in enumerate(pool.members):
     if query is not None and pool.classes[query] == number:
@@ -97,7 +97,7 @@ def draw(pool: Pool, generator: np.random.Generator, query: int | None = None) -
 
 
 def join(query: Prompt, demonstrations: Sequence[np.ndarray], max_length: int) -> np.ndarray:
-  """One sequence, its end cut at `max_length`; the query is shorter, so it is whole."""
+  """Returns query and demonstrations as one sequence, truncated to `max_length`; never cuts the query."""
   return np.concatenate([query.ids, *demonstrations])[:max_length]
 
 
@@ -107,17 +107,17 @@ def _examples(queries: Sequence[Prompt], ids: list[np.ndarray], labels: np.ndarr
 
 
 class TrainingFeed:
-  """Batches of R runs: a function of the step, so that a resumed run is exact.
+  """Training batches of several runs; a batch depends only on its step, so resumed runs are exact.
 
-  An epoch takes every example once, in an order of the run's seed; demonstrations are drawn afresh for
-  every row of every step. Runs of one seed (other learning rates) see the same batches. All rows have the
-  length `max_length`: dropout depends on the shape, so it is not fitted to the draws.
+  An epoch has every example once, in an order drawn by the seed; each row of a step has new demonstrations.
+  Runs of the same seed (with other learning rates) have the same batches. All rows have the length
+  `max_length`: dropout depends on the shape, so the shape must not depend on the draws.
   """
 
   def __init__(
     self, pools: Mapping[int, Pool], seeds: Sequence[int], *, batch_size: int, max_length: int, pad_id: int
   ) -> None:
-    """`pools` is {seed: the training set of its runs}, `seeds` the seed of each run."""
+    """Draws the orders of examples; `pools` is {seed: training set of its runs}, `seeds` has each run's."""
     self._pools, self._seeds = {seed: pools[seed] for seed in dict.fromkeys(seeds)}, list(seeds)
     self._sizes = {"length": max_length, "batch_size": batch_size, "pad_id": pad_id}
     self._max_length = max_length
@@ -127,8 +127,7 @@ class TrainingFeed:
     }
 
   def __call__(self, step: int) -> dict[str, np.ndarray]:
-    """The batch of step `step` from 0: 'ids' [runs, batch, length], and [runs, batch] 'weights',
-    'mask_position' and 'labels'."""
+    """Returns the batch of a step, from 0: 'ids' [runs, batch, length]; other fields are [runs, batch]."""
     batches = {}
     for seed, pool in self._pools.items():
       _, rows = self._orders[seed].batch(seed, step)
@@ -142,19 +141,19 @@ class TrainingFeed:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationSet:
-  """A set to be predicted, with its demonstrations."""
+  """The prompts of a development or test set, each with its demonstrations."""
 
-  examples: Examples  # num_samples x n, all of the first sample first
+  examples: Examples  # num_samples x n, first the n with their first demonstrations
   num_samples: int  # sets of demonstrations for each example
 
 
 def make_evaluation_set(
   writer: PromptWriter, split: Split, pool: Pool, *, seed: int, num_samples: int, max_length: int
 ) -> EvaluationSet:
-  """Writes the queries of a set and draws demonstrations of the pool for each; the same seed draws the same.
+  """Returns prompts for a development or test set, each with demonstrations drawn from `pool` by `seed`.
 
-  There are `num_samples` sequences for each example, labelled or not, each with demonstrations of its own.
-  One of more than `max_length` tokens loses its end, as in the official code. Errors are as of `make_pool`.
+  Each example, labelled or not, has `num_samples` sequences with different demonstrations. Sequences are
+  truncated to `max_length` tokens, as in the official code. Errors are as of `make_pool`.
   """
   queries, labels = make_queries(writer, split, max_length=max_length)
   generator = np.random.default_rng((_EVALUATION, seed))

@@ -1,4 +1,4 @@
-"""The report of prompts: mean and standard deviation over the splits, with the papers' rows beside it."""
+"""The report of prompts: mean and standard deviation over the splits, next to the papers' scores."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -9,30 +9,30 @@ from finetune.search import summary
 from finetune.search.summary import Record
 
 SOURCE = "COCO-LM table 4"
-# Column -> {metric of mnli: (mean, standard deviation)} in percent, over LM-BFF's five splits.
+# {model: {metric of mnli: (mean, standard deviation)}} in percent, over LM-BFF's five splits.
 REFERENCES: dict[str, dict[str, tuple[float, float]]] = {
   "RoBERTa base++": {"accuracy": (60.1, 1.5), "accuracy_mm": (61.8, 1.2)},
   "COCO-LM base++": {"accuracy": (66.5, 2.1), "accuracy_mm": (68.0, 2.3)},
   "RoBERTa large++": {"accuracy": (70.7, 1.3), "accuracy_mm": (72.0, 1.2)},
   "COCO-LM large++": {"accuracy": (72.0, 1.5), "accuracy_mm": (73.3, 1.1)},
 }
-_DEV = "k-shot dev"  # in the rows: there is no test set
-_PART = "* a part of GLUE's development set, or another set: not the papers' test set."
+_DEV = "k-shot dev"  # the set of a row without a test set
+_PART = "* The test set is not GLUE's complete development set, so it is not the papers' test set."
 _NO_TEST = (
-  "** no test set: scores of the k-shot development sets the runs were chosen on, which are too high."
+  "** No test set. The scores are on the k-shot development sets that chose the runs: they are too high."
 )
 
 
 class TaskScores(NamedTuple):
-  """A task's chosen runs."""
+  """The chosen runs of a task, one for each split, with their development and test scores."""
 
-  chosen: Sequence[Record]  # of one run for each split, the best on the split's development set
-  tested: Sequence[Record]  # the same runs with the metrics of the test set; empty: there is none
-  is_official: bool  # whether the test set is GLUE's development set, whole
+  chosen: Sequence[Record]  # each of one run, the best on the development set of its split
+  tested: Sequence[Record]  # the same runs with test metrics; empty without a test set
+  is_official: bool  # whether the test set is GLUE's complete development set
 
 
 def make_report(title: str, scores: Sequence[TaskScores]) -> tables.Report:
-  """Makes `prompt.md`, `.csv` and `.json` of the chosen runs of each task."""
+  """Returns the report `prompt` (.md, .csv, .json) of the chosen runs of each task."""
   rows = [row for task in scores for row in _task_rows(task)]
   references = REFERENCES if any(row["task"] == "mnli" for row in rows) else {}
   columns = [
@@ -44,8 +44,8 @@ def make_report(title: str, scores: Sequence[TaskScores]) -> tables.Report:
   judged = [row for row in rows if row["is_main"]]
   runs = [{**row, "split": split} for row in judged for split in row["cells"]]
   notes = [
-    f"Mean and standard deviation (of the population, as LM-BFF) over {len(scores[0].chosen)} splits, in "
-    "percent. Each split has its own cell and evaluation, the best on its development set."
+    f"Mean and standard deviation (of the population, as in LM-BFF) over {len(scores[0].chosen)} splits, in "
+    "percent. For each split, its development set chooses the cell and the evaluation."
   ]
   marks = {_mark(row) for row in rows}
   notes += [note for mark, note in (("*", _PART), ("**", _NO_TEST)) if mark in marks]
@@ -84,7 +84,7 @@ def _by_split(records: Sequence[Record], metric: str) -> dict[int | str, float]:
 
 
 def _mark(row: tables.Row) -> str:
-  """Stands behind the task's name, for a note."""
+  """Returns the mark after the task's name that refers to a note: '', '*' or '**'."""
   return "" if row["is_official"] else "**" if row["set"] == _DEV else "*"
 
 

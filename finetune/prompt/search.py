@@ -1,4 +1,4 @@
-"""`kind='prompt'`: few-shot tasks answered by the checkpoint's language-modelling head, and their table."""
+"""`kind='prompt'`: few-shot tasks, predicted by the checkpoint's language-modelling head, and their table."""
 
 import itertools
 import logging
@@ -31,7 +31,7 @@ from pretrain.command import fields
 
 logger = logging.getLogger(__name__)
 
-# LM-BFF's trainer leaves these at the defaults of transformers 3.4: AdamW with eps outside the root.
+# LM-BFF uses the defaults of transformers 3.4: AdamW, with eps added after the square root.
 OPTIMIZER = {
   "schedule": "linear",
   "adam_b1": 0.9,
@@ -40,26 +40,27 @@ OPTIMIZER = {
   "weight_decay": 0.0,
   "clip_norm": 1.0,
 }
-# The cells of a grid, where `search` has no others.
+# The default grid, unless `search` sets these dimensions.
 BATCH_SIZES = (2, 4, 8)  # LM-BFF
 LEARNING_RATES = (3e-6, 4e-6, 5e-6)  # COCO-LM appendix
 TEST = "test"  # folder of the test set's results
-# Fields that other kinds read and this one does not -> what to do instead.
+# Fields that this kind does not read -> the end of the error message.
 _ELSEWHERE = {
-  "from_scratch": "a prompt is answered by what the checkpoint has learned",
-  "search.": "set search.batch_sizes, search.learning_rates, prompt.num_steps and prompt.splits",
-  "data.train_rows": "set prompt.shots",
-  "data.max_length": "set prompt.max_length",
-  "output.predict": "GLUE's test sets are for configs/finetune_glue.py",
+  "from_scratch": "a prompt needs a trained head; remove the flag",
+  "search.": "set\n  --config.search.batch_sizes=2,4,8\n  --config.search.learning_rates=3e-6,5e-6\n"
+  "  --config.prompt.num_steps=1000\n  --config.prompt.splits=13,21,42",
+  "data.train_rows": "set the examples per class:\n  --config.prompt.shots=16",
+  "data.max_length": "use\n  --config.prompt.max_length=128",
+  "output.predict": "GLUE's test sets are predicted with\n  --config=configs/finetune_glue.py",
 }
-_GRID = ("search.batch_sizes", "search.learning_rates")  # which it reads
+_GRID = ("search.batch_sizes", "search.learning_rates")  # the only fields of `search` that this kind reads
 
 
 class Prompts:
-  """A grid for each task: cells x splits, of which each split chooses its own cell; a `driver.Kind`."""
+  """A grid search of each task, cells x splits; each split chooses its own cell. A `driver.Kind`."""
 
   def __init__(self, session: Session, *, download: bool) -> None:
-    """Checks head, words and lengths and reads all data, before anything compiles; errors are UserErrors."""
+    """Checks the head, words and lengths and reads all data; raises a UserError before anything compiles."""
     self.session = session
     self.config: Any = session.config
     values = fields.flatten(session.config)
@@ -71,7 +72,7 @@ class Prompts:
     pieces = session.start.encoder.vocabulary
     writers = {name: PromptWriter(TEMPLATES[name], pieces, words[name]) for name in names}
     lengths = {name: self._lengths(writers[name]) for name in names}
-    # What is wrong with the checkpoint is reported before any data is read.
+    # Before the data is read, so that an error in the checkpoint is reported at once.
     problems = {name: self._problem(writers[name], lengths[name]) for name in names}
     self.data = {
       name: prompt_data.load(name, writers[name], session.config, lengths[name], download=download)
@@ -140,14 +141,14 @@ class Prompts:
     }
 
   def describe(self) -> list[str]:
-    """Returns lines for a dry run about the checkpoint, the data and the planned runs."""
+    """Returns lines about the checkpoint, the data and the planned runs."""
     lines = [self.session.describe(used_head=self.head)]
     for plan in self.plans:
       lines += [*self.data[plan.name].lines, plan.describe()]
     return lines
 
   def finish(self, search: Search, records: Sequence[Record]) -> None:
-    """Tests the chosen run of each split and saves the best of them, unless that was done before."""
+    """Tests the chosen run of each split and saves the best one's model, unless both were done before."""
     data = self.data[search.plan.name]
     of_splits = summary.choose_by_seed(records)
     if data.tests:
@@ -161,7 +162,7 @@ class Prompts:
       best_model.save(search, max(chosen, key=lambda run: run.value), task, recipe=f"{data.task}-prompt")
 
   def _test(self, search: Search, data: PromptData, record: Record) -> None:
-    """Saves the test scores of the only run in `record`, unless they were saved before."""
+    """Saves the test scores of the only run in `record`, unless they are already saved."""
     tested, (split,) = self._tested(data), record.seeds
     if not tested.missing(record.cell, [split]):
       return
@@ -172,12 +173,12 @@ class Prompts:
     logger.info(f"{data.task}: split {split}, test {data.metric} {score}")
 
   def _tested(self, data: PromptData) -> Results:
-    """Results of the test set."""
+    """Returns the stored results on the test set."""
     fingerprint = self._fingerprint(data) | {"test": data.test_digest}
     return Results(self.session.workdir / TEST, data.task, fingerprint, seed_field="data")
 
   def report(self, records: Mapping[str, Sequence[Record]]) -> tables.Report:
-    """The table of mean and deviation over the splits."""
+    """Returns the table of means and standard deviations over the splits."""
     return prompt_report.make_report(
       self.session.title, [self._scores(self.data[name], of_task) for name, of_task in records.items()]
     )
@@ -196,11 +197,11 @@ def _check_fields(values) -> None:
   for prefix, instead in _ELSEWHERE.items():
     for name, value in values.items():
       if name.startswith(prefix) and name not in _GRID and value != default[name]:
-        raise ConfigError(f"{name}={value!r}: kind='prompt' does not read it; {instead}")
+        raise ConfigError(f"{name}={value!r}: kind='prompt' does not use this field; {instead}")
 
 
 def _cells(config: Any) -> list[Cell]:
-  """Batch sizes outermost: cells of one can share a program."""
+  """Returns the cells of the grid, by batch size first, so that neighbours can share a program."""
   batch_sizes = config.search.batch_sizes or BATCH_SIZES
   learning_rates = config.search.learning_rates or LEARNING_RATES
   rules = {
@@ -219,7 +220,7 @@ def _cells(config: Any) -> list[Cell]:
   for name, (values, is_fine, expected) in rules.items():
     wrong = [value for place, value in enumerate(values) if not is_fine(value) or value in values[:place]]
     if wrong:
-      raise ConfigError(f"{name}={tuple(values)}: {wrong[0]}; expected {expected}, each once")
+      raise ConfigError(f"{name}={tuple(values)}: {wrong[0]} is wrong; expected {expected}, each once")
   return [
     Cell(batch, rate, num_steps=config.prompt.num_steps)
     for batch, rate in itertools.product(batch_sizes, learning_rates)

@@ -1,4 +1,4 @@
-"""The problem of prompts: which label word does the checkpoint's own language-modelling head put in the gap?
+"""Prompts as a training problem: the checkpoint's language-modelling head predicts the label word at [MASK].
 
 Source: Gao et al. 2021 (LM-BFF) sections 5-6, src/models.py; COCO-LM section 5 and table 4.
 """
@@ -22,11 +22,11 @@ from pretrain.step import Metrics
 # Head -> its parameters. CLM: h E^T + c', no dense layer; MLM: LN(gelu(W h + b)) E^T + c'.
 _HEADS = {"clm": ("bias",), "mlm": ("bias", "dense", "norm")}
 RECIPES = {"clm": "coco_lm, all_token, amos_coco_taco", "mlm": "bert, roberta, taco, demo"}
-_MAX_SCORE = 5.0  # of STS-B; the least is 0
+_MAX_SCORE = 5.0  # scores of STS-B are from 0 to 5
 
 
 def lm_head(params: Mapping[str, Any], meta: Mapping[str, Any]) -> str:
-  """'clm' or 'mlm': the language-modelling head that a checkpoint has; that it has none is a ConfigError."""
+  """Returns the language-modelling head of a checkpoint, 'clm' or 'mlm'; without one, a ConfigError."""
   there = params.get("heads", {})
   for name, parts in _HEADS.items():
     if set(parts) <= set(there.get(name, {})):
@@ -34,10 +34,9 @@ def lm_head(params: Mapping[str, Any], meta: Mapping[str, Any]) -> str:
   recipe = meta.get("config", {}).get("recipe") or "unknown"
   having = " and ".join(f"{RECIPES[name]} ({name})" for name in _HEADS)
   raise ConfigError(
-    f"--config.checkpoint: the checkpoint of recipe {recipe!r} has no language-modelling head (its heads: "
-    f"{', '.join(sorted(there)) or 'none'}), and a prompt is answered by one; the recipes {having} have one, "
-    "amos, electra and COCO-LM's ablations without CLM have none: give another checkpoint, or fine-tune this "
-    "one with configs/finetune_glue.py"
+    f"--config.checkpoint: recipe {recipe!r} has no language-modelling head (its heads: "
+    f"{', '.join(sorted(there)) or 'none'}); use one of {having}, or no prompts:\n"
+    "  --config.checkpoint=DIR\n  --config=configs/finetune_glue.py"
   )
 
 
@@ -51,24 +50,24 @@ def make_problem(
   max_length: int,
   is_regression: bool = False,
 ) -> Problem:
-  """Builds the problem of a task, in which the checkpoint's head `name` of `lm_head` is trained on.
+  """Returns the training problem of a task, which starts from the checkpoint's head (`name` from `lm_head`).
 
-  Outputs are [batch, words] float32, the words' logits at batch['mask_position'] [batch] int32; logits of
-  other tokens are never computed. A regression has two words, the ends of the scale of STS-B, and
+  Outputs are [batch, words] float32, the label words' logits at batch['mask_position'] [batch] int32; other
+  tokens' logits are never computed. A regression has two words, for the lowest and highest score, and
   batch['labels'] [batch] float32 in 0-5.
 
   Raises:
-    ConfigError: sequences longer than the position table.
+    ConfigError: `max_length` exceeds the checkpoint's positions.
   """
   if max_length > config.max_length:
     raise ConfigError(
-      f"--config.prompt.max_length={max_length}, but the checkpoint has {config.max_length} positions; use "
-      "that or less"
+      f"prompts of {max_length} tokens, but the checkpoint has {config.max_length} positions; use shorter "
+      f"prompts:\n  --config.prompt.max_length={config.max_length}"
     )
   words = np.asarray(word_ids, np.int32)
 
   def init_heads(key: jax.Array) -> dict:
-    del key  # nothing is fresh
+    del key  # the head is the checkpoint's, so nothing is random
     return {name: jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), dict(head))}
 
   def outputs(params: dict, batch: Batch, row_keys: jax.Array | None) -> jax.Array:
@@ -92,12 +91,12 @@ def make_problem(
 
 
 def polarity_loss(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> jax.Array:
-  """KL divergence from the target's mixture of the low and the high word to the model's, [] sum in nats.
+  """Returns KL(target || model) over a regression's two words, summed over the batch, [] in nats.
 
-  Logits are [batch, 2] of the low and the high word; a target t of [batch], in 0-5, stands for probabilities
-  (1 - t/5, t/5); weights [batch] are 0 at padding.
+  Logits are [batch, 2] of the low and the high word. A target t in 0-5, [batch], has the probabilities
+  (1 - t/5, t/5). Weights [batch] are 0 at padding.
 
-  Source: LM-BFF section 4.2 (its code exponentiates targets that are no logarithms; the paper is followed).
+  Source: LM-BFF section 4.2. (Its code applies exp to targets that are not logarithms, unlike the paper.)
   """
   high = jnp.where(weights > 0, targets.astype(jnp.float32) / _MAX_SCORE, 0.0)
   logits = jnp.where((weights > 0)[:, None], logits.astype(jnp.float32), 0.0)
@@ -108,6 +107,6 @@ def polarity_loss(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> 
 
 
 def scores_of(logits: np.ndarray) -> np.ndarray:
-  """[rows, 2] logits of a regression's words to [rows, 1] float64 scores: 5 times the high word's share."""
+  """Returns scores [rows, 1] float64, from logits [rows, 2]: 5 times the high word's probability."""
   low, high = np.asarray(logits, np.float64).T
   return (_MAX_SCORE / (1.0 + np.exp(low - high)))[:, None]

@@ -1,7 +1,7 @@
-"""LM-BFF's manual templates and label words, which turn a few-shot example into a sentence with a gap.
+"""LM-BFF's manual templates and label words: they turn an example into a sentence with a masked word.
 
-The model predicts the word in the gap; each class has one word. Source of templates, words, lengths and
-numbers of samples: Gao et al. 2021 (LM-BFF) table 1 and its run_experiment.sh.
+The model predicts the masked word; each class has one word. Source of templates, words, lengths and numbers
+of samples: Gao et al. 2021 (LM-BFF) table 1 and its run_experiment.sh.
 """
 
 import dataclasses
@@ -17,38 +17,38 @@ from data.vocabulary.official import truncate_pair
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-  """Words of the template. Without a leading space they stand directly behind what comes before."""
+  """Words of a template. Without a leading space, they follow the part before without a space."""
 
   text: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-  """One of the example's sentences."""
+  """The first or the second sentence of the example, in a template."""
 
   number: int  # 0 or 1
-  without_last: bool = False  # its last character, whatever that is, makes room for the template's
-  lower_first: bool = False  # it goes on in the middle of a sentence
+  without_last: bool = False  # remove its last character, whatever it is: the template has another
+  lower_first: bool = False  # its first letter in lower case: it continues a sentence
 
 
 @dataclasses.dataclass(frozen=True)
 class Mask:
-  """The gap."""
+  """The position of the label word, in a template: [MASK], or the word in a demonstration."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Template:
-  """What a task's examples look like."""
+  """The template of a task, with its label words, length and number of samples."""
 
   parts: tuple[Text | Sentence | Mask, ...]
-  words: tuple[str, ...]  # one per class, in class order; of a regression the low end and the high end
-  max_length: int = 128  # of query and demonstrations together, in tokens
+  words: tuple[str, ...]  # one per class, in class order; for a regression, the lowest and highest score
+  max_length: int = 128  # tokens of query and demonstrations together
   num_samples: int = 16  # sets of demonstrations whose logits are averaged in evaluation
   is_regression: bool = False
 
   @property
   def num_sentences(self) -> int:
-    """1, or 2 for pairs."""
+    """The number of sentences in an example: 1, or 2 for pairs."""
     return sum(isinstance(part, Sentence) for part in self.parts)
 
 
@@ -70,9 +70,9 @@ TEMPLATES: dict[str, Template] = {
 
 
 def choose_words(template: Template, override: str = "") -> tuple[str, ...]:
-  """The template's label words, or the comma-separated ones of `--config.prompt.words`, in class order.
+  """Returns label words in class order: those in `override`, separated by commas, or the template's.
 
-  Not one word for each class is a ConfigError.
+  ConfigError: `override` does not have one word for each class.
   """
   if not override.strip():
     return template.words
@@ -80,15 +80,15 @@ def choose_words(template: Template, override: str = "") -> tuple[str, ...]:
   if len(words) != len(template.words) or not all(words):
     raise ConfigError(
       f"--config.prompt.words={override} has {len([word for word in words if word])} words, expected "
-      f"{len(template.words)}, one per class as in {','.join(template.words)}"
+      f"{len(template.words)}, one per class:\n  --config.prompt.words={','.join(template.words)}"
     )
   return words
 
 
 def check_words(vocabulary: Vocabulary, words: Sequence[str]) -> tuple[int, ...]:
-  """The id of each label word as it stands in a text, after a space.
+  """Returns the id of each label word, encoded as a word of running text, after a space.
 
-  A word that is not one piece of this vocabulary is a ConfigError, as are two classes with the same piece.
+  ConfigError: a word is not one piece of this vocabulary, or two classes have the same piece.
   """
   word_of: dict[int, str] = {}
   for word in words:
@@ -96,34 +96,34 @@ def check_words(vocabulary: Vocabulary, words: Sequence[str]) -> tuple[int, ...]
     pieces = " ".join(vocabulary.piece(i) for i in ids)
     if len(ids) != 1 or ids[0] == vocabulary.special_ids.unk:
       raise ConfigError(
-        f"the label word {word!r} must be one piece of the vocabulary, but is {pieces or 'nothing'}; give "
-        "words that are, one per class in class order, by --config.prompt.words=WORD,WORD"
+        f"the label word {word!r} must be one piece of the vocabulary, but is {pieces or 'nothing'}; use "
+        "words of one piece, one per class, in class order:\n  --config.prompt.words=WORD,WORD"
       )
     if ids[0] in word_of:
       raise ConfigError(
-        f"the label words {word_of[ids[0]]!r} and {word!r} are the same piece {pieces}; give each class "
-        "another by --config.prompt.words=WORD,WORD"
+        f"the label words {word_of[ids[0]]!r} and {word!r} are the same piece {pieces}; use another word "
+        "for each class:\n  --config.prompt.words=WORD,WORD"
       )
     word_of[ids[0]] = word
   return tuple(word_of)
 
 
 class Prompt(NamedTuple):
-  """A filled-in template."""
+  """An example in its template, as token ids, with the position of the label word."""
 
   ids: np.ndarray  # [length] int32 without [CLS], with the last [SEP]
-  position: int  # of the gap
+  position: int  # of [MASK] or the label word
 
 
 class PromptWriter:
-  """Fills examples into a task's prompt template and encodes them as ids of a vocabulary.
+  """Writes examples in the template of a task, as token ids of a vocabulary.
 
-  Parts are encoded one by one, as in LM-BFF. A part that directly follows a word is encoded after a word, so
-  that "?" gives its piece in running text and not its piece after a space.
+  Parts are encoded one by one, as in LM-BFF. A part that follows without a space is encoded after a word, so
+  that "?" becomes the piece of running text, not the piece of a question mark after a space.
   """
 
   def __init__(self, template: Template, vocabulary: Vocabulary, words: Sequence[str] = ()) -> None:
-    """Checks the label words: one per class, () for the template's own; errors as in `check_words`."""
+    """Encodes the template and its label words, replaced by `words` if any; errors as of `check_words`."""
     words = tuple(words) or template.words
     self.template, self.vocabulary = template, vocabulary
     self.word_ids = check_words(vocabulary, words)
@@ -134,7 +134,7 @@ class PromptWriter:
   def _encode_text(self, text: str, word: str) -> list[int]:
     if text.startswith(" "):
       return self.vocabulary.encode(text)
-    # Any word would do, but this one is known to be one piece.
+    # Any word would do; this one is certainly one piece.
     behind = self.vocabulary.encode(word + text)
     return behind[1:] if behind[:1] == [self.word_ids[0]] else self.vocabulary.encode(text)
 
@@ -145,19 +145,19 @@ class PromptWriter:
     return self.vocabulary.encode(text)
 
   def write(self, sentences: Sequence[str], *, word_id: int | None = None, room: int | None = None) -> Prompt:
-    """One example of one or two sentences, its gap filled with the id of a word, or with [MASK].
+    """Returns the prompt of an example's one or two sentences, with label word `word_id` or [MASK].
 
-    Of more ids than `room` the ends of the sentences are cut, the longer one first, so that neither the gap
-    nor the template's words are ever cut; these alone being too many is a ConfigError. (LM-BFF cuts the end
-    of the whole sequence, gap or not, and stops if it is lost.)
+    With more ids than `room`, the ends of the sentences are truncated, the longer sentence first, but never
+    the template; if the template alone is too long, a ConfigError. (LM-BFF truncates the whole sequence and
+    fails if [MASK] is lost.)
     """
     parts = [part for part in self.template.parts if isinstance(part, Sentence)]
     encoded = {part.number: self._encode_sentence(part, sentences) for part in parts}
     if room is not None:
       if room < self.num_fixed:
         raise ConfigError(
-          f"--config.prompt.max_length: {room} tokens are too few for the prompt alone, {self.num_fixed} "
-          "without its sentences; use 128 or more"
+          f"--config.prompt.max_length leaves {room} tokens after [CLS], but the template alone has "
+          f"{self.num_fixed}; use longer prompts:\n  --config.prompt.max_length=128"
         )
       kept = truncate_pair(encoded[0], encoded.get(1, []), room - self.num_fixed)
       encoded = dict(enumerate(kept))

@@ -1,4 +1,4 @@
-"""Answers to a SQuAD file from the logits of its windows: the official files, scores, and what they mean."""
+"""Answers to the questions of a SQuAD file, from the logits of windows: decoding, scores, official files."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from finetune.squad import scores as squad_scores
 from finetune.squad.decoding import Candidate, Prediction
 from finetune.squad.windows import Features, Settings
 
-# Questions of the official development sets; the papers' figures are on them.
+# Questions in the official development sets, on which the papers' scores are, and in the training sets.
 OFFICIAL_QUESTIONS = {"2.0": 11_873, "1.1": 10_570}
 OFFICIAL_TRAINING = {"2.0": 130_319, "1.1": 87_599}
 _FILES = ("predictions.json", "null_odds.json", "nbest_predictions.json", "predictions_threshold_0.json")
@@ -26,17 +26,17 @@ Predictions = dict[str, Prediction]  # by the id of the question, in the order o
 
 
 def texts(predictions: Predictions) -> dict[str, str]:
-  """The best texts; "" only for questions without a window."""
+  """Returns {question id: its best answer's text}; "" only for questions without a window."""
   return {name: prediction.text for name, prediction in predictions.items()}
 
 
 def texts_at(predictions: Predictions, threshold: float) -> dict[str, str]:
-  """The texts, but "" where "no answer" leads by more than `threshold`. SQuAD 1.1: the texts."""
+  """Returns {question id: answer}, "" if "no answer" leads by more than `threshold` (never in SQuAD 1.1)."""
   return {name: prediction.text_at(threshold) for name, prediction in predictions.items()}
 
 
 def null_odds(predictions: Predictions) -> dict[str, float] | None:
-  """The scores of "no answer" minus those of the texts; None for SQuAD 1.1."""
+  """Returns {question id: score of "no answer" minus score of the best text}; None for SQuAD 1.1."""
   odds = {name: prediction.null_odds for name, prediction in predictions.items()}
   return {name: value for name, value in odds.items() if value is not None} or None
 
@@ -52,11 +52,11 @@ def decode(
   can_be_null: bool,
   best_only: bool = False,
 ) -> Predictions:
-  """Decodes every question.
+  """Returns the answers to questions, decoded from the start and end logits of their windows.
 
-  The features are those of all questions, made with `training=False`; logits, `can_be_null` and `best_only`
-  are as in `decoding.decode`, for all windows. A question without a window (no token in it or in its context)
-  is answered with "", with odds of 0: no threshold changes what it scores.
+  `features` has all windows of the questions, built with `training=False`. Logits, `can_be_null` and
+  `best_only` are as in `decoding.decode`, for all windows. The answer to a question without a window (the
+  question or its context has no token) is "" with odds of 0, so it is "" at every threshold.
 
   Raises:
     DivergedError: a logit is not a number.
@@ -85,16 +85,16 @@ def decode(
 
 
 def evaluate(questions: Sequence[Question], predictions: Predictions) -> dict[str, float]:
-  """Scores in percent, labelled as in `scores.labelled_scores`; errors as of `scores.gold_answers`."""
+  """Returns EM and F1 in percent, as `scores.labelled_scores` does; errors as of `scores.gold_answers`."""
   gold = squad_scores.gold_answers(questions)
   return squad_scores.labelled_scores(gold, texts(predictions), null_odds(predictions))
 
 
 def official(questions: Sequence[Question], predictions: Predictions) -> dict[str, float]:
-  """What the official script prints for predictions.json with null_odds.json as its na-prob file.
+  """Returns the official script's scores of predictions.json, with null_odds.json as its na-prob file.
 
-  Its default threshold is 1. Names as there: exact, f1, total, HasAns_*, NoAns_*; of SQuAD 2.0 best_* too.
-  Errors as of `scores.gold_answers`.
+  The names are the script's: exact, f1, total, HasAns_*, NoAns_*, and best_* for SQuAD 2.0. The threshold is
+  the script's default, 1. Errors as of `scores.gold_answers`.
   """
   gold = squad_scores.gold_answers(questions)
   return squad_scores.evaluate(gold, texts(predictions), null_odds(predictions), threshold=1.0)
@@ -103,7 +103,7 @@ def official(questions: Sequence[Question], predictions: Predictions) -> dict[st
 def report_lines(
   scores: Mapping[str, float], questions: Sequence[Question], predictions: Predictions, *, name: str
 ) -> list[str]:
-  """Lines: what was scored, named `name`, and its `evaluate` figures, those of each threshold apart."""
+  """Returns lines for the log: the data, called `name`, and its `evaluate` scores, a line per threshold."""
   version = "1.1" if null_odds(predictions) is None else "2.0"
   num_impossible = sum(question.is_impossible for question in questions)
   lines = [
@@ -127,21 +127,21 @@ def write_scored(
   scores: Mapping[str, Any],
   **more: Any,
 ) -> list[pathlib.Path]:
-  """Writes the answers, their scores, the official ones and `more` as `write` does; returns the paths."""
+  """Writes answers with `write`; evaluation.json has `scores`, the official scores and `more`."""
   return write(directory, predictions, {**scores, "official": official(questions, predictions), **more})
 
 
 def write(
   directory: str | os.PathLike, predictions: Predictions, scores: Mapping[str, Any] | None = None
 ) -> list[pathlib.Path]:
-  """Writes the official files, each whole; evaluation.json goes first and comes last, so it vouches for them.
+  """Writes answers in SQuAD's official format, and `scores` as evaluation.json; returns the paths.
 
-  predictions.json holds the best texts, as the official code of the papers writes them: with null_odds.json
-  as its na-prob file the official script gives the figures of every threshold. predictions_threshold_0.json
-  holds "" where threshold 0 says so, to be scored alone. SQuAD 1.1 has no null_odds.json and no thresholds.
-  nbest_predictions.json: {id: [{text, probability, start_logit, end_logit}]}. evaluation.json: `scores`, JSON
-  values, which may also name the run. Files of an earlier call that this one does not write are removed. A
-  directory that cannot be written is a StorageError. Returns the paths of the files.
+  predictions.json has the best texts, as in the papers' code; the official script scores it at any threshold
+  with null_odds.json as its na-prob file. predictions_threshold_0.json has "" where threshold 0 gives no
+  answer, and is scored alone. nbest_predictions.json: {id: [{text, probability, start_logit, end_logit}]}.
+  SQuAD 1.1 has no null_odds.json and no thresholds. `scores` are JSON values and may name the run.
+  Deletes evaluation.json first and writes it last: if it exists, the other files are complete. Other files of
+  an earlier call are removed. A directory that cannot be written is a StorageError.
   """
   directory = pathlib.Path(directory)
   odds = null_odds(predictions)

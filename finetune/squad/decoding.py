@@ -1,7 +1,7 @@
-"""From start and end logits of windows to answers: the n best spans of a question and the score of "none".
+"""Decodes one question's answer from start and end logits: its n best spans and the score of "no answer".
 
-A question's context is cut into overlapping windows of tokens; each gives logits. Source: COCO-LM
-fairseq/data/squad/squad_metrics.py (the decoding of the papers' figures), spec finetuning.md 4.
+A question's context is cut into overlapping windows of tokens; the model computes logits for each. Source:
+COCO-LM fairseq/data/squad/squad_metrics.py (the papers' scores are from it), spec finetuning.md 4.
 """
 
 import functools
@@ -15,11 +15,11 @@ from tokenizers import normalizers, pre_tokenizers
 from data.errors import DivergedError
 from finetune.squad.windows import Settings, Window, max_context
 
-NO_SPAN = "empty"  # the text the official code writes where no span is allowed
+NO_SPAN = "empty"  # written by the official code if no span is allowed
 
 
 class Candidate(NamedTuple):
-  """One answer of the n best."""
+  """One of the n best answers to a question."""
 
   text: str  # "" is "no answer"
   probability: float  # softmax of start + end logit over the n best
@@ -28,14 +28,14 @@ class Candidate(NamedTuple):
 
 
 class Prediction(NamedTuple):
-  """What is decoded for one question."""
+  """The decoded answer to one question, with its n best candidates."""
 
-  text: str  # the best that is not ""
-  null_odds: float | None  # score of "no answer" minus that of `text`; None without `can_be_null`
-  n_best: list[Candidate]  # best first; "" may come last out of order
+  text: str  # the best text that is not ""
+  null_odds: float | None  # score of "no answer" minus score of `text`; None without `can_be_null`
+  n_best: list[Candidate]  # best first; "" may be last, whatever its score
 
   def text_at(self, threshold: float) -> str:
-    """`text`, or "" if "no answer" leads by more than the threshold (0 in the official Hugging Face code)."""
+    """Returns `text`, or "" if "no answer" leads by more than the threshold (0 in the Hugging Face code)."""
     return "" if self.null_odds is not None and self.null_odds > threshold else self.text
 
 
@@ -58,22 +58,20 @@ def decode(
   can_be_null: bool = True,
   best_only: bool = False,
 ) -> Prediction:
-  """Decodes one question.
+  """Returns the answer to one question, decoded from the logits of all its windows.
 
-  A span starts and ends in the document part, at positions among the n best starts and ends of its window,
-  its start where its window is the one of maximum context. Equal scores keep the order of windows, then
-  starts, then ends; equal logits that of positions. Spans of one text count once, by their best.
-
-  Where no span is allowed, the answer is `NO_SPAN` with logits 0, as in the official code.
+  A span's start and end are in the context, among the n best starts and ends of their window. Its start is in
+  the window with the most context around it (`max_context`). Equal scores keep the order of windows, then
+  starts, then ends; equal logits keep the order of positions. A text counts once, with its best span. If no
+  span is allowed, the answer is `NO_SPAN` with logits 0, as in the official code.
 
   Args:
     windows: all windows of the question, in order, at least one.
-    start_logits, end_logits: for each window [length or more] float; what goes beyond its tokens is padding,
-      never read.
+    start_logits, end_logits: for each window [length or more] float; padding is never read.
     lower_case: whether the pieces are lower-cased (an uncased vocabulary).
-    can_be_null: SQuAD 2.0: position 0, [CLS], stands for "no answer"; its score is the lowest of the windows.
-    best_only: whether to stop at the best text: `text` and `null_odds` are the same several times as fast,
-      but `n_best` ends there. For scores during training.
+    can_be_null: True for SQuAD 2.0: [CLS], position 0, means "no answer"; its lowest score counts.
+    best_only: stops at the best text, for scores during training: several times as fast, with the same `text`
+      and `null_odds`, but a shorter `n_best`.
 
   Raises:
     DivergedError: a logit is NaN or plus infinity.
@@ -112,16 +110,17 @@ def _prediction(kept: dict[str, tuple[float, float]], null: tuple[float, float] 
 
 
 def _checked(window: Window, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """The logits of a window's tokens without those of its padding."""
+  """Returns the start and end logits of a window without its padding; DivergedError if one is not finite."""
   length = len(window.tokens)
   logits = np.stack([starts[:length], ends[:length]])
   if np.isnan(logits).any() or np.isposinf(logits).any():
-    raise DivergedError("a start or end logit is not a number or is infinite; lower the learning rate")
+    wrong = "a start or end logit is NaN or infinite: training diverged; fine-tune again with a lower rate:"
+    raise DivergedError(f"{wrong}\n  --config.search.learning_rates=1e-5")
   return logits[0], logits[1]
 
 
 def _n_best(logits: np.ndarray, count: int) -> np.ndarray:
-  """Positions of the highest logits, highest first, the lower position first of equal ones."""
+  """Returns the positions of the `count` highest logits, highest first; the lower position if equal."""
   return np.argsort(-np.asarray(logits, np.float64), kind="stable")[:count]
 
 
@@ -154,11 +153,11 @@ def _span_text(span: _Span, detokenize: Callable[[list[Any]], str], lower_case: 
 
 
 def text_in_words(predicted: str, original: str, *, lower_case: bool) -> str:
-  """The part of the original words that a detokenised span covers: "Smith" of "Smith's".
+  """Returns the characters of the original words that a detokenised span covers: "Smith" of "Smith's".
 
-  Both have single spaces. They are compared after BERT's basic tokenisation (spaces around punctuation and
-  Chinese characters; lower case without accents if asked for), character by character without the spaces.
-  Where they cannot be aligned, the answer is all of the original.
+  Both texts have single spaces. They are compared after BERT's basic tokenisation (spaces around punctuation
+  and Chinese characters; with `lower_case`, lower case without accents), without spaces. If they cannot be
+  aligned, the result is `original`.
 
   Source: `get_final_text` of the BERT code, as in COCO-LM fairseq/data/squad/squad_metrics.py.
   """

@@ -1,4 +1,4 @@
-"""Finds the two files of SQuAD: in a folder, at a path, or in a TFDS data_dir. Imports no jax."""
+"""Finds the training and development files of SQuAD: in a folder, at a path, or in TFDS. Imports no jax."""
 
 import pathlib
 import re
@@ -14,22 +14,23 @@ _OFFICIAL_NAME = re.compile(r"(train|dev)-v(1\.1|2\.0)\.json(?:\.gz)?")
 def read(
   train_file: str, dev_file: str, directory: str, *, download: bool = False
 ) -> tuple[SquadFile, SquadFile]:
-  """Reads both files, after both were found: each a file in `directory`, or a path; '.gz' may be missing.
+  """Reads SQuAD's training and development files; finds both before it reads one.
 
-  A name such as 'train-v2.0.json' that is neither stands for TFDS's data set of that version, in the data_dir
-  `directory` ('': TFDS's default). A file that is not there or damaged is a DataError, as are two versions.
+  Each is a file in `directory` or a path; '.gz' may be missing. If there is none, 'train-v2.0.json' and other
+  official names are read from TFDS, in the data_dir `directory` ('': TFDS's default). DataError: a file is
+  missing or damaged, or the versions differ.
   """
   train, dev = (read() for read in _readers(train_file, dev_file, directory, download=download))
   if train.version != dev.version:
     raise DataError(
-      f"squad.train_file {train.source} is SQuAD {train.version}, squad.dev_file {dev.source} is SQuAD "
-      f"{dev.version} (2.0 says which questions are impossible); give two files of one version"
+      f"squad.train_file {train.source} is SQuAD {train.version}, but squad.dev_file {dev.source} is SQuAD "
+      f"{dev.version}; use one version:\n  --config.squad.train_file=FILE\n  --config.squad.dev_file=FILE"
     )
   return train, dev
 
 
 def check(train_file: str, dev_file: str, directory: str, *, download: bool = False) -> None:
-  """Looks for both files and opens none; arguments and errors as of `read`."""
+  """Checks that both files of SQuAD exist, without opening them; arguments and errors as of `read`."""
   _readers(train_file, dev_file, directory, download=download)
 
 
@@ -41,7 +42,7 @@ def _readers(
 
 
 def _reader(field: str, name: str, directory: str, *, download: bool) -> Callable[[], SquadFile]:
-  """Finds a file and returns the function that reads it."""
+  """Finds one file of SQuAD and returns the function that reads it."""
   asked = pathlib.Path(name).expanduser()
   paths = [*([pathlib.Path(directory).expanduser() / asked] if directory else []), asked]
   looked = [path for plain in dict.fromkeys(paths) for path in (plain, plain.with_name(f"{plain.name}.gz"))]
@@ -49,12 +50,13 @@ def _reader(field: str, name: str, directory: str, *, download: bool) -> Callabl
     if path.is_file():
       return lambda: squad.read(path)
   official = _OFFICIAL_NAME.fullmatch(name)
-  searched = [str(path) for path in looked]
-  help_text = f"name the file with --config.{field}=FILE, or its folder with --config.data.directory=DIR"
+  searched = [f"{path} (or .gz)" for path in looked[::2]]
+  ways = f"\n  --config.{field}=FILE\n  --config.data.directory=DIR"
   if official:
     split, version = official.groups()
     if download or tfds_reader.find(directory, f"squad/v{version}"):
       return lambda: squad.read_tfds(directory, version, split, download=download)
     searched.append(f"TFDS's squad/v{version} in {tfds_reader.place(directory)}")
-    help_text += ", or let TFDS download it with --download"
-  raise DataError(f"{field}={name!r}: none of {', '.join(searched)} is there; {help_text}")
+    ways += "\n  --download"
+  advice = f"name it or its folder{', or let TFDS download it' if official else ''}"
+  raise DataError(f"{field}={name!r}: no such file; looked for {', '.join(searched)}; {advice}:{ways}")

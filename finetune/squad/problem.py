@@ -1,4 +1,4 @@
-"""The problem of extractive question answering: where the answer starts and ends in a window."""
+"""Loss, outputs and metrics of extractive question answering: the start and end of an answer in a window."""
 
 import jax
 import jax.numpy as jnp
@@ -14,12 +14,12 @@ Logits = tuple[jax.Array, jax.Array]
 
 
 def make_problem(config: EncoderConfig, *, pad_id: int, use_mask: bool = True) -> Problem:
-  """Builds the problem of the windows that `windows.build` makes.
+  """Returns the training problem of question answering, for batches of windows from `windows.build`.
 
-  Outputs are (start, end) logits [batch, length] float32, -inf where no answer may be: with `use_mask` in the
-  question and at a separator, as in the official fairseq code; without it only at padding, as in the official
-  Hugging Face code, so that a window's loss does not depend on the length it was padded to. Metrics are
-  task_loss and exact_spans, the fraction of windows whose start and end are both the likeliest.
+  Outputs are (start, end) logits [batch, length] float32, -inf where no answer is allowed. With `use_mask`,
+  as in the official fairseq code, these are the question, separators and padding. Without it, as in the
+  official Hugging Face code, only padding, so a window's loss does not depend on its padded length. Metrics:
+  task_loss, and exact_spans, the fraction of windows whose start and end both have the highest logit.
   """
 
   def init_heads(key: jax.Array) -> dict:

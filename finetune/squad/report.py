@@ -1,4 +1,4 @@
-"""The report of a SQuAD search: figures at the best threshold apart from those at threshold 0."""
+"""The report of a SQuAD search: scores at the best threshold and scores at threshold 0, each labelled."""
 
 from collections.abc import Sequence
 
@@ -31,11 +31,11 @@ def make_report(
   *,
   references: Sequence[Reference] = (),
 ) -> tables.Report:
-  """Chooses the cell and makes `results.md`, `.csv` and `.json` of its metrics, that of the choice first.
+  """Returns the report `results` (.md, .csv, .json) of the best cell; the metric that chose it is first.
 
-  Records are in the order of the search; that there is none is a DataError.
+  `records` are in the order of the search; a DataError if there is none.
   """
-  is_2 = data.version == "2.0"  # the papers' figures are of it
+  is_2 = data.version == "2.0"  # the papers' scores are for 2.0
   references = [reference for reference in references if is_2 and "squad_f1" in reference.scores]
   names = squad.METRICS[data.version]
   chosen = summary.choose(records, names[0], protocol.summary)
@@ -72,19 +72,19 @@ def _seed_column(seed: int) -> tables.Column:
 def _notes(protocol: Protocol, data: SquadData, judged: tables.Row, num_cells: int) -> list[str]:
   how = protocol.summary
   notes = [
-    f"{how.capitalize()} over the seeds of the chosen cell, in percent: of {num_cells:,} that with the best "
-    f"{how} of {_label(judged)!r}. A run counts with its best evaluation, its other metrics are of the same."
+    f"{how.capitalize()} over the seeds of one cell, in percent: the cell with the best {how} of "
+    f"{_label(judged)!r} of {num_cells:,}. All metrics of a run are from its best evaluation."
   ]
   if data.version == "2.0":
     notes.append(
-      "Best threshold: that of the no-answer score is chosen on the scored questions themselves, as in the "
-      f'papers. Threshold 0 looks at no answers. "No answer" to every question scores '
+      "Best threshold: the threshold of the no-answer score is chosen on the scored questions, as in the "
+      f'papers. Threshold 0 is chosen without them. "No answer" to every question scores '
       f"{tables.percent(data.unanswerable)}."
     )
   if not data.is_official:
     notes.append(
       f"* {len(data.dev.file.questions):,} questions of {data.dev.file.source}, not the official development "
-      "set; not to be compared with the papers' figures."
+      "set: do not compare these scores with the papers'."
     )
   if len(data.train.file.questions) != (official := squad_answers.OFFICIAL_TRAINING[data.version]):
     notes.append(

@@ -1,8 +1,7 @@
-"""Scores of extractive question answering: SQuAD 2.0, and 1.1 as the case without unanswerable questions.
+"""EM and F1 of extractive question answering: SQuAD 2.0, and 1.1, which has no unanswerable questions.
 
 Source: the official evaluation script of SQuAD 2.0 with the search for the best threshold, as in COCO-LM
-huggingface/utils_squad_evaluate.py and fairseq/data/squad/squad_metrics.py. Scores of a set are percent there
-and here.
+huggingface/utils_squad_evaluate.py and fairseq/data/squad/squad_metrics.py. Scores of a set are in percent.
 """
 
 import collections
@@ -19,17 +18,17 @@ _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 
 
 def normalize_answer(text: str) -> str:
-  """Lower case, without ASCII punctuation and the words a, an, the; one space between words."""
+  """Returns a text in lower case, without ASCII punctuation and the words a, an, the, with single spaces."""
   return " ".join(_ARTICLE.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def exact_match(gold: str, prediction: str) -> int:
-  """1 if both are the same after normalisation, else 0."""
+  """Returns 1 if both answers are the same after `normalize_answer`, else 0."""
   return int(normalize_answer(gold) == normalize_answer(prediction))
 
 
 def f1(gold: str, prediction: str) -> float:
-  """F1 of the bags of words after normalisation; if either has none, 1 if both have none, else 0."""
+  """Returns the F1 of the normalised words of two answers; without words: 1 if both have none, else 0."""
   gold_words, words = normalize_answer(gold).split(), normalize_answer(prediction).split()
   if not gold_words or not words:
     return float(gold_words == words)
@@ -41,7 +40,7 @@ def f1(gold: str, prediction: str) -> float:
 
 
 class RawScores(NamedTuple):
-  """Scores of the texts as predicted, before any threshold."""
+  """EM and F1 of each question, before a threshold turns answers into "no answer"."""
 
   exact: dict[str, int]  # id -> 0 or 1
   f1: dict[str, float]  # id -> [0, 1]
@@ -49,28 +48,28 @@ class RawScores(NamedTuple):
 
 
 def gold_answers(questions: Sequence[Question]) -> dict[str, list[str]]:
-  """{question id: its answers, none if unanswerable}, in order; a set without answers is a DataError."""
+  """Returns {question id: gold answers, [] if unanswerable}; DataError if a question has no gold answer."""
   gold: dict[str, list[str]] = {}
   for question in questions:
     if not question.answers and not question.is_impossible:
       raise DataError(
-        f"question {question.id!r} has no answer and is not marked as impossible; a set without answers can "
-        "be predicted, not scored"
+        f"question {question.id!r} has no gold answer and is not marked as impossible: it cannot be scored; "
+        "use a file with answers, such as the official one"
       )
     gold[question.id] = [] if question.is_impossible else [answer.text for answer in question.answers]
   if not gold:
-    raise DataError("SQuAD: there is no question to score; check the data file")
+    raise DataError("SQuAD: found no question to score, expected at least one; check the data file")
   return gold
 
 
 def raw_scores(gold: Mapping[str, Sequence[str]], predictions: Mapping[str, str]) -> RawScores:
-  """Scores of each question's text against the best of its gold answers, "" where there is none.
+  """Returns EM and F1 of every prediction, against the gold answer that gives the highest score.
 
-  A prediction of "" is "no answer"; every question has one.
+  A prediction of "" means "no answer", the gold answer of unanswerable questions. All questions have one.
   """
   exact, overlap = {}, {}
   for name, answers in gold.items():
-    # An answer of which nothing is left ("the") counts for nothing; without any other it is "".
+    # As in the official script, gold answers without words after normalisation ("the") do not count.
     texts = [text for text in answers if normalize_answer(text)] or [""]
     exact[name] = max(exact_match(text, predictions[name]) for text in texts)
     overlap[name] = max(f1(text, predictions[name]) for text in texts)
@@ -84,16 +83,16 @@ def evaluate(
   *,
   threshold: float,
 ) -> dict[str, float]:
-  """The official evaluation: at one threshold, and with the best ones.
+  """Returns the scores of the official evaluation script: at one threshold, and at the best thresholds.
 
   Args:
-    null_odds: {question id: score of "no answer" over that of the text}; None for SQuAD 1.1, where every
-      text counts as it is and there is no best threshold.
-    threshold: a question whose odds are above it counts as answered with "".
+    null_odds: {question id: score of "no answer" minus score of the text}; None for SQuAD 1.1: no threshold
+      is applied or searched.
+    threshold: if a question's odds are above it, its prediction counts as "".
 
   Returns:
     Official names: exact, f1, total, HasAns_* and NoAns_* (where there are such questions), best_exact,
-    best_exact_thresh, best_f1, best_f1_thresh. Percent, but thresholds and totals.
+    best_exact_thresh, best_f1, best_f1_thresh. All but thresholds and totals are in percent.
   """
   raw = raw_scores(gold, predictions)
   if null_odds is None:
@@ -115,11 +114,11 @@ def evaluate(
 def labelled_scores(
   gold: Mapping[str, Sequence[str]], predictions: Mapping[str, str], null_odds: Mapping[str, float] | None
 ) -> dict[str, float]:
-  """What a report prints: figures of threshold 0 and figures of the best threshold, each by its own name.
+  """Returns the scores of a report: at threshold 0, and at the thresholds that are best on these questions.
 
-  In percent: exact_threshold_0, f1_threshold_0 (what can be had without seeing the answers), best_exact and
-  best_f1 (the papers' figures: the threshold is chosen on the same questions) with their thresholds. Without
-  `null_odds` there are `exact` and `f1` alone. Arguments are those of `evaluate`.
+  In percent: exact_threshold_0 and f1_threshold_0, which use no gold answers to choose the threshold;
+  best_exact and best_f1, which do, as in the papers. best_exact_thresh and best_f1_thresh are thresholds.
+  Without `null_odds`, only `exact` and `f1`. Arguments are those of `evaluate`.
   """
   scores = evaluate(gold, predictions, null_odds, threshold=0.0)
   plain = {name: scores[name] for name in ("exact", "f1")}
@@ -135,10 +134,11 @@ def best_threshold(
   null_odds: Mapping[str, float],
   has_answer: Mapping[str, bool],
 ) -> tuple[float, float]:
-  """(Score in percent, threshold) of the highest total, by moving the threshold up over the sorted odds.
+  """Returns the highest score of any threshold, in percent, and the threshold.
 
-  Begins with "no answer" to everything, and threshold 0. Questions of equal odds pass one after the other in
-  the order of `null_odds`, and the highest total on the way counts, as in the official script.
+  Starts with "no answer" to every question and threshold 0, then raises the threshold over the sorted odds.
+  Questions with equal odds are added one by one, in the order of `null_odds`, and every total on the way
+  counts, as in the official script.
   """
   total = best = float(sum(not has for has in has_answer.values()))
   threshold = 0.0

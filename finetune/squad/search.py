@@ -1,4 +1,4 @@
-"""`kind='squad'`: a search on SQuAD 2.0 or 1.1, the papers' table, and the best run's answers and model."""
+"""`kind='squad'`: a hyperparameter search on SQuAD, its table, and the best run's answers and model."""
 
 import collections
 import json
@@ -30,10 +30,10 @@ NAME = "squad"
 
 
 class Squad:
-  """One search on SQuAD; a `driver.Kind`."""
+  """A hyperparameter search on SQuAD; a `driver.Kind`."""
 
   def __init__(self, session: Session, *, download: bool) -> None:
-    """Reads both files, so that what is wrong with them (a UserError) is known before anything compiles."""
+    """Reads both files, so that an error in them (a UserError) is raised before anything compiles."""
     self.session, self.config = session, session.config
     cells = session.cells(NAME)
     data, asked = self.config.data, self.config.squad
@@ -63,12 +63,12 @@ class Squad:
     )
 
   def describe(self) -> list[str]:
-    """What there is and what would be done."""
+    """Returns lines about the checkpoint, the data and the planned runs."""
     start = self.session.describe(fresh_head="question_answering")
     return [start, *self.data.lines, *(plan.describe() for plan in self.plans)]
 
   def finish(self, search: Search, records: Sequence[Record]) -> None:
-    """Saves the model and writes the answers of the chosen cell's best run, unless they are there."""
+    """Saves the model and the answers of the best run in the best cell, unless they are already saved."""
     if not (self.config.output.save_model or self.config.output.predict):
       return
     chosen = best_model.choose(search, records)
@@ -76,18 +76,19 @@ class Squad:
       task = {"name": NAME, "labels": None, "problem_type": None}
       read = {"windows": self.data.settings.stored(), "mask_query": self.config.squad.mask_query}
       best_model.save(search, chosen, {**task, **read}, texts={FIRST_ROWS: json.dumps(self._first_rows())})
-    if self.config.output.predict and not self._has_answers(chosen):
+    saved = files.read_json(self.directory / squad_answers.SCORES).get("run")
+    if self.config.output.predict and saved != chosen.identity:
       self._predict(search.trained(chosen.cell, chosen.seed).outputs_of, chosen)
 
   def report(self, records: Mapping[str, Sequence[Record]]) -> Report:
-    """The papers' table."""
+    """Returns the table of scores, next to the papers' scores."""
     session = self.session
     return squad_report.make_report(
       session.title, session.protocol, self.data, records[NAME], references=session.references
     )
 
   def _first_rows(self) -> list[tuple[str, str]]:
-    """The first development questions that one window holds, by which an export is checked."""
+    """Returns the first development questions with one window, as (question, context), to check an export."""
     dev = self.data.dev
     windows = collections.Counter(window.question for window in dev.features.windows)
     asked = [question for number, question in enumerate(dev.file.questions) if windows[number] == 1]
@@ -95,12 +96,8 @@ class Squad:
 
   @property
   def directory(self) -> Path:
-    """Where the answers are, beside the finished cells."""
+    """The directory of the answers and of the finished cells' results."""
     return self.session.workdir / NAME
-
-  def _has_answers(self, chosen: Chosen) -> bool:
-    """Whether the answers that are there are this run's."""
-    return files.read_json(self.directory / squad_answers.SCORES).get("run") == chosen.identity
 
   def _predict(self, outputs_of: OutputsOf, chosen: Chosen) -> None:
     size = self.config.data.eval_batch_size
@@ -112,4 +109,4 @@ class Squad:
     for line in squad_answers.report_lines(scores, questions, predictions, name=self.data.dev.file.source):
       logger.info(f"{chosen.cell.name}, seed {chosen.seed}, {line}")
     squad_answers.write_scored(self.directory, questions, predictions, scores, run=chosen.identity)
-    logger.info(f"Its answers are in {self.directory}: predictions.json and others")
+    logger.info(f"wrote the answers of this run to {self.directory}, such as predictions.json")

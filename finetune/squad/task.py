@@ -1,4 +1,4 @@
-"""SQuAD as a task: from files to windows, and from the logits of all windows to the papers' figures."""
+"""SQuAD as a task: makes windows of both files, and scores the logits of all windows as the papers do."""
 
 import dataclasses
 import hashlib
@@ -18,9 +18,9 @@ from finetune.squad import windows
 from finetune.squad.answers import OFFICIAL_QUESTIONS, Predictions
 from finetune.squad.windows import Features, Settings
 
-Logits = tuple[list[np.ndarray], list[np.ndarray]]  # start and end, [length or more] float32 for each window
+Logits = tuple[list[np.ndarray], list[np.ndarray]]  # start and end: for each window, [length or more] float32
 
-# By version what a record holds, as fractions; runs are judged by the first.
+# Metrics in a run's record, as fractions, by version. The first one ranks runs and cells.
 METRICS = {
   "2.0": ("best_f1", "best_exact", "f1_threshold_0", "exact_threshold_0"),
   "1.1": ("f1", "exact"),
@@ -29,7 +29,7 @@ METRICS = {
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """Training or development questions with their windows."""
+  """The training or the development questions, with their windows."""
 
   file: SquadFile
   features: Features
@@ -38,18 +38,18 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class SquadData:
-  """Both sets."""
+  """The training and development questions of SQuAD, as windows of tokens."""
 
-  train: Part  # without the questions whose answer cannot be located
+  train: Part  # has no windows of questions whose answer cannot be located
   dev: Part  # all questions
   settings: Settings
   vocabulary: Vocabulary
-  digest: str  # sha256 over everything that scores depend on besides the model
-  lines: list[str]  # what a user should know: sizes, dropped questions, sources
+  digest: str  # sha256 over data and settings on which scores depend
+  lines: list[str]  # for the log: sizes, dropped questions, sources
 
   @property
   def version(self) -> str:
-    """'2.0' or '1.1'."""
+    """The version of SQuAD: '2.0' or '1.1'."""
     return self.dev.file.version
 
   @property
@@ -59,7 +59,7 @@ class SquadData:
 
   @property
   def unanswerable(self) -> float:
-    """Part of the development questions without an answer: what "no answer" to everything scores."""
+    """The fraction of unanswerable development questions, which is the score of always giving "no answer"."""
     return float(np.mean([question.is_impossible for question in self.dev.file.questions]))
 
 
@@ -72,11 +72,11 @@ def load(
   train_rows: int = 0,
   seed: int = 0,
 ) -> SquadData:
-  """Splits SQuAD's two sets into windows of tokens; draws `train_rows` training questions, 0 for all.
+  """Returns both files as windows; `train_rows` training questions are drawn at random by `seed`, 0: all.
 
   Raises:
-    ConfigError: no room for a document in a window, or more training questions than there are.
-    DataError: no window is left.
+    ConfigError: a window has no room for a context, or `train_rows` exceeds the questions of the file.
+    DataError: a file has no question that can be used.
   """
   train_part = _part(_draw(train, train_rows, seed), vocabulary, settings, training=True)
   dev_part = _part(dev, vocabulary, settings, training=False)
@@ -85,11 +85,12 @@ def load(
 
 
 def _draw(file: SquadFile, count: int, seed: int) -> SquadFile:
-  """Draws `count` questions, or all for 0; small draws are subsets of larger ones, as in `data.glue`."""
+  """Returns the file with `count` random questions, 0: all; a smaller draw is a subset of a larger one."""
   total = len(file.questions)
   if count > total:
     raise ConfigError(
-      f"data.train_rows={count}: {file.source} has {total:,} questions; use at most as many, or 0 for all"
+      f"data.train_rows={count}: {file.source} has {total:,} questions; to use all:\n"
+      "  --config.data.train_rows=0"
     )
   if not count:
     return file
@@ -102,8 +103,8 @@ def _part(file: SquadFile, vocabulary: Vocabulary, settings: Settings, *, traini
   if not features.windows:
     name, reason = next(iter({**features.dropped, **features.empty}.items()))
     raise DataError(
-      f"{file.source}: no window is left of {len(file.questions):,} questions, such as {name!r}: {reason}; "
-      "give the official file"
+      f"{file.source}: none of {len(file.questions):,} questions can be used, such as {name!r}: {reason}; "
+      "correct the file, or use the official one"
     )
   sizes = {"most": settings.num_buckets, "multiple": settings.multiple, "max_length": settings.max_length}
   return Part(file, features, make_buckets(features.examples, **sizes))
@@ -124,8 +125,8 @@ def _lines(train: Part, dev: Part, settings: Settings) -> list[str]:
   version, questions = dev.file.version, dev.file.questions
   lines = [
     f"squad: SQuAD {version}, training on {train.file.source}",
-    f"squad train: {len(train.file.questions):,} questions: {len(train.features.windows):,} windows, "
-    f"{np.count_nonzero(train.features.examples.fields['start']):,} with an answer",
+    f"squad train: {len(train.file.questions):,} questions in {len(train.features.windows):,} windows, "
+    f"{np.count_nonzero(train.features.examples.fields['start']):,} of them with an answer",
     f"squad train: {train.buckets.describe(train.features.examples.sizes)}",
     f"squad dev: {dev.file.source}: {len(questions):,} questions, "
     f"{sum(question.is_impossible for question in questions):,} without an answer, "
@@ -134,36 +135,36 @@ def _lines(train: Part, dev: Part, settings: Settings) -> list[str]:
   if dropped := train.features.dropped:
     name, reason = next(iter(dropped.items()))
     lines.append(
-      f"squad train: {len(dropped):,} questions are left out, because their answer cannot be located, such "
-      f"as {name!r}: {reason}"
+      f"squad train: skipped {len(dropped):,} questions whose answer was not found in the context, "
+      f"such as {name!r}: {reason}"
     )
   if dev.features.empty:
-    lines.append(f'squad dev: {len(dev.features.empty):,} questions without a token are answered with ""')
+    lines.append(f'squad dev: {len(dev.features.empty):,} questions without a token get the answer ""')
   if len(questions) != OFFICIAL_QUESTIONS[version]:
     lines.append(
-      f"squad dev: not the official development set ({OFFICIAL_QUESTIONS[version]:,} questions): its figures "
-      "are not the papers'"
+      f"squad dev: not the official development set ({OFFICIAL_QUESTIONS[version]:,} questions): do not "
+      "compare its scores with the papers'"
     )
   pairs = [pair for part in (train, dev) for pair in itertools.pairwise(part.features.windows)]
   pairs = [(window, after) for window, after in pairs if window.question == after.question]
   apart = sum(window.first + window.count <= after.first for window, after in pairs)
   if apart:
     lines.append(
-      f"squad: {apart:,} of {len(pairs):,} neighbouring windows do not overlap: {settings.max_length} tokens "
-      f"leave no more room than the stride of {settings.stride}; an answer across the cut is lost: lower "
-      "squad.stride, or raise data.max_length"
+      f"squad: {apart:,} of {len(pairs):,} pairs of neighbouring windows do not overlap, so an answer across "
+      f"their border cannot be found; lower --config.squad.stride={settings.stride} or raise "
+      f"--config.data.max_length={settings.max_length}"
     )
   return lines
 
 
 def logits(part: Part, outputs_of: OutputsOf, **sizes: int) -> list[Logits]:
-  """The logits of every run for every window, in the order of the windows; `sizes` as of `texts.outputs`."""
+  """Returns each run's logits for all windows, in their order; `sizes` are those of `texts.outputs`."""
   by_run = texts.outputs(part.features.examples, part.buckets, outputs_of, **sizes)
   return [([starts for starts, _ in of_run], [ends for _, ends in of_run]) for of_run in by_run]
 
 
 def decode(data: SquadData, logits: Logits, *, best_only: bool = False) -> Predictions:
-  """Answers to the development questions; see `answers.decode`."""
+  """Returns one run's answers to the development questions; see `answers.decode`."""
   return squad_answers.decode(
     data.dev.file.questions,
     data.dev.features,
@@ -178,7 +179,7 @@ def decode(data: SquadData, logits: Logits, *, best_only: bool = False) -> Predi
 def evaluate(
   data: SquadData, outputs_of: OutputsOf, *, num_runs: int, batch_size: int, pad_id: int
 ) -> list[dict[str, float]]:
-  """The metrics of every run on the development set, fractions; a run without finite logits scores 0."""
+  """Returns each run's development metrics, as fractions; a run with NaN or infinite logits scores 0."""
   by_run = logits(data.dev, outputs_of, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id)
   return [_scores(data, run_logits) for run_logits in by_run]
 

@@ -1,8 +1,7 @@
 """SQuAD questions as windows of tokens: `[CLS] question [SEP] [SEP] part of the context [SEP]`.
 
-A context that does not fit is cut into overlapping windows. A window is trained to point at the answer, or at
-[CLS] where it does not hold all of it. Source: COCO-LM fairseq/data/squad/squad_extractor.py, spec
-finetuning.md 4.
+Long contexts are cut into overlapping windows. A window's target is the answer's span, or [CLS] if the answer
+is not all in it. Source: COCO-LM fairseq/data/squad/squad_extractor.py, spec finetuning.md 4.
 """
 
 import bisect
@@ -19,28 +18,28 @@ from data.squad import Question
 from data.vocabulary import Vocabulary
 from finetune.search.examples import Examples
 
-_WORD = re.compile("[^ \t\r\n\u202f]+")  # the other spaces of Unicode are letters to the official code
+_WORD = re.compile("[^ \t\r\n\u202f]+")  # the official code splits at no other space of Unicode
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """How questions become windows and logits become answers; lengths are in tokens."""
+  """Sizes of windows and of answers, in tokens, and how many answers are compared."""
 
   max_length: int  # of a window, special tokens included
-  stride: int  # from the start of a window to that of the next
+  stride: int  # from the start of a window to the start of the next
   max_query_length: int
-  num_buckets: int  # most padded lengths
+  num_buckets: int  # most padded lengths; each is compiled
   multiple: int  # padded lengths are multiples of it
-  n_best: int  # starts and ends looked at in each window, and answers kept
+  n_best: int  # starts and ends compared in each window, and answers kept for a question
   max_answer_length: int
 
   def stored(self) -> dict[str, int]:
-    """What a saved model carries of them: all but the padded lengths."""
+    """Returns the settings that are saved with a model: all but the padded lengths."""
     return {name: value for name, value in vars(self).items() if name not in ("num_buckets", "multiple")}
 
 
 def settings_of(config: Any, max_length: int) -> Settings:
-  """The fields of a fine-tuning config, for windows of `max_length` tokens."""
+  """Returns the settings in a fine-tuning config, for windows of `max_length` tokens."""
   data, asked = config.data, config.squad
   return Settings(
     max_length=max_length,
@@ -54,19 +53,19 @@ def settings_of(config: Any, max_length: int) -> Settings:
 
 
 class Document(NamedTuple):
-  """A context, tokenised word by word."""
+  """A context as words and tokens; each word is tokenised on its own."""
 
   words: list[str]
-  starts: list[int]  # [words] the character of the context at which each starts
+  starts: list[int]  # [words] index of each word's first character in the context
   ids: np.ndarray  # [tokens] int32
   word_of: np.ndarray  # [tokens] int32 number of each token's word, increasing
 
 
 class Window(NamedTuple):
-  """A part of a document behind a question, in tokens."""
+  """A question followed by a part of its context, in tokens."""
 
-  question: int  # its number among the questions of the file
-  first: int  # number of the part's first token in the document
+  question: int  # its index among the questions of the file
+  first: int  # index of the part's first token in the document
   count: int  # tokens of the part
   offset: int  # position of the part in the window
   document: Document
@@ -74,40 +73,39 @@ class Window(NamedTuple):
 
   @property
   def part(self) -> slice:
-    """The positions of the document's part in the window."""
+    """The positions of the context's part in the window."""
     return slice(self.offset, self.offset + self.count)
 
 
 class Features(NamedTuple):
-  """The windows of questions, in their order.
+  """The windows of questions, in the order of the questions, with their targets.
 
-  `examples` has fields 'start' and 'end' [windows] int32 (positions of the first answer's first and last
-  token; 0, that of [CLS], where the window does not hold it or there is none) and the token field 'allowed'
-  bool: where an answer may be, [CLS] and the document.
+  `examples` has the fields 'start' and 'end' [windows] int32: positions of the first answer's first and last
+  token, or 0, the position of [CLS], if the window does not contain it. The token field 'allowed' is bool:
+  True at positions where an answer may be, [CLS] and the context.
   """
 
   examples: Examples
   windows: list[Window]  # of the examples
-  dropped: dict[str, str]  # id -> why its answer cannot be located; no window of it is trained on
-  empty: dict[str, str]  # id -> what has no token, context or question; it has no window
+  dropped: dict[str, str]  # id -> why its answer cannot be located; not used in training
+  empty: dict[str, str]  # id -> whether the question or the context has no token; without windows
 
 
 def build(
   questions: Sequence[Question], vocabulary: Vocabulary, settings: Settings, *, training: bool
 ) -> Features:
-  """Cuts questions with their contexts into windows.
+  """Returns questions and their contexts as windows of at most `max_length` tokens.
 
-  No window is longer than `max_length`. The official code counts three special tokens where it has four, so
-  its longest windows have 385 tokens with 384 asked for: `max_length=385` gives exactly its windows. For
-  training, windows of `dropped` questions are left out, as in the official code.
+  `max_length=385` gives the official code's windows for 384: that code counts one special token too few.
+  For training, `dropped` questions get no windows, as in the official code.
 
   Raises:
-    ConfigError: `stride` is below 1, or `max_length` leaves no room for a document.
-    DataError: no question.
+    ConfigError: `stride` or `max_query_length` is below 1, or `max_length` leaves no room for a context.
+    DataError: there is no question.
   """
   _check_room(vocabulary, settings)
   if not questions:
-    raise DataError("no question to make windows of; check the SQuAD file")
+    raise DataError("found no question in the SQuAD file, expected at least one; check the file")
   queries = _encode({question.question for question in questions}, vocabulary)
   contexts = list(dict.fromkeys(question.context for question in questions))
   documents = dict(zip(contexts, tokenise(contexts, vocabulary), strict=True))
@@ -135,27 +133,28 @@ def build(
 
 
 def _check_room(vocabulary: Vocabulary, settings: Settings) -> None:
-  least = settings.max_query_length + vocabulary.separators + 3
-  if settings.stride < 1 or settings.max_query_length < 1 or settings.max_length < least:
+  length, query = settings.max_length, settings.max_query_length
+  if settings.stride < 1 or query < 1:
+    raise ConfigError(f"squad.stride={settings.stride}, squad.max_query_length={query}: expected 1 or more")
+  least = query + vocabulary.separators + 3
+  if length < least:
     raise ConfigError(
-      f"windows of {settings.max_length} tokens, stride {settings.stride}, questions of at most "
-      f"{settings.max_query_length}: expected a stride and questions of at least 1 and windows of at least "
-      f"{least}, or no document fits beside the question: change data.max_length, squad.stride or "
-      "squad.max_query_length"
+      f"windows of {length} tokens: questions of up to {query} tokens need windows of at least {least}, or "
+      f"no context fits; use longer windows or shorter questions:\n  --config.data.max_length={least}\n"
+      f"  --config.squad.max_query_length={max(1, query - least + length)}"
     )
 
 
 def _encode(texts: set[str], vocabulary: Vocabulary) -> dict[str, list[int]]:
-  """Ids of texts, each text once. Sorted, so that nothing depends on the order of a set."""
+  """Returns {text: token ids}. Sorts the texts, so that the result does not depend on the set's order."""
   ordered = sorted(texts)
   return dict(zip(ordered, vocabulary.encode_batch(ordered), strict=True))
 
 
 def tokenise(contexts: Sequence[str], vocabulary: Vocabulary) -> list[Document]:
-  """Splits contexts into words, and each word on its own into tokens.
+  """Returns contexts split into words, and each word on its own into tokens.
 
-  Words are what stands between spaces, tabs, line ends and U+202F. A word of which the vocabulary leaves
-  nothing has no token.
+  Words are separated by spaces, tabs, line ends and U+202F. A word may have no token, such as U+200B.
   """
   words_of = [list(_WORD.finditer(context)) for context in contexts]
   ids_of = _encode({match.group() for matches in words_of for match in matches}, vocabulary)
@@ -185,7 +184,7 @@ def _windows(
 
 
 def _cut(total: int, room: int, stride: int) -> Iterator[tuple[int, int]]:
-  """(first token, tokens) of windows over `total` tokens; the last one is the first that reaches the end."""
+  """Yields (first token, number of tokens) of windows over `total` tokens, until one reaches the end."""
   first = 0
   while first + room < total:
     yield first, room
@@ -200,7 +199,7 @@ def _allowed(window: Window) -> np.ndarray:
 
 
 def _target(span: tuple[int, int] | None, window: Window) -> tuple[int, int]:
-  """Positions in the window of a span of the document's tokens; [CLS] unless all of it is inside."""
+  """Returns the positions in the window of a span of the document; (0, 0), [CLS], unless all is inside."""
   if span is None or span[0] < window.first or span[1] >= window.first + window.count:
     return 0, 0
   shift = window.offset - window.first
@@ -210,9 +209,9 @@ def _target(span: tuple[int, int] | None, window: Window) -> tuple[int, int]:
 def _answer_span(
   question: Question, document: Document, answers: dict[str, list[int]], vocabulary: Vocabulary
 ) -> tuple[tuple[int, int] | None, str]:
-  """First and last token of the document that answer the question; else None, and why if it has an answer.
+  """Returns the first and last token of the answer in the document, or None and the reason, if it has one.
 
-  The first answer is looked for. (The official code refuses to train on questions with several.)
+  Only the first gold answer is located. (The official code does not train on questions with several.)
   """
   if question.is_impossible:
     return None, ""
@@ -220,13 +219,13 @@ def _answer_span(
     return None, "it has no answer and is not marked as impossible"
   text, start = question.answers[0].text, question.answers[0].start
   if not text.strip() or start < 0 or start + len(text) > len(question.context):
-    where = f"at character {start} of {len(question.context)}"
-    return None, f"answer {text[:60]!r} {where}: empty or outside the context"
+    where = f"at character {start} is empty or outside the context of {len(question.context)} characters"
+    return None, f"answer {text[:60]!r} {where}"
   # A space belongs to the word before it.
   first, last = (bisect.bisect_right(document.starts, at) - 1 for at in (start, start + len(text) - 1))
   words = " ".join(document.words[first : last + 1]) if first >= 0 else ""
   if " ".join(text.split()) not in words:
-    return None, f"answer {text[:60]!r} at character {start}, where the context has {words[:60]!r}"
+    return None, f"answer {text[:60]!r} is not at character {start}, where the context has {words[:60]!r}"
   low, high = np.searchsorted(document.word_of, [first, last + 1])
   if low == high:
     return None, f"answer {text[:60]!r} at character {start} has no token"
@@ -235,13 +234,13 @@ def _answer_span(
 
 
 def _find_in_words(ids: list[int], answer: list[int], vocabulary: Vocabulary) -> tuple[int, int]:
-  """(First token, tokens) of an answer in words that hold it, `1895` in `(1895-1943)`; else all of them."""
+  """Returns (first, number) of an answer's tokens in its words, `1895` in `(1895-1943)`; all if not found."""
   for at in range(len(ids) - len(answer) + 1):
     if answer and ids[at : at + len(answer)] == answer:
       return at, len(answer)
   if vocabulary.kind == "sentencepiece" and vocabulary.pretokenization == "none":
-    # No official code sets punctuation apart here, so the first piece of an answer inside a word has another
-    # name than on its own: what the tokens spell is compared.
+    # The official code does not split punctuation here, so an answer inside a word has another first piece
+    # than the same answer alone: compare the characters of the pieces.
     spelled, wanted = ([vocabulary.piece(i).replace("▁", "") for i in part] for part in (ids, answer))
     ends = list(itertools.accumulate(map(len, spelled)))
     starts = [end - len(piece) for end, piece in zip(ends, spelled)]
@@ -253,9 +252,10 @@ def _find_in_words(ids: list[int], answer: list[int], vocabulary: Vocabulary) ->
 
 
 def max_context(windows: Sequence[Window]) -> list[np.ndarray]:
-  """For each window of one question [count] bool: no other shows more around this token of the document.
+  """Returns, for each window of one question, [count] bool: the window has the most context around a token.
 
-  What a window shows is min(tokens to its left, to its right) + 0.01 x its size; the first of equal ones.
+  The context of a token is min(tokens to its left, to its right) + 0.01 x the window's size. If several
+  windows have the most, the first one counts.
   """
   first = np.asarray([window.first for window in windows])[:, None]
   count = np.asarray([window.count for window in windows])[:, None]

@@ -55,7 +55,7 @@ def test_what_was_not_predicted_is_said_and_holds_the_majority_class(tmp_path):
   )
   assert lines[0] == f"{path}: predictions of mnli, mnli_mm, ax"
   assert lines[1].endswith(
-    "every row: CoLA.tsv (1), SST-2.tsv (1), MRPC.tsv (1), STS-B.tsv (2.701), QNLI.tsv (not_entailment), "
+    "in brackets: CoLA.tsv (1), SST-2.tsv (1), MRPC.tsv (1), STS-B.tsv (2.701), QNLI.tsv (not_entailment), "
     "QQP.tsv (0), RTE.tsv (entailment), WNLI.tsv (0)"
   )
   assert members(path)["WNLI.tsv"][1:3] == ["0\t0", "1\t0"]
@@ -91,9 +91,9 @@ def test_outputs_become_official_labels_and_scores():
 
 
 def test_outputs_that_are_not_finite_and_an_index_that_is_there_twice_are_refused(tmp_path):
-  with pytest.raises(DataError, match=r"CoLA.tsv: an output"):
+  with pytest.raises(DataError, match=r"CoLA.tsv: a model output is NaN or infinite"):
     leaderboard.predictions("cola", ["0"], np.full((1, 2), np.nan))
-  with pytest.raises(DataError, match="index '0' is there twice"):
+  with pytest.raises(DataError, match="index '0' occurs twice, expected once"):
     leaderboard.write_submission(tmp_path / "s.zip", {"wnli": whole("wnli", "0")._replace(ids=["0"] * 146)})
 
 

@@ -91,7 +91,7 @@ def test_subsets_are_marked_and_so_is_their_average():
   made = report.make_report("x", MEDIAN, eight(), subsets={"mnli", "qqp"})
   shown = printed(made, 120)
   assert line_of(shown, "MNLI")[0] == "MNLI-m*" and line_of(shown, "QNLI")[0] == "QNLI"
-  assert "* subset, not a GLUE score: MNLI-m, QQP. Nor is AVG." in shown
+  assert "so not a GLUE score: MNLI-m, QQP. AVG is not one either." in shown
 
 
 def test_pooled_protocols_report_all_runs():
@@ -110,7 +110,7 @@ def test_tacos_average_of_nine_is_not_put_beside_ours():
   rows = reference_rows.reference_rows("taco_small", "taco")
   shown = printed(report.make_report("x", protocol, records, references=rows), 120)
   assert line_of(shown, "AVG of 8")[3:] == ["50.0", "75.9", "74.7"]
-  assert "of nine, with both halves of MNLI: TACO-250k small 76.2, MLM-250k small 75.0" in shown
+  assert "of nine scores, with both halves of MNLI: TACO-250k small 76.2, MLM-250k small 75.0" in shown
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -97,7 +97,7 @@ def test_dropped_and_cut_rows_are_told(words):
   split = _split(["good " * 30, "bad"], labels=np.asarray([0, 1], np.int32), dropped=3)
   lines = glue.from_splits("sst2", split, {"dev": split}, _encoding(words)).lines
   assert any("6 rows dropped" in line for line in lines)
-  assert "sst2: texts cut to 16 tokens: 1 of train, 1 of dev" in lines
+  assert "sst2: texts truncated to 16 tokens: 1 of train, 1 of dev" in lines
 
 
 def _mnli(directory, *splits, rows=3):
@@ -136,4 +136,4 @@ def test_more_training_rows_than_there_are_is_all_of_them_and_told(words, tmp_pa
     data = glue.load("mnli", str(tmp_path), _encoding(words), train_rows=rows)
     assert len(data.train.ids) == used
     told = [line for line in data.lines if "train_rows" in line]
-    assert told == (["mnli: data.train_rows=6, there are 5: all are used"] if is_told else [])
+    assert told == (["mnli: data.train_rows=6, but the file has 5: all are used"] if is_told else [])

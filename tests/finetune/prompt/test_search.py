@@ -186,14 +186,14 @@ def test_what_would_be_done_is_told_before(place, tmp_path):
   [
     (
       {"prompt.words": "unsure,great"},
-      r"'unsure' must be one piece .* is un ##sure; .*--config.prompt.words",
+      r"'unsure' must be one piece .* is un ##sure; .*\n  --config.prompt.words=",
     ),
-    ({"prompt.max_length": LENGTH + 1}, r"max_length=33, but the checkpoint has 32 positions"),
+    ({"prompt.max_length": LENGTH + 1}, r"of 33 tokens, but .* 32 .*\n  --config.prompt.max_length=32"),
     ({"search.batch_sizes": (2, 2)}, r"search.batch_sizes=\(2, 2\): 2"),
     ({"search.learning_rates": (0.0,)}, r"search.learning_rates=\(0.0,\): 0.0"),
-    ({"search.learning_rates": (2.0,)}, r"2.0; expected numbers above 0, at most 1"),
-    ({"search.epochs": (2,)}, r"search.epochs=\(2,\): kind='prompt' does not read it"),
-    ({"from_scratch": True}, "from_scratch=True: kind='prompt' does not read it"),
+    ({"search.learning_rates": (2.0,)}, r"2.0 is wrong; expected numbers above 0, at most 1"),
+    ({"search.epochs": (2,)}, r"search.epochs=\(2,\): kind='prompt' does not use .*\n  --config"),
+    ({"from_scratch": True}, "from_scratch=True: kind='prompt' does not use this field"),
   ],
 )
 def test_what_cannot_work_is_refused_before_data_is_read(place, tmp_path, changed, words):
@@ -211,7 +211,7 @@ def test_a_checkpoint_without_a_language_modelling_head_is_refused(tmp_path):
 def test_missing_draws_name_what_mends_it(place, tmp_path):
   with pytest.raises(DataError, match=r"draws \(k-seed\) 2-13, 2-21"):
     make_search(place, tmp_path, **{"prompt.splits": (7,)})
-  with pytest.raises(DataError, match=r"no train split of sst2.*--config.prompt.directory=DIR"):
+  with pytest.raises(DataError, match=r"no train split of sst2(.|\n)*\n  --config.prompt.directory=DIR$"):
     make_search(place, tmp_path, **{"prompt.directory": ""})
 
 

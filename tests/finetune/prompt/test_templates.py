@@ -108,7 +108,7 @@ def test_what_is_too_long_is_cut_from_the_sentences_and_never_the_gap(words, roo
 
 
 def test_a_length_below_that_of_the_template_is_refused(words):
-  with pytest.raises(ConfigError, match=r"max_length: 3 tokens are too few .* 4 without"):
+  with pytest.raises(ConfigError, match=r"max_length leaves 3 tokens .* alone has 4;"):
     PromptWriter(TEMPLATES["mnli"], words).write(("a.", "b"), room=3)
 
 
@@ -139,7 +139,7 @@ def test_words_stand_for_the_labels_that_the_data_side_reads_as_these_classes():
 @pytest.mark.parametrize(
   ("given", "told"),
   [
-    (("no", "unsure"), r"'unsure' .* is un ##sure; .*--config\.prompt\.words"),
+    (("no", "unsure"), r"'unsure' .* is un ##sure; .*\n  --config\.prompt\.words="),
     (("incorrect", "correct"), r"'incorrect' .* is \[UNK\]"),
     (("No", "no"), "'No' and 'no' are the same piece no"),
   ],
@@ -159,7 +159,7 @@ def test_words_can_be_given_one_per_class():
   assert prompt_templates.choose_words(template) == ("No", "Yes", "Maybe")
   assert prompt_templates.choose_words(template, "a, b ,c") == ("a", "b", "c")
   for given, count in (("a,b", 2), ("a,,c", 2)):
-    with pytest.raises(ConfigError, match=f"has {count} words, expected 3, one per class as in No,Yes,Maybe"):
+    with pytest.raises(ConfigError, match=f"has {count} words, expected 3, one per class:\n.*=No,Yes,Maybe"):
       prompt_templates.choose_words(template, given)
 
 

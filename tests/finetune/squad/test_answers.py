@@ -144,7 +144,7 @@ def test_a_set_without_answers_is_not_scored(words):
   secret = Question("secret", "", "Ann met Bob.", "Who?", (), False)
   found = answers([secret], words)
   assert found["secret"].text
-  with pytest.raises(DataError, match="'secret' has no answer"):
+  with pytest.raises(DataError, match="'secret' has no gold answer"):
     squad_answers.evaluate([secret], found)
 
 

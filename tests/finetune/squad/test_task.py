@@ -114,9 +114,7 @@ def test_training_drops_and_counts_answers_that_are_not_there(files, words):
   assert list(found.train.features.dropped) == [questions[0].id]
   assert {window.question for window in found.train.features.windows} == set(range(1, 36))
   assert {window.question for window in found.dev.features.windows} == set(range(36))
-  assert any(
-    "1 questions are left out, because their answer cannot be located" in line for line in found.lines
-  )
+  assert any("skipped 1 questions whose answer was not found in the context" in line for line in found.lines)
   assert any("not the official development set (11,873" in line for line in found.lines)
 
 
@@ -124,7 +122,7 @@ def test_windows_that_do_not_overlap_are_told(files, words, data):
   assert not any("do not overlap" in line for line in data.lines)
   wide = dataclasses.replace(SETTINGS, stride=128)
   lines = squad.load(files["2.0"], files["2.0"], words, wide).lines
-  assert any("16 tokens leave no more room than the stride of 128" in line for line in lines)
+  assert any("lower --config.squad.stride=128 or raise --config.data.max_length=16" in line for line in lines)
 
 
 def test_training_rows_are_drawn_and_smaller_draws_are_parts_of_larger(files, words):
@@ -135,7 +133,7 @@ def test_training_rows_are_drawn_and_smaller_draws_are_parts_of_larger(files, wo
 
   assert len(names(10)) == 10 and set(names(5)) < set(names(10)) and names(5) != names(5, seed=1)
   assert names(0) == names(36) == [question.id for question in files["2.0"].questions]
-  with pytest.raises(ConfigError, match=r"data.train_rows=37: .* has 36 questions"):
+  with pytest.raises(ConfigError, match=r"data.train_rows=37: .* has 36 questions; to use all:\n  --config"):
     names(37)
 
 
@@ -144,7 +142,7 @@ def test_a_training_set_of_which_nothing_is_left(files, words):
     dataclasses.replace(question, answers=(Answer("Zoe", 0, False),)) for question in files["1.1"].questions
   ]
   lost = dataclasses.replace(files["1.1"], questions=questions)
-  with pytest.raises(DataError, match=r"no window is left of 24 questions, such as 'q0Who\?': answer 'Zoe'"):
+  with pytest.raises(DataError, match=r"none of 24 questions can be used, such as 'q0Who\?': answer 'Zoe'"):
     squad.load(lost, files["1.1"], words, SETTINGS)
 
 

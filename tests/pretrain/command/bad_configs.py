@@ -134,6 +134,11 @@ CASES = [
   (AMOS, {"generator.mlm_layers": (3,)}, "a mixture needs two or more heads"),
   (COCO, {"generator.mixture": "adversarial"}, "a mixture needs two or more heads"),
   (AMOS, {"generator.mixture": "none"}, "several heads need a mixture"),
+  (
+    COCO,
+    {"generator.hidden_size": 64, "generator.projection": "none", "generator.share_embeddings": "tokens"},
+    "needs its own token table\n  --config.generator.share_embeddings=none",
+  ),
   (AMOS, {"generator.share_embeddings": "none"}, "sampled tokens in the generator's embeddings"),
   (
     AMOS,

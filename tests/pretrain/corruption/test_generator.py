@@ -109,6 +109,22 @@ def test_googles_projection_shares_wide_embeddings_and_widens_the_head():
   assert output.features.shape[-1] == 16 and output.transformed.shape[-1] == 32
 
 
+def test_a_generator_with_its_own_table_needs_no_projection():
+  own_table = {"generator.share_embeddings": "none", "generator.projection": "none"}
+  recipe = small_recipe({**COCO_LM, **SIZES, **own_table})
+  params = random_params(recipe)
+  own = params["generator"]
+  assert "projection" not in own and own["embeddings"]["token"]["embedding"].shape == (97, 16)
+  output = _run(recipe, params)
+  assert output.features.shape[-1] == output.transformed.shape[-1] == 16
+  # As a masked-LM encoder of that width, which it may be loaded from.
+  narrow = {"model.hidden_size": 16, "model.mlp_size": 24}
+  alone = small_recipe({**narrow, "objectives.mlm.weight": 1.0})
+  expected = jax.eval_shape(alone.init, jax.random.key(0))
+  part = {**expected["encoder"], "mlm_head": expected["heads"]["mlm"]}
+  assert jax.tree.map(jnp.shape, own) == jax.tree.map(jnp.shape, part)
+
+
 # Heads.
 
 

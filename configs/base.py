@@ -204,7 +204,7 @@ def _data() -> ConfigDict:
       "skip_hours": 0.25,  # feed 'seqio': a resume that must read again for longer is an error
       "directory": "",  # prepared records; '': prepared/<source, vocabulary, packing, length>
       # Several prepared directories instead: 'DIR:RATE,DIR:RATE', rates of blocks in any scale; 'DIR,DIR': in
-      # proportion to their records; 'seqio:NAME': the Tasks and rates of a Mixture. docs/guides/data.md.
+      # proportion to their records; 'seqio:NAME': the Tasks and rates of a Mixture. docs/guides/mixtures.md.
       "mixture": "",
       "temperature": 0.0,  # T: rates become rate**(1/T), more equal if T is above 1; 0: unchanged
       "stages": "",  # mixtures by training step instead: '0: DIR:RATE,DIR:RATE; 100000: DIR:RATE'

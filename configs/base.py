@@ -210,7 +210,9 @@ def _data() -> ConfigDict:
       "vocabulary_kind": "sentencepiece",  # if one is trained: 'sentencepiece' (BPE), 'wordpiece'
       "vocabulary_cased": False,  # keep case
       "length": 512,  # tokens per example, [CLS] included
-      "packing": "complete",  # of text into examples: 'complete', 'complete_doc', 'none', 'eos', 'concat'
+      # Of text into examples: 'complete', 'complete_doc', 'none', 'eos', 'concat', or 'segments', several
+      # texts in a row that do not see each other.
+      "packing": "complete",
       "fraction": 1.0,  # of the prepared training records that are used, from the first (TACO table 2: 0.25)
       "workers": 0,  # processes of data.prepare; 0: one per core
     }

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-MODES = ("complete", "complete_doc", "none", "eos", "concat")
+MODES = ("complete", "complete_doc", "none", "eos", "concat", "segments")
 BORDER_SIZE = 1  # tokens; a sentence has at least two, so size 1 means a border
 
 

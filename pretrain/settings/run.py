@@ -53,7 +53,7 @@ class DataFields:
   vocabulary_kind: Literal["sentencepiece", "wordpiece"]
   vocabulary_cased: bool
   length: Annotated[int, Limit(8)]  # what data.prepare makes
-  packing: Literal["complete", "complete_doc", "none", "eos", "concat"]
+  packing: Literal["complete", "complete_doc", "none", "eos", "concat", "segments"]
   fraction: Annotated[float, Limit(0, 1, low_open=True)]
   workers: CountOrZero
 

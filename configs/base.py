@@ -155,6 +155,7 @@ def _objectives() -> ConfigDict:
         "head": "cls",  # vector: 'cls' (paper: h of [CLS]), 'projection' (official: dense, gelu, norm)
         "projection_size": 0,  # width of head 'projection'; 0: hidden_size
         "group_size": 32,  # rows of the global batch that are contrasted with each other; 0: all
+        "max_segments": 0,  # that are contrasted, the first of a row, with packing 'segments'; 0: whole rows
       },
       "taco": {
         "weight": 0.0,  # of token alignment contrast; TACO

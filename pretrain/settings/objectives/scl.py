@@ -23,18 +23,27 @@ class SequenceContrast(Contrast):
   temperature: Positive
   head: Literal["cls", "projection"]
   projection_size: CountOrZero
+  max_segments: CountOrZero = 0
 
   def candidates(self, batch_size: int) -> int:
-    """Both views of every row of the group but the anchor itself; see `Contrast.candidates`."""
-    return 2 * (self.group_size or batch_size) - 1
+    """The partner and both views of all sequences in the group's other rows; see `Contrast.candidates`."""
+    return 1 + 2 * ((self.group_size or batch_size) - 1) * max(1, self.max_segments)
 
   def crop_tokens(self, length: int) -> int:
-    """A part of the sequence, or a number of tokens; see `Objective.crop_tokens`."""
-    return min(crop_size(self.crop_fraction, length), length)
+    """A part of the sequence, or a number of tokens; see `Objective.crop_tokens`.
+
+    Crops of segments have the places of their segments, so the whole row is computed.
+    """
+    return length if self.max_segments else min(crop_size(self.crop_fraction, length), length)
 
   def problems(self, config: Fields) -> Iterator[str]:
     """Groups, crops and the projection; see `Objective.problems`."""
     yield from super().problems(config)
+    both = self.show(config, "max_segments", "data.packing")
+    if config["data.packing"] == "segments" and not self.max_segments:
+      yield f"{both}: expected how many texts of a row to contrast\n  --config.objectives.scl.max_segments=16"
+    if config["data.packing"] != "segments" and self.max_segments:
+      yield f"{both}: only rows of 'segments' have several texts\n  --config.objectives.scl.max_segments=0"
     length, rows = config["data.length"], config["model.max_length"]
     crop = crop_size(self.crop_fraction, length)
     if crop < 1 or crop > length:

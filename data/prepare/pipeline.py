@@ -22,7 +22,6 @@ from data.prepare import packing, sentences, tokenised, unit_files
 SPLITS = ("train", "heldout")
 CHUNK_CHARACTERS = 2_000_000  # of text packed at a time; only the last block of a chunk is short
 CHUNK_IDS = 500_000  # the same for sources of ids
-MOST_SEGMENTS = "most_segments_in_a_record"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,8 +165,8 @@ def pack_unit(job: Job, number: int, unit: sources.Unit) -> dict[str, int]:
       counts["max_id"] = max(counts["max_id"], int(flat.max()))
       if job.packing == "segments":
         begins = [int(np.count_nonzero(record == words.special_ids.cls)) for record in records]
-        counts["segments"] += sum(begins)
-        counts[MOST_SEGMENTS] = max(counts[MOST_SEGMENTS], *begins)
+        counts[manifest.SEGMENTS] += sum(begins)
+        counts[manifest.MOST_SEGMENTS] = max(counts[manifest.MOST_SEGMENTS], *begins)
       if split == "train":
         unigram += np.bincount(flat, minlength=words.size)
     for split in SPLITS:

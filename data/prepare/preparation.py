@@ -190,11 +190,11 @@ def _vocabulary(
 
 
 def _sum(unit_counts: list[dict[str, int]]) -> collections.Counter:
-  """Returns the summed counts of all units; `max_id` and MOST_SEGMENTS are maxima instead."""
+  """Returns the summed counts of all units; `max_id` and `MOST_SEGMENTS` are maxima instead."""
   total: collections.Counter = collections.Counter()
   for count in unit_counts:
     total.update(count)
-  for name in ("max_id", pipeline.MOST_SEGMENTS):
+  for name in ("max_id", manifest.MOST_SEGMENTS):
     total[name] = max((count.get(name, 0) for count in unit_counts), default=0)
   return total
 

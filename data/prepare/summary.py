@@ -1,7 +1,7 @@
 """Formats the summary of a finished preparation that `data.prepare` prints."""
 
 from data.clean import apply as clean
-from data.manifest import NAME, NO_DOCUMENTS, REPAIRS, Manifest
+from data.manifest import MOST_SEGMENTS, NAME, NO_DOCUMENTS, REPAIRS, SEGMENTS, Manifest
 
 MOST_FILES = 3  # damaged input files that are named
 MOST_UNKNOWN = 0.1  # fraction of unknown tokens above which a line warns
@@ -22,6 +22,11 @@ def of(made: Manifest) -> str:
       f"{len(split.shards)} files"
     )
   counts = made.counts
+  if number := counts.get(SEGMENTS):
+    records = sum(split.records for split in made.splits.values())
+    lines.append(
+      f"  segments    {number:,}, {number / records:.1f} a record, at most {counts[MOST_SEGMENTS]:,}"
+    )
   lines.append(
     f"  text        {counts.get('documents', 0):,} documents, {counts.get('characters', 0):,} characters"
   )

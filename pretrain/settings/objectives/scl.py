@@ -41,7 +41,7 @@ class SequenceContrast(Contrast):
     yield from super().problems(config)
     both = self.show(config, "max_segments", "data.packing")
     if config["data.packing"] == "segments" and not self.max_segments:
-      yield f"{both}: expected how many texts of a row to contrast\n  --config.objectives.scl.max_segments=16"
+      yield f"{both}: expected the most texts of a row to contrast\n  --config.objectives.scl.max_segments=16"
     if config["data.packing"] != "segments" and self.max_segments:
       yield f"{both}: only rows of 'segments' have several texts\n  --config.objectives.scl.max_segments=0"
     length, rows = config["data.length"], config["model.max_length"]

@@ -128,10 +128,12 @@ def refuse_other_masks(data: DataFields, packing: str, *, records: str) -> None:
   Masks differ between these; all other packings are read alike. `records` names them to the user.
   """
   if packing != data.packing and "segments" in (packing, data.packing):
-    way_out = f"  --config.data.directory={shlex.quote(data.directory + '_2')}  # prepares them there\n"
+    other = (
+      f"\n  --config.data.directory={shlex.quote(data.directory + '_2')}  # prepares {data.source} there"
+    )
     raise errors.ConfigError(
       f"data.packing={data.packing!r}: {records} has records packed as {packing!r}\n"
-      f"{way_out if data.directory and data.source else ''}  --config.data.packing={packing}"
+      f"  --config.data.packing={packing}{other if data.directory and data.source else ''}"
     )
 
 

@@ -14,7 +14,6 @@ from ml_collections import ConfigDict
 from data import command
 from data.errors import DataError
 from data.feed.client import FedRecords
-from data.manifest import MOST_SEGMENTS
 from pretrain.checkpoints import checkpoint, resume, warm_start
 from pretrain.checkpoints import workdir as workdir_files
 from pretrain.checkpoints.checkpoint import Checkpoints
@@ -26,6 +25,7 @@ from pretrain.reading.opened import Prepared
 from pretrain.reading.skips import Skip
 from pretrain.run import Run
 from pretrain.settings import mixture
+from pretrain.settings.objectives import switched_on
 from pretrain.settings.run import TrainFields, reading_settings
 from pretrain.start import preflight
 from pretrain.step import TrainState
@@ -90,13 +90,11 @@ def open_records(
     where = records.directory or config.data.source
     advice = f"prepare {where} once, and copy it to every host or put it on a file system that all share"
     peers.compare("the prepared records", records.digests, advice, seconds=COMPARING, kind=DataError)
+    if jax.process_index() == 0:
+      for objective in switched_on(config.objectives.to_dict()).values():
+        for line in objective.remarks(records.description):
+          logger.warning(line)
     opened.pop_all()
-  contrast, most = config.objectives.scl, records.description.get(MOST_SEGMENTS, 0)
-  if contrast.weight and most > contrast.max_segments and jax.process_index() == 0:
-    logger.warning(
-      f"objectives.scl.max_segments={contrast.max_segments}: a row has up to {most} texts, the first "
-      "are contrasted; the metric scl_segments_dropped is the share of the others"
-    )
   return config, records
 
 

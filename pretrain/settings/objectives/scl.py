@@ -1,9 +1,10 @@
 """Sequence contrastive learning: fields and facts. Imports no jax."""
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
+from data.manifest import MOST_SEGMENTS
 from pretrain.settings.field_types import CountOrZero, Fields, Positive
 from pretrain.settings.objectives.objective import Contrast, crop_size
 from pretrain.settings.papers import Paper
@@ -35,6 +36,15 @@ class SequenceContrast(Contrast):
     Crops of segments have the places of their segments, so the whole row is computed.
     """
     return length if self.max_segments else min(crop_size(self.crop_fraction, length), length)
+
+  def remarks(self, records: Mapping[str, Any]) -> Iterator[str]:
+    """Rows with more segments than are contrasted; see `Objective.remarks`."""
+    most = records.get(MOST_SEGMENTS, 0)
+    if most > self.max_segments:
+      yield (
+        f"objectives.scl.max_segments={self.max_segments}: a row has up to {most} texts, the first are "
+        f"contrasted; the metric scl_segments_dropped is the share of the others"
+      )
 
   def problems(self, config: Fields) -> Iterator[str]:
     """Groups, crops and the projection; see `Objective.problems`."""

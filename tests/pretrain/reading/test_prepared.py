@@ -104,7 +104,7 @@ def test_only_records_of_segments_are_read_as_segments(small_records, segment_re
       for read in (
         prepared.open,
         prepared.open_heldout,
-        lambda _, config=config: dry_run.dry_run(config, "w"),
+        lambda _, config=config: dry_run.dry_run(config, workdir="w"),
       ):
         with pytest.raises(ConfigError) as caught:
           read(settings)

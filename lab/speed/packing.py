@@ -2,12 +2,14 @@
 
   python -m benchmarks.packing --recipe roberta_tiny --batch 32 prepared/segments prepared/complete_doc
 
-Each directory has prepared records of the same text and length; packing 'complete_doc' gives one document a row.
-One JSON line for each: records, segments a record, the share of a row that is no padding, seconds of a training
-step, tokens per second without padding, and seconds for all records. Steps of the directories take turns.
+Each directory has prepared records of the same text and length. Packing 'complete_doc' gives one document a
+row. One JSON line for each: records, segments a record, the share of rows that is no padding, seconds of a
+training step, tokens per second without padding, and seconds for all records. Directories take turns.
 """
 
 import sys
+
+import jax
 
 from data import command, manifest, records
 from lab.speed import cases
@@ -16,12 +18,12 @@ from pretrain.mesh import sharding
 
 
 def step_on(directory: str, recipe: str, *, batch: int, changes: list[str]) -> cases.Step:
-  """Returns the compiled step of a recipe, changed by 'field=value', on two batches of records."""
+  """Returns a recipe's step, with changes 'field=value', on two batches of records and on one device."""
   made = manifest.read(directory)
   fields = [f"data.packing={made.packing}", f"model.vocab_size={made.vocabulary.size}", *changes]
   config = cases.make_config(recipe, batch=batch, length=made.length, changes=fields)
   source = records.PackedRecords(directory, length=made.length, seed=0, content=made)
-  step = cases.Step(config, special=made.vocabulary.special_ids)
+  step = cases.Step(config, devices=jax.devices()[:1], special=made.vocabulary.special_ids)
   step.batches = [sharding.to_global(step.run.mesh, source.batch(at, batch)) for at in range(2)]
   return step
 

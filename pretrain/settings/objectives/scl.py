@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from data.manifest import MOST_SEGMENTS
 from pretrain.settings.field_types import CountOrZero, Fields, Positive
 from pretrain.settings.objectives.objective import Contrast, crop_size
 from pretrain.settings.papers import Paper
@@ -39,7 +38,7 @@ class SequenceContrast(Contrast):
 
   def remarks(self, records: Mapping[str, Any]) -> Iterator[str]:
     """Rows with more segments than are contrasted; see `Objective.remarks`."""
-    most = records.get(MOST_SEGMENTS, 0)
+    most = records.get("most_segments_in_a_record", 0)
     if most > self.max_segments:
       yield (
         f"objectives.scl.max_segments={self.max_segments}: a row has up to {most} texts, the first are "

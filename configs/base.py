@@ -156,6 +156,7 @@ def _objectives() -> ConfigDict:
         "head": "cls",  # vector: 'cls' (paper: h of [CLS]), 'projection' (official: dense, gelu, norm)
         "projection_size": 0,  # width of head 'projection'; 0: hidden_size
         "group_size": 32,  # rows of the global batch that are contrasted with each other; 0: all
+        "max_segments": 0,  # that are contrasted, the first of a row, with packing 'segments'; 0: whole rows
       },
       "taco": {
         "weight": 0.0,  # of token alignment contrast; TACO
@@ -216,7 +217,9 @@ def _data() -> ConfigDict:
       "vocabulary_kind": "sentencepiece",  # if one is trained: 'sentencepiece' (BPE), 'wordpiece'
       "vocabulary_cased": False,  # keep case
       "length": 512,  # tokens per example, [CLS] included
-      "packing": "complete",  # of text into examples: 'complete', 'complete_doc', 'none', 'eos', 'concat'
+      # Of text into examples: 'complete', 'complete_doc', 'none', 'eos', 'concat', or 'segments', several
+      # texts in a row that do not see each other.
+      "packing": "complete",
       "fraction": 1.0,  # of the prepared training records that are used, from the first (TACO table 2: 0.25)
       "workers": 0,  # processes of data.prepare; 0: one per core
     }

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 from data import errors, files
@@ -25,6 +26,8 @@ REPAIRS = (
   "long_sentences_cut",
 )
 NO_DOCUMENTS = "files_without_documents"
+# Names of counts of records that are packed as 'segments': in all of them, and in the one with most.
+SEGMENTS, MOST_SEGMENTS = "segments", "most_segments_in_a_record"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,6 +123,12 @@ def read(directory: str | os.PathLike) -> Manifest:
 def records_digest(manifest: Manifest) -> str:
   """Returns a sha256 that identifies the records of all splits, independent of their directory."""
   return files.digest_json([shard.sha256 for split in manifest.splits.values() for shard in split.shards])
+
+
+def most_segments(contents: Sequence[Manifest]) -> dict[str, int]:
+  """Returns {MOST_SEGMENTS: the largest count of several preparations}, {} if none has segments."""
+  found = [made.counts[MOST_SEGMENTS] for made in contents if MOST_SEGMENTS in made.counts]
+  return {MOST_SEGMENTS: max(found)} if found else {}
 
 
 def dtype_of(vocab_size: int) -> str:

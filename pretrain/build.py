@@ -59,6 +59,7 @@ def build(config: ConfigDict, tokens: TokenIds, *, rows_per_device: int = 1) -> 
     tokens=tokens,
     chunk=chunk,
     freeze_token_table=config.model.freeze_embeddings != "none",
+    has_segments=config.data.packing == "segments",
   )
 
 

@@ -123,21 +123,31 @@ def sequence_cosines(first: jax.Array, second: jax.Array, *, group_size: int) ->
   return jnp.einsum("gid,gjd->gij", vectors, vectors, precision=jax.lax.Precision.HIGHEST)
 
 
+def of_one_row(size: int, slots: int) -> jax.Array:
+  """Returns whether two of the `size` vectors of a group are of the same row, [size, size] bool.
+
+  Vectors are in the order of `sequence_cosines`, both views with `slots` consecutive sequences per row.
+  """
+  row = jnp.arange(size) % (size // 2) // slots
+  return row[:, None] == row
+
+
 def sequence_contrastive_loss(
-  cosines: jax.Array, weights: jax.Array, *, temperature: float = 1.0
+  cosines: jax.Array, weights: jax.Array, *, temperature: float = 1.0, slots: int = 1
 ) -> jax.Array:
   """Returns the contrastive loss: -log softmax(cosine / temperature) at each anchor's partner, summed.
 
   Args:
     cosines: [groups, 2 n, 2 n] float from `sequence_cosines`; an anchor's cosine with itself is excluded.
-    weights: [groups, n] float; 0 for rows of padding, which are neither anchors nor negatives.
+    weights: [groups, n] float; 0 for sequences of padding, which are neither anchors nor negatives.
     temperature: tau.
+    slots: sequences per row, consecutive among the n; those of one row are no negatives of each other.
 
   Source: COCO-LM section 3, L_SCL (temperature 1); the `seqcontrast` posted in microsoft/COCO-LM issue 2.
   """
   size = cosines.shape[-1]
   present = jnp.concatenate([weights, weights], axis=-1)
-  allowed = (present[:, None, :] > 0) & ~jnp.eye(size, dtype=bool)
+  allowed = (present[:, None, :] > 0) & ~of_one_row(size, slots)
   partner = jnp.roll(jnp.eye(size, dtype=bool), size // 2, axis=1)
   scores = jnp.where(allowed | partner, cosines / temperature, -jnp.inf)
   log_probs = jax.nn.log_softmax(scores, axis=-1)

@@ -185,9 +185,8 @@ class Recipe:
     crop_hidden = None
     for objective in self.objectives.values():
       if "crop" in objective.reads:
-        crop_hidden = objective.encode_crop(
-          encoder, self.context, batch.ids, row_keys, crop_ids=batch.given.get("crop_ids"), train=train
-        )
+        crop_ids = batch.given.get("crop_ids")
+        crop_hidden = objective.encode_crop(encoder, self.context, corrupted, crop_ids=crop_ids, train=train)
     states = View(corrupted, embedded, last, crop_hidden, table, params["heads"])
     if slots_only:
       states = states._replace(hidden=last[:, :0], slots=last)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from data import manifest
 from data.inspect import fertility
 from data.inspect.beside import facts_table, label, share
 from data.inspect.look import Asked, Look
@@ -17,6 +18,7 @@ _QUANTILES = ("minimum", "5 % quantile", "median", "95 % quantile", "maximum")
 _SHOWN = (400, 150)  # characters of a record, from its beginning and from its end
 # Counts of a manifest that are in the table of sizes.
 _AMONG_SIZES = ("documents", "sentences", "characters", "unknown_tokens")
+_AMONG_SIZES += (manifest.SEGMENTS, manifest.MOST_SEGMENTS)
 _AMONG_SIZES += tuple(f"{split}_{what}" for split in ("train", "heldout") for what in ("records", "tokens"))
 
 
@@ -52,6 +54,7 @@ def _sizes(looks: Sequence[Look], asked: Asked) -> Report:
       "packing": made.packing,
       "most tokens in a record": f"{made.length:,}",
       "fill of training records": share(train.tokens, train.records * made.length),
+      **_segments(look),
       "kind of vocabulary": words.kind,
       "case": "cased" if words.cased else "uncased",
       "pieces": f"{words.size:,}",
@@ -70,6 +73,18 @@ def _sizes(looks: Sequence[Look], asked: Asked) -> Report:
       "has few of the copies; --records=0 reads every record."
     )
   return facts_table("Records", looks, facts, notes)
+
+
+def _segments(look: Look) -> dict[str, str]:
+  assert look.records
+  made = look.records.made
+  if made.packing != "segments":
+    return {}
+  begins = int(look.records.unigram[look.words.special_ids.cls])
+  return {
+    "segments in a training record": f"{begins / made.splits['train'].records:,.1f}",
+    "most segments in a record": f"{made.counts.get(manifest.MOST_SEGMENTS, 0):,}",
+  }
 
 
 def _use(look: Look, times: np.ndarray) -> dict[str, str]:

@@ -1,15 +1,17 @@
 """Packs tokenised documents into blocks of tokens, the model's inputs; pure functions on arrays.
 
-A block has at most `length` tokens. Except for 'concat', it begins with [CLS], each sentence ends in [SEP],
-and an additional [SEP], the border, separates documents.
+A block has at most `length` tokens. Except for 'concat' and 'segments', it begins with [CLS], each sentence
+ends in [SEP], and an additional [SEP], the border, separates documents. A block of 'segments' is several
+[CLS] text [SEP], each a document or whole sentences of a longer one.
 """
 
+import bisect
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-MODES = ("complete", "complete_doc", "none", "eos", "concat")
+MODES = ("complete", "complete_doc", "none", "eos", "concat", "segments")
 BORDER_SIZE = 1  # tokens; a sentence has at least two, so size 1 means a border
 
 
@@ -21,7 +23,8 @@ def block_slices(sizes: np.ndarray, block: int, mode: str) -> np.ndarray:
     block: most tokens in a block, not counting [CLS].
     mode: 'complete': as many whole sentences as fit, across documents; 'complete_doc': the same within
       one document, borders left out; 'none': every `block` tokens, the last block may be shorter; 'eos':
-      each sentence alone; 'concat': as 'none' without the last, shorter block.
+      each sentence alone; 'concat': as 'none' without the last, shorter block. Not 'segments', whose blocks
+      are no pieces of the stream.
 
   Returns:
     [blocks, 2] int64, start and end of each block in the stream. A sentence longer than `block` is a block.
@@ -82,6 +85,8 @@ def pack(
   """
   if mode == "concat":
     return _pack_concatenated(documents, length=length, cls=cls, sep=sep), 0
+  if mode == "segments":
+    return _pack_segments(documents, length=length, cls=cls, sep=sep)
   num_cut = 0
   entries: list[Sequence[int]] = []
   for sentences in documents:
@@ -114,3 +119,38 @@ def _pack_concatenated(documents, *, length: int, cls: int, sep: int) -> list[np
       stream.append(sep)
   flat = np.asarray(stream, np.int64)
   return [flat[start:end] for start, end in block_slices(np.asarray([flat.size]), length, "concat")]
+
+
+def _pack_segments(documents, *, length: int, cls: int, sep: int) -> tuple[list[np.ndarray], int]:
+  """Puts each segment, in the order of the text, into the fullest record that has room for it.
+
+  The longest first would fill records by another 0.1 to 1 % of their tokens, but collect the short ones: in a
+  mix of chapters and sentences, records of 512 tokens had up to 137 segments instead of 37.
+  """
+  records: list[list[int]] = []
+  num_cut = 0
+  room: list[tuple[int, int]] = []  # free tokens and number of every record that is not full, ascending
+  for sentences in documents:
+    pieces, cut = cut_sentences(sentences, length - 2)
+    num_cut += cut
+    for segment in _segments(pieces, length, cls, sep):
+      at = bisect.bisect_left(room, (len(segment), 0))
+      free, number = room.pop(at) if at < len(room) else (length, len(records))
+      if number == len(records):
+        records.append([])
+      records[number] += segment
+      if free > len(segment):
+        bisect.insort(room, (free - len(segment), number))
+  return [np.asarray(record, np.int64) for record in records], num_cut
+
+
+def _segments(sentences: list[Sequence[int]], length: int, cls: int, sep: int) -> Iterator[list[int]]:
+  """Yields a document as [CLS] text [SEP] of at most `length` tokens, each as many sentences as fit."""
+  text: list[int] = []
+  for sentence in sentences:
+    if text and len(text) + len(sentence) > length - 2:
+      yield [cls, *text, sep]
+      text = []
+    text += sentence
+  if text:
+    yield [cls, *text, sep]

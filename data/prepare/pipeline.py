@@ -163,6 +163,10 @@ def pack_unit(job: Job, number: int, unit: sources.Unit) -> dict[str, int]:
       counts[f"{split}_records"] += len(records)
       counts[f"{split}_tokens"] += flat.size
       counts["max_id"] = max(counts["max_id"], int(flat.max()))
+      if job.packing == "segments":
+        begins = [int(np.count_nonzero(record == words.special_ids.cls)) for record in records]
+        counts[manifest.SEGMENTS] += sum(begins)
+        counts[manifest.MOST_SEGMENTS] = max(counts[manifest.MOST_SEGMENTS], *begins)
       if split == "train":
         unigram += np.bincount(flat, minlength=words.size)
     for split in SPLITS:

@@ -190,11 +190,12 @@ def _vocabulary(
 
 
 def _sum(unit_counts: list[dict[str, int]]) -> collections.Counter:
-  """Returns the summed counts of all units; `max_id` is the maximum instead."""
+  """Returns the summed counts of all units; `max_id` and `MOST_SEGMENTS` are maxima instead."""
   total: collections.Counter = collections.Counter()
   for count in unit_counts:
     total.update(count)
-  total["max_id"] = max((count.get("max_id", 0) for count in unit_counts), default=0)
+  for name in ("max_id", manifest.MOST_SEGMENTS):
+    total[name] = max((count.get(name, 0) for count in unit_counts), default=0)
   return total
 
 

@@ -3,6 +3,7 @@
 from data.clean import apply as clean
 from data.errors import counted
 from data.manifest import NAME, NO_DOCUMENTS, REPAIRS, Manifest
+from data.manifest import MOST_SEGMENTS, NAME, NO_DOCUMENTS, REPAIRS, SEGMENTS, Manifest
 
 MOST_FILES = 3  # damaged input files that are named
 MOST_UNKNOWN = 0.1  # fraction of unknown tokens above which a line warns
@@ -23,8 +24,14 @@ def of(made: Manifest) -> str:
       f"{size:.1f} MB in {counted(len(split.shards), 'file')}"
     )
   counts = made.counts
-  documents = counted(counts.get("documents", 0), "document")
-  lines.append(f"  text        {documents}, {counts.get('characters', 0):,} characters")
+  if number := counts.get(SEGMENTS):
+    records = sum(split.records for split in made.splits.values())
+    lines.append(
+      f"  segments    {number:,}, {number / records:.1f} a record, at most {counts[MOST_SEGMENTS]:,}"
+    )
+  lines.append(
+    f"  text        {counts.get('documents', 0):,} documents, {counts.get('characters', 0):,} characters"
+  )
   for number, line in enumerate(clean.summary(made.settings.get("clean", ""), counts)):
     lines.append(f"  {'' if number else 'cleaning':11} {line}")
   worth_noting = ("empty_documents", "sentences_cut_to_length", "unknown_tokens", *REPAIRS, NO_DOCUMENTS)

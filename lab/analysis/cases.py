@@ -64,7 +64,8 @@ def describe(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[s
   batch, corrupted = run.eval_batch_of(ids, index, jnp.float32(1.0))
   own, shared = params["generator"], params["encoder"]["embeddings"]
   masking = corrupted.masking
-  output = generator.run(own, shared, settings, masking, corrupted.token_mask, recipe.tokens, row_keys=None)
+  inputs = own, shared, settings, masking, corrupted.token_mask, recipe.tokens
+  output = generator.run(*inputs, row_keys=None, segment_ids=corrupted.segment_ids)
   table = generator.token_table(own, shared, settings)
   drawn = draws(settings, output, table, batch.row_keys, recipe.chunk)
   found = {"ids": batch.ids, "selected": masking.selected}

@@ -17,8 +17,9 @@ from pretrain.embed.vectors import unit
 from pretrain.logs.heldout import collect, commonest_share, ranking_area, unigram_cross_entropy
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
-from pretrain.ops.positions import take_positions
+from pretrain.ops.positions import segments_of, take_positions
 from pretrain.ops.vocab.vocab_cross_entropy import vocab_scores
+from pretrain.recipe import Recipe
 from pretrain.run import Run
 
 CROP_FRACTION = 0.9  # of the second view, also for runs without SCL
@@ -77,10 +78,20 @@ def describe(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[s
     arrays["probability_replaced"] = jax.nn.sigmoid(-logits)
   if "clm" in head:
     arrays["clm_top_ids"] = score(at_slots, bias=head["clm"]["bias"]).top_ids
-  crop = cropping.crop(ids, corrupted.row_keys, recipe.tokens, fraction=CROP_FRACTION, add_cls=True)
+  alone = first_texts(recipe, ids)
+  crop = cropping.crop(alone, corrupted.row_keys, recipe.tokens, fraction=CROP_FRACTION, add_cls=True)
   arrays["crop_cls"] = _encode(recipe, params, crop)[:, 0]
-  arrays["clean_hidden"] = _encode(recipe, params, ids)
+  arrays["clean_hidden"] = _encode(recipe, params, alone)
   return arrays
+
+
+def first_texts(recipe: Recipe, ids: jax.Array) -> jax.Array:
+  """Returns rows with only the first of several texts, as which a row is measured: [batch, length] int32."""
+  if not recipe.has_segments:
+    return ids
+  return jnp.where(
+    segments_of(ids, ids != recipe.tokens.pad, cls=recipe.tokens.cls) == 1, ids, recipe.tokens.pad
+  )
 
 
 def _generator_arrays(recipe, params, corrupted, targets) -> dict[str, jax.Array]:
@@ -93,6 +104,7 @@ def _generator_arrays(recipe, params, corrupted, targets) -> dict[str, jax.Array
     corrupted.token_mask,
     recipe.tokens,
     row_keys=None,
+    segment_ids=corrupted.segment_ids,
   )
   table = generator.token_table(params["generator"], shared, settings)
   scores = generator.head_scores(output, table, targets, chunk=recipe.chunk)
@@ -180,7 +192,7 @@ def _contextual_figures(arrays: dict[str, np.ndarray], run: Run) -> dict[str, fl
   """Returns TACO's contextual score: mean cosine with a token of the same minus of another sequence."""
   rng = np.random.default_rng(0)
   hidden = unit(arrays["clean_hidden"].astype(np.float64))
-  mask = arrays["ids"] != run.recipe.tokens.pad
+  mask = np.asarray(first_texts(run.recipe, jnp.asarray(arrays["ids"]))) != run.recipe.tokens.pad
   lengths = mask.sum(axis=-1)
   rows, columns = np.nonzero(mask & (lengths > 1)[:, None])
   shift = rng.integers(1, lengths[rows])

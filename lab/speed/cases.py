@@ -11,7 +11,7 @@ import pathlib
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -66,10 +66,17 @@ def random_ids(config: ConfigDict, number: int = 1, *, seed: int = 0) -> list[np
 class Step:
   """A compiled training step of a config, with optimiser and guard, and its state."""
 
-  def __init__(self, config: ConfigDict, *, devices: Sequence[jax.Device] | None = None) -> None:
-    """Compiles the step; `seconds_to_compile` is the time."""
+  def __init__(
+    self,
+    config: ConfigDict,
+    *,
+    devices: Sequence[jax.Device] | None = None,
+    special: Mapping[str, int] = SPECIAL,
+  ) -> None:
+    """Compiles the step; `seconds_to_compile` is the time, `special` are the ids of the special tokens."""
     validate.check(config, num_devices=len(devices or jax.devices()))
-    self.run: Run = make_run(config, TokenIds(**SPECIAL, vocab_size=config.model.vocab_size), devices=devices)
+    tokens = TokenIds(**special, vocab_size=config.model.vocab_size)
+    self.run: Run = make_run(config, tokens, devices=devices)
     self.batches = [sharding.to_global(self.run.mesh, ids) for ids in random_ids(config, 2)]
     started = time.perf_counter()
     with jax.set_mesh(self.run.mesh):

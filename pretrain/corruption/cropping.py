@@ -7,6 +7,7 @@ import numpy as np
 from pretrain.corruption.masking import TokenIds
 from pretrain.ops.draws import row_random
 from pretrain.ops.draws.row_random import Use
+from pretrain.ops.positions import segment_bounds
 from pretrain.settings.objectives.objective import crop_size
 
 
@@ -52,3 +53,31 @@ def crop(
   # A row of padding stays empty, without [CLS].
   first = jnp.where(lengths > 0, tokens.cls, tokens.pad)[:, None]
   return jnp.concatenate([first.astype(ids.dtype), piece], axis=1)
+
+
+def crop_segments(
+  ids: jax.Array,
+  segment_ids: jax.Array,
+  row_keys: jax.Array,
+  tokens: TokenIds,
+  *,
+  fraction: float,
+  add_cls: bool,
+) -> jax.Array:
+  """Cuts a piece from every segment as `crop` does, in the segment's place: [batch, length] int32.
+
+  `segment_ids` [batch, length] int32 are from 1, 0 at padding. A piece and its [CLS] have at most as many
+  tokens as the segment. The first segment's draw is that of a row of one text.
+  """
+  length = ids.shape[1]
+  starts, ends = segment_bounds(segment_ids)
+  lengths = ends - starts + 1
+  sizes = jnp.minimum(jnp.asarray(crop_sizes(fraction, length))[lengths], lengths - add_cls)
+  words = row_random.key_words(row_random.fold(row_keys, Use.CROP))
+  draws = row_random.row_bits(words, (length,))
+  of_segment = jnp.take_along_axis(draws, jnp.maximum(segment_ids - 1, 0), axis=1)
+  skipped = (of_segment % (lengths - sizes + 1).astype(jnp.uint32)).astype(jnp.int32)
+  place = jnp.arange(length, dtype=jnp.int32) - starts - add_cls
+  source = jnp.clip(starts + skipped + place, 0, length - 1)
+  piece = jnp.where(place < sizes, jnp.take_along_axis(ids, source, axis=1), tokens.pad)
+  return jnp.where(segment_ids > 0, jnp.where(place < 0, tokens.cls, piece), tokens.pad)

@@ -63,6 +63,17 @@ def segment_bounds(segment_ids: jax.Array) -> tuple[jax.Array, jax.Array]:
   return jax.lax.cummax(starts, axis=1), jax.lax.cummin(ends, axis=1, reverse=True)
 
 
+def segment_slots(segment_ids: jax.Array, slots: int) -> tuple[jax.Array, jax.Array]:
+  """Returns the first position and the number of tokens of the first `slots` segments of each row.
+
+  Both are [batch, slots] int32, 0 where a row has fewer; `segment_ids` are as from `segments_of`.
+  """
+  numbers = jnp.arange(1, slots + 1, dtype=jnp.int32)
+  is_inside = segment_ids[:, None, :] == numbers[:, None]
+  starts = jnp.argmax(is_inside, axis=-1).astype(jnp.int32)
+  return starts, jnp.sum(is_inside, axis=-1, dtype=jnp.int32)
+
+
 def positions_in_segments(segment_ids: jax.Array) -> jax.Array:
   """Returns the place of every token in its segment, [batch, length] int32 from 0."""
   return jnp.arange(segment_ids.shape[1], dtype=jnp.int32) - segment_bounds(segment_ids)[0]

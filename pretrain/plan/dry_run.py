@@ -22,7 +22,12 @@ from pretrain.models.encoder import layers_a_turn
 from pretrain.ops.attention import attention
 from pretrain.plan import flops
 from pretrain.reading import mixed
-from pretrain.reading.prepared import records_directory, refuse_other_text, token_ids
+from pretrain.reading.prepared import (
+  records_directory,
+  refuse_other_masks,
+  refuse_other_text,
+  token_ids,
+)
 from pretrain.run import Run, make_run
 from pretrain.settings import feed, mixture
 from pretrain.settings.run import DataFields, ReadingSettings, reading_settings
@@ -123,6 +128,7 @@ def dry_run(config: ConfigDict, *, workdir: str) -> str:
     lines = {"records": f"of the Tasks of {config.data.mixture}; the first start reads their names"}
   elif mixture.is_asked(config.data):
     found = mixed.find(settings, only=(manifest.NAME,))
+    refuse_other_masks(settings.data, found.manifest.packing, records=found.directory)
     tokens, lines = token_ids(found.directory), _mixture_lines(found)
   else:
     tokens, lines = _records(settings)
@@ -144,6 +150,7 @@ def _records(settings: ReadingSettings) -> tuple[TokenIds, dict[str, str]]:
   prepared = os.path.exists(os.path.join(directory, manifest.NAME))
   if prepared:
     refuse_other_text(settings.data, directory)
+    refuse_other_masks(settings.data, manifest.read(directory).packing, records=directory)
   tokens = token_ids(directory) if prepared else TokenIds(0, 1, 2, 3, 4, settings.vocab_size)
   directory = settings.data.directory or directory  # not the local copy of an address
   missing = "" if prepared else " (do not exist yet; the first start prepares them)"

@@ -80,7 +80,8 @@ class Found:
     ]
     sums = {name: sum(part[name] for part in sources) for name in ("documents", "tokens", "records")}
     same = {"packing": self.manifest.packing, "length": self.manifest.length}
-    return {"source": "", **same, **sums, "sources": sources}
+    most = manifest.most_segments([source.content for source in self.sources])
+    return {"source": "", **same, **sums, **most, "sources": sources}
 
   def train(self, settings: ReadingSettings) -> MixedRecords:
     """Opens the training records: each source in its own order, each stage from its step on."""

@@ -122,6 +122,21 @@ def refuse_other_text(data: DataFields, directory: str) -> None:
     )
 
 
+def refuse_other_masks(data: DataFields, packing: str, *, records: str) -> None:
+  """Raises ConfigError if records are packed as 'segments' and the config's are not, or the reverse.
+
+  Masks differ between these; all other packings are read alike. `records` names them to the user.
+  """
+  if packing != data.packing and "segments" in (packing, data.packing):
+    other = (
+      f"\n  --config.data.directory={shlex.quote(data.directory + '_2')}  # prepares {data.source} there"
+    )
+    raise errors.ConfigError(
+      f"data.packing={data.packing!r}: {records} has records packed as {packing!r}\n"
+      f"  --config.data.packing={packing}{other if data.directory and data.source else ''}"
+    )
+
+
 def _other_source(source: str, made: manifest.Manifest, *, since: float) -> str:
   """Describes how `source` differs from the source of records finished at `since`; '' if it does not."""
   there = made.settings.get("source")
@@ -150,6 +165,7 @@ def open(settings: ReadingSettings) -> Prepared:
     return feed.open(settings)
   if mixture.is_asked(vars(settings.data)):
     mix = mixed.find(settings)
+    refuse_other_masks(settings.data, mix.manifest.packing, records=mix.directory)
     return Prepared(
       directory=mix.directory,
       vocabulary=_vocabulary(mix.directory),
@@ -160,6 +176,7 @@ def open(settings: ReadingSettings) -> Prepared:
     )
   directory = records_directory(settings)
   content = manifest.read(directory)
+  refuse_other_masks(settings.data, content.packing, records=settings.data.directory or directory)
 
   def split(name: str, **options) -> PackedRecords:
     return PackedRecords(
@@ -186,10 +203,14 @@ def open_heldout(settings: ReadingSettings) -> tuple[HeldoutRecords, str]:
     return opened.heldout, settings.data.source
   if mixture.is_asked(vars(settings.data)):
     mix = mixed.find(settings)
+    refuse_other_masks(settings.data, mix.manifest.packing, records=mix.directory)
     return mix.heldout(settings), mix.directory
   directory = records_directory(settings)
+  content = manifest.read(directory)
+  refuse_other_masks(settings.data, content.packing, records=directory)
   # Held-out records are read in file order, whatever the seed.
-  return PackedRecords(directory, split="heldout", length=settings.data.length, seed=0), directory
+  options = {"length": settings.data.length, "seed": 0, "content": content}
+  return PackedRecords(directory, split="heldout", **options), directory
 
 
 def token_ids(directory: str) -> TokenIds:
@@ -226,4 +247,5 @@ def describe(content: manifest.Manifest) -> dict[str, Any]:
     "documents": content.counts.get("documents", 0),
     "tokens": train.tokens,
     "records": train.records,
+    **manifest.most_segments([content]),
   }

@@ -25,6 +25,7 @@ from pretrain.reading.opened import Prepared
 from pretrain.reading.skips import Skip
 from pretrain.run import Run
 from pretrain.settings import mixture
+from pretrain.settings.objectives import switched_on
 from pretrain.settings.run import TrainFields, reading_settings
 from pretrain.start import preflight
 from pretrain.step import TrainState
@@ -89,6 +90,10 @@ def open_records(
     where = records.directory or config.data.source
     advice = f"prepare {where} once, and copy it to every host or put it on a file system that all share"
     peers.compare("the prepared records", records.digests, advice, seconds=COMPARING, kind=DataError)
+    if jax.process_index() == 0:
+      for objective in switched_on(config.objectives.to_dict()).values():
+        for line in objective.remarks(records.description):
+          logger.warning(line)
     opened.pop_all()
   return config, records
 

@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 
+from data.prepare import command as prepare
 from tests.pretrain import small_run
 
 SECRET = "nobody-must-read-this"  # in the environment of the run of `finished`
@@ -53,6 +54,17 @@ def small_records(tmp_path_factory, text_file) -> pathlib.Path:
   done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stdout + done.stderr
   return directory
+
+
+@pytest.fixture(scope="session")
+def segment_records(tmp_path_factory, text_file, small_records) -> pathlib.Path:
+  """Rows of several sentences of `text_file`, each a document; by the vocabulary of `small_records`."""
+  folder = tmp_path_factory.mktemp("segments")
+  (folder / "text.txt").write_text(text_file.read_text().replace("\n", "\n\n"))
+  flags = [f"--source={folder / 'text.txt'}", f"--output={folder / 'rows'}", "--packing=segments"]
+  flags += [f"--length={small_run.LENGTH}", f"--vocabulary={small_records / 'vocabulary'}"]
+  assert prepare.main([*flags, "--heldout_fraction=0.2", "--workers=1"]) == 0
+  return folder / "rows"
 
 
 @pytest.fixture(scope="session")

@@ -55,6 +55,13 @@ _BASES = {
     "model.global_every": 2,
     "optimizer.schedule": "wsd",
     "optimizer.decay_steps": 2,
+  "segments": {
+    "corruption.kind": "generator",
+    "objectives.rtd.weight": 50.0,
+    "objectives.mlm.weight": 0.0,
+    "objectives.scl.weight": 1.0,
+    "objectives.scl.max_segments": 4,
+    "data.packing": "segments",
   },
   "sharded": {"mesh.data": 4, "mesh.fsdp": -1},
   "fixed": {
@@ -252,6 +259,7 @@ _ROWS: dict[str, list[tuple]] = {
     ("objectives.taco.temperature", 0.1, "step eval"),
     ("objectives.taco.group_size", 4, "step eval"),
   ],
+  "segments": [("objectives.scl.max_segments", 2, "step eval")],
   "sharded": [("mesh.data", 2, _LAYOUT)],
   "fixed": [("generator.mixture_weights", (0.25, 0.75), "step eval")],
 }

@@ -1,13 +1,17 @@
 """Run: pytest tests/pretrain/test_segments.py. Rows of several texts give what each text gives alone."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pretrain import losses
+from pretrain.objectives import scl
 from pretrain.objectives.taco import sample_pairs
 from pretrain.ops.draws import row_random
-from pretrain.recipe import Batch
+from pretrain.recipe import Batch, Recipe
 from tests.pretrain.small_recipe import AMOS, COCO_LM, LENGTH, TOKENS, VOCAB_SIZE, random_params, small_recipe
 
 TEXTS = ([7, 5], [4, 6, 5], [16])  # tokens of the texts in each packed row; the first row has padding
@@ -33,14 +37,17 @@ KINDS = {
 
 
 def _batches(slots: int) -> tuple[Batch, Batch]:
-  """The texts packed, and each in a row of its own, with the same masks, proposals and Gumbel noise."""
+  """The texts packed, and each in a row of its own, with the same masks, proposals, noise and crops."""
   random = np.random.default_rng(0)
   rows = {"packed": [], "apart": []}
   for lengths in TEXTS:
     together = []
     for length in lengths:
       ids = np.concatenate([[TOKENS.cls], random.integers(5, VOCAB_SIZE, length - 2), [TOKENS.sep]])
-      text = np.stack([ids, random.random(length) < 0.3, random.integers(5, VOCAB_SIZE, length)])
+      size = int(0.9 * length)
+      start = int(ids.sum()) % (length - size + 1)
+      crop = np.concatenate([[TOKENS.cls], ids[start : start + size], [TOKENS.pad] * (length - size - 1)])
+      text = np.stack([ids, random.random(length) < 0.3, random.integers(5, VOCAB_SIZE, length), crop])
       noise = random.gumbel(size=(length, VOCAB_SIZE)).astype(np.float32)
       rows["apart"].append([(text, noise)])
       together.append((text, noise))
@@ -51,16 +58,18 @@ def _batches(slots: int) -> tuple[Batch, Batch]:
     chosen = np.zeros((len(rows), LENGTH), bool)
     sampled = np.zeros((len(rows), slots), np.int32)
     noise = np.zeros((len(rows), slots, VOCAB_SIZE), np.float32)
+    crops = ids.copy()
     for number, texts in enumerate(rows):
       text = np.concatenate([text for text, _ in texts], axis=1)
       of_text = np.concatenate([noise for _, noise in texts])
       ids[number, : text.shape[1]], chosen[number, : text.shape[1]] = text[0], text[1] > 0
+      crops[number, : text.shape[1]] = text[3]
       at = np.flatnonzero(text[1])
       assert len(at) <= slots
       sampled[number, : len(at)], noise[number, : len(at)] = text[2, at], of_text[at]
     keys = row_random.step_row_keys(0, 0, np.arange(len(rows)))
-    given = {"selected": jnp.asarray(chosen), "sampled": jnp.asarray(sampled), "noise": jnp.asarray(noise)}
-    return Batch(jnp.asarray(ids), keys, jnp.zeros(len(rows)), given)
+    given = {"selected": chosen, "sampled": sampled, "noise": noise, "crop_ids": crops}
+    return Batch(jnp.asarray(ids), keys, jnp.zeros(len(rows)), jax.tree.map(jnp.asarray, given))
 
   return batch(rows["packed"]), batch(rows["apart"])
 
@@ -69,22 +78,75 @@ def _batches(slots: int) -> tuple[Batch, Batch]:
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_losses_and_gradients_of_packed_rows_are_those_of_their_texts(kind, backbone):
   fields = KINDS[kind] | (MODERN if backbone == "modern" else {}) | {"corruption.mask_rate": 0.5}
-  packed = small_recipe(fields | {"data.packing": "segments"})
-  apart = small_recipe(fields)
+  packed, apart = small_recipe(fields | {"data.packing": "segments"}), small_recipe(fields)
   assert packed.has_segments and not apart.has_segments
-  params, found = random_params(apart), {}
-  for recipe, batch in zip((packed, apart), _batches(LENGTH // 2)):
+  batches = _batches(LENGTH // 2)
+  _assert_same(random_params(apart), *(_loss_of(*pair) for pair in zip((packed, apart), batches)))
 
-    def loss(params, recipe=recipe, batch=batch):
-      masked = recipe.mask(batch)
-      return recipe.loss_fn(params, masked, recipe.totals(masked), train=False)[0]
 
-    found[recipe.has_segments] = jax.jit(jax.value_and_grad(loss))(params)
-  (loss, gradients), (expected, of_texts) = found[True], found[False]
+def _loss_of(recipe: Recipe, batch: Batch) -> Callable:
+  def loss(params: dict) -> jax.Array:
+    masked = recipe.mask(batch)
+    return recipe.loss_fn(params, masked, recipe.totals(masked), train=False)[0]
+
+  return loss
+
+
+def _assert_same(params: dict, of_packed: Callable, of_texts: Callable) -> None:
+  """Two losses, functions of the parameters, have the same value and gradients."""
+  (loss, gradients), (expected, others) = (
+    jax.jit(jax.value_and_grad(loss))(params) for loss in (of_packed, of_texts)
+  )
   np.testing.assert_allclose(loss, expected, rtol=1e-5)
-  for (path, one), other in zip(jax.tree.leaves_with_path(gradients), jax.tree.leaves(of_texts)):
+  for (path, one), other in zip(jax.tree.leaves_with_path(gradients), jax.tree.leaves(others)):
     atol = 2e-5 * max(float(np.max(np.abs(other))), 0.1)
     np.testing.assert_allclose(one, other, rtol=0, atol=atol, err_msg=jax.tree_util.keystr(path))
+
+
+SCL = COCO_LM | {"objectives.clm.weight": 0.0, "objectives.rtd.weight": 1e-3, "objectives.scl.group_size": 0}
+
+
+@pytest.mark.parametrize("backbone", ["old", "modern"])
+@pytest.mark.parametrize("slots", [2, 4])
+def test_segments_are_contrasted_as_texts_of_their_own_but_not_with_those_of_their_row(
+  slots, backbone, monkeypatch
+):
+  monkeypatch.setattr(scl, "SHORTEST", 5)
+  fields = SCL | (MODERN if backbone == "modern" else {}) | {"corruption.mask_rate": 0.5}
+  packed = small_recipe(fields | {"data.packing": "segments", "objectives.scl.max_segments": slots})
+  apart, without_scl = small_recipe(fields), small_recipe(fields | {"objectives.scl.weight": 0.0})
+  in_rows, alone = _batches(LENGTH // 2)
+  rows = np.concatenate([[number] * len(texts) for number, texts in enumerate(TEXTS)] * 2)
+  used = [length >= 5 and place < slots for texts in TEXTS for place, length in enumerate(texts)]
+  used = np.asarray(used * 2)
+  partner = np.roll(np.arange(len(rows)), len(rows) // 2)
+
+  def of_texts(params: dict) -> jax.Array:
+    view, _ = apart.view(params, apart.mask(alone), train=False)
+    vectors = losses.unit_vectors(jnp.concatenate([view.hidden[:, 0], view.crop_hidden]))
+    total = 0.0
+    for anchor in np.flatnonzero(used):
+      others = [partner[anchor], *np.flatnonzero(used & (rows != rows[anchor]))]
+      scores = vectors[np.asarray(others)] @ vectors[anchor]
+      total += jax.nn.logsumexp(scores) - scores[0]
+    return _loss_of(without_scl, alone)(params) + total / used.sum()
+
+  _assert_same(random_params(apart), _loss_of(packed, in_rows), of_texts)
+  masked = packed.mask(in_rows)
+  metrics = packed.loss_fn(random_params(apart), masked, packed.totals(masked), train=False)[1]
+  assert jax.tree.map(float, metrics["scl_segments_dropped"]) == (1.0 if slots == 2 else 0.0, 6.0)
+  assert float(metrics["scl_accuracy"][1]) == used.sum()
+
+
+def test_segments_of_fewer_than_eight_tokens_are_not_contrasted():
+  recipe = small_recipe(
+    {"objectives.scl.weight": 1.0, "objectives.scl.max_segments": 3, "data.packing": "segments"}
+  )
+  ids = np.full((4, LENGTH), TOKENS.pad, np.int32)
+  ids[0, :15], ids[0, [0, 8]] = 9, TOKENS.cls  # 8 and 7 tokens
+  keys = row_random.step_row_keys(0, 0, np.arange(4))
+  masked = recipe.mask(Batch(jnp.asarray(ids), keys, jnp.zeros(4)))
+  assert float(recipe.totals(masked)["scl_loss"]) == 2
 
 
 def test_a_positive_of_taco_is_another_token_of_the_same_text():

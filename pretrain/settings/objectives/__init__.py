@@ -27,10 +27,14 @@ OBJECTIVES: dict[str, type[Objective]] = {row.name: row for row in _ROWS}
 def switched_on(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, Objective]:
   """Returns {name: settings} of the objectives whose weight is not 0, from a config or a checkpoint's dict.
 
-  A checkpoint's dict may lack newer objectives and contain removed fields.
+  The dict may lack later objectives and fields, which have defaults, and have fields of earlier versions.
   """
+
+  def fields(settings: type[Objective], group: Mapping[str, Any]) -> dict[str, Any]:
+    return {field.name: group[field.name] for field in dataclasses.fields(settings) if field.name in group}
+
   return {
-    name: settings(**{field.name: groups[name][field.name] for field in dataclasses.fields(settings)})
+    name: settings(**fields(settings, groups[name]))
     for name, settings in OBJECTIVES.items()
     if name in groups and groups[name]["weight"]
   }

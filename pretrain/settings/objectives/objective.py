@@ -48,6 +48,11 @@ class Objective:
     del config
     yield from ()
 
+  def remarks(self, records: Mapping[str, Any]) -> Iterator[str]:
+    """Lines for the log about the records that a run reads, of which `records` is the description."""
+    del records
+    yield from ()
+
   def flops(self, model: Mapping[str, Any], masked: float) -> dict[str, float]:
     """Returns {part: FLOP of its forward pass per token of the batch}, without the passes of the encoder.
 

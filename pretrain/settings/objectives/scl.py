@@ -1,8 +1,8 @@
 """Config fields and rules of sequence contrastive learning. Imports no jax."""
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 from pretrain.settings.field_types import CountOrZero, Fields, Positive
 from pretrain.settings.objectives.objective import Contrast, crop_size
@@ -23,18 +23,36 @@ class SequenceContrast(Contrast):
   temperature: Positive
   head: Literal["cls", "projection"]
   projection_size: CountOrZero
+  max_segments: CountOrZero = 0
 
   def candidates(self, batch_size: int) -> int:
-    """Returns the number of views in a group, two per row, without the anchor; see `Contrast.candidates`."""
-    return 2 * (self.group_size or batch_size) - 1
+    """The partner and both views of all sequences in the group's other rows; see `Contrast.candidates`."""
+    return 1 + 2 * ((self.group_size or batch_size) - 1) * max(1, self.max_segments)
 
   def crop_tokens(self, length: int) -> int:
-    """Returns the tokens in a crop, at most `length`; see `Objective.crop_tokens`."""
-    return min(crop_size(self.crop_fraction, length), length)
+    """A part of the sequence, or a number of tokens; see `Objective.crop_tokens`.
+
+    Crops of segments have the places of their segments, so the whole row is computed.
+    """
+    return length if self.max_segments else min(crop_size(self.crop_fraction, length), length)
+
+  def remarks(self, records: Mapping[str, Any]) -> Iterator[str]:
+    """Rows with more segments than are contrasted; see `Objective.remarks`."""
+    most = records.get("most_segments_in_a_record", 0)
+    if most > self.max_segments:
+      yield (
+        f"objectives.scl.max_segments={self.max_segments}: a row has up to {most} texts, the first are "
+        f"contrasted; the metric scl_segments_dropped is the share of the others"
+      )
 
   def problems(self, config: Fields) -> Iterator[str]:
     """Yields errors about groups, crop lengths and the projection head; see `Objective.problems`."""
     yield from super().problems(config)
+    both = self.show(config, "max_segments", "data.packing")
+    if config["data.packing"] == "segments" and not self.max_segments:
+      yield f"{both}: expected the most texts of a row to contrast\n  --config.objectives.scl.max_segments=16"
+    if config["data.packing"] != "segments" and self.max_segments:
+      yield f"{both}: only rows of 'segments' have several texts\n  --config.objectives.scl.max_segments=0"
     length, rows = config["data.length"], config["model.max_length"]
     crop = crop_size(self.crop_fraction, length)
     if crop < 1 or crop > length:

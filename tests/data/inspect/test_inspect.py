@@ -116,6 +116,22 @@ def test_two_directories_stand_beside_each_other(made, prepared, capsys):
   assert other["Latin"][0] == "records"  # the second of two rows
 
 
+def test_segments_are_counted(made, words, tmp_path, capsys):
+  flags = [f"--source={made.parent / 'text.txt'}", f"--vocabulary={words}", f"--output={tmp_path / 'rows'}"]
+  assert (
+    prepare.main([*flags, "--length=20", "--packing=segments", "--heldout_fraction=0", "--workers=1"]) == 0
+  )
+  text = seen(capsys, tmp_path / "rows")
+  found = lines(text, "Records")
+  train = records.PackedRecords(tmp_path / "rows", length=20, seed=0)
+  begins = (train.rows(0, len(train)) == PIECES.index("[CLS]")).sum(axis=1)
+  assert begins.sum() == 11 and begins.max() > 1
+  assert found["segments in a training record"] == [f"{begins.mean():.1f}"]
+  assert found["most segments in a record"] == [str(begins.max())]
+  assert "segments" not in lines(text, "Repairs and skipped text")
+  assert "segments in a training record" not in lines(seen(capsys, made), "Records")
+
+
 def test_a_sample_is_named_and_none_is_in_it_twice(prepared, capsys):
   text = seen(capsys, prepared, "--records=7", "--seed=3")
   assert lines(text, "Records")["training records read"] == ["7"]

@@ -85,7 +85,25 @@ def test_concat_blocks_are_full_and_need_not_start_with_cls():
   assert records == [[CLS, 10, 11, 12], [SEP, CLS, 13, SEP], [CLS, 14, 15, SEP]]
 
 
-@pytest.mark.parametrize("mode", ["complete", "complete_doc", "eos"])
+def test_a_segment_goes_to_the_record_with_the_least_room_for_it_and_the_first_of_equals():
+  documents = [[[number] * size] for number, size in enumerate((10, 8, 8, 4, 2, 3, 6), start=10)]
+  records, _ = pack(documents, length=16, mode="segments")
+  # 12, 10, 10, 6, 4, 5, 8 tokens with [CLS] and [SEP]: 6 go to the first with 6 left, 4 to that with 4.
+  expected = [[(10, 10), (14, 2)], [(11, 8), (13, 4)], [(12, 8), (15, 3)], [(16, 6)]]
+  assert records == [
+    [i for number, size in record for i in (CLS, *[number] * size, SEP)] for record in expected
+  ]
+
+
+def test_a_long_document_is_cut_into_segments_of_whole_sentences():
+  document = [[10, 11, 12], [13, 14], [15] * 11, [16]]
+  records, num_cut = pack([document], length=8, mode="segments")
+  # Six tokens of text: the first two sentences have five; the third is cut, its rest and the fourth have six.
+  assert records == [[CLS, 10, 11, 12, 13, 14, SEP], [CLS, *[15] * 6, SEP], [CLS, *[15] * 5, 16, SEP]]
+  assert num_cut == 1
+
+
+@pytest.mark.parametrize("mode", ["complete", "complete_doc", "eos", "segments"])
 def test_over_long_sentences_are_cut_and_counted(mode):
   records, num_cut = pack([[list(range(10, 25))]], length=8, mode=mode)
   assert num_cut == 1
@@ -114,6 +132,13 @@ def test_packing_keeps_every_token_and_fits_the_length(mode):
     assert found == text[: len(found)]
     assert len(text) - len(found) < 16
     assert {len(record) for record in records} == {16}
+  elif mode == "segments":
+    segments = [
+      part for record in records for part in np.split(record, np.flatnonzero(record == np.int64(CLS)))
+    ]
+    segments = [part.tolist() for part in segments if part.size]
+    assert all(part[0] == CLS and part[-1] == SEP and min(part[1:-1]) > 4 for part in segments)
+    assert sorted(found) == sorted(text)
   else:
     assert found == text
     assert all(record[0] == CLS for record in records)

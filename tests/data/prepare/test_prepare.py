@@ -72,6 +72,24 @@ def test_two_workers_give_the_same_bytes_as_one(prepared, corpus, vocabulary_dir
   assert digests(tmp_path / "two") == digests(prepared)
 
 
+def test_records_of_segments_are_counted_and_the_same_by_any_number_of_workers(
+  corpus, vocabulary_directory, tmp_path, capsys
+):
+  for number in (1, 2):
+    flags = ["--packing=segments", "--length=64", f"--workers={number}"]
+    assert prepare.main([*arguments(corpus, vocabulary_directory, tmp_path / str(number)), *flags]) == 0
+  assert digests(tmp_path / "1") == digests(tmp_path / "2")
+  made, begins = manifest.read(tmp_path / "1"), []
+  cls = vocabulary.load(vocabulary_directory).special_ids.cls
+  for split in pipeline.SPLITS:
+    source = records.PackedRecords(tmp_path / "1", split=split, length=64, seed=0)
+    begins += (source.rows(0, len(source)) == cls).sum(axis=1).tolist()
+  assert (made.counts[manifest.SEGMENTS], made.counts[manifest.MOST_SEGMENTS]) == (sum(begins), max(begins))
+  assert sum(begins) > len(begins)
+  expected = f"segments    {sum(begins):,}, {np.mean(begins):.1f} a record, at most {max(begins)}\n"
+  assert capsys.readouterr().err.count(expected) == 2
+
+
 def test_another_seed_gives_another_order_of_the_same_records(corpus, vocabulary_directory, tmp_path):
   rows = []
   for seed in (0, 1):

@@ -29,7 +29,7 @@ from tests.data.conftest import make_documents, refused, write_text
 
 LENGTH = 32
 KINDS = ("plain", "official", "wordpiece")
-PACKINGS = ("complete", "none", "concat")
+PACKINGS = ("complete", "none", "concat", "segments")
 DIRECTORY = pathlib.Path(sys.argv[1])
 PLAIN = DIRECTORY / "plain"
 ODD = ["A \x00 control. \ud800 Half! Q?", "", " \u3000 ", "unbroken" * 20, "Two.\r One? \u2028 Three"]

@@ -31,7 +31,7 @@ def test_a_vocabulary_gives_the_same_ids_in_seqio(results, kind):
 
 
 @pytest.mark.parametrize("kind", ["plain", "official", "wordpiece"])
-@pytest.mark.parametrize("mode", ["complete", "none", "concat"])
+@pytest.mark.parametrize("mode", ["complete", "none", "concat", "segments"])
 def test_the_blocks_of_a_task_sorted_by_key_are_the_records(results, kind, mode):
   is_equal, files = results[f"packed {kind}_{mode}"]
   assert is_equal and files > 3

@@ -8,6 +8,7 @@ import pytest
 
 from lab.analysis import blocks, figures
 from pretrain.evaluate import evaluate
+from pretrain.objectives import scl
 from pretrain.reading import prepared
 from pretrain.settings.run import reading_settings
 from tests.pretrain import small_run
@@ -15,7 +16,7 @@ from tests.pretrain.small_recipe import TOKENS
 
 ROWS, LENGTH = 4, 8
 RUN = types.SimpleNamespace(
-  recipe=types.SimpleNamespace(tokens=TOKENS),
+  recipe=types.SimpleNamespace(tokens=TOKENS, has_segments=False),
   config=types.SimpleNamespace(train=types.SimpleNamespace(batch_size=ROWS)),
 )
 
@@ -36,8 +37,12 @@ def arrays(**changes) -> dict[str, np.ndarray]:
   } | changes
 
 
-def test_losses_and_rates_are_those_of_the_evaluation(small_records):
-  config = small_run.small_config("union", small_records, {"objectives.scl.head": "projection"})
+@pytest.mark.parametrize("slots", [0, 1])
+def test_losses_and_rates_are_those_of_the_evaluation(slots, small_records, segment_records, monkeypatch):
+  monkeypatch.setattr(scl, "SHORTEST", 1)
+  fields = {"objectives.scl.head": "projection", "objectives.scl.max_segments": slots}
+  fields |= {"data.packing": "segments"} if slots else {}
+  config = small_run.small_config("union", segment_records if slots else small_records, fields)
   with small_run.devices(1):
     run = small_run.small_run(config)
     heldout = prepared.open(reading_settings(config)).heldout

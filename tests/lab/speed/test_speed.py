@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from data import manifest, records
 from data.errors import ConfigError, DataError
-from lab.speed import ahead, cases, parts, start, step
+from lab.speed import ahead, cases, packing, parts, start, step
 from pretrain.build import build
 from pretrain.corruption.masking import TokenIds
 from pretrain.plan.forecast import Forecast
@@ -49,6 +50,22 @@ def test_a_line_says_what_it_was_measured_on(capsys):
   line = json.loads(capsys.readouterr().out)
   assert line["seconds"] == 0.1235
   assert {"commit", "date", "device", "machine", "load", "python", "jax"} <= set(line)
+
+
+def test_packings_are_compared_on_the_rows_of_their_records(segment_records):
+  made, directory = manifest.read(segment_records), str(segment_records)
+  fields = [change for change in SMALL if "vocab" not in change]
+  step = packing.step_on(directory, "roberta_tiny", batch=4, changes=fields)
+  assert step.run.recipe.has_segments
+  source = records.PackedRecords(directory, length=made.length, seed=0)
+  np.testing.assert_array_equal(step.batches[1], source.batch(1, 4))
+  line = packing.line(directory, batch=4, taken={"seconds": 2.0, "cpu_seconds": 1.0})
+  tokens = made.splits["train"].tokens
+  assert line["seconds_for_all"] == line["records"] / 2
+  assert line["tokens_per_second"] * line["seconds_for_all"] == pytest.approx(tokens)
+  rows = source.rows(0, len(source))
+  assert line["full"] == pytest.approx((rows != source.pad).mean())
+  assert line["segments_a_record"] == pytest.approx((rows == step.run.recipe.tokens.cls).sum(axis=1).mean())
 
 
 def test_a_step_is_measured_whole():

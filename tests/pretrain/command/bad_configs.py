@@ -89,6 +89,13 @@ CASES = [
   (COCO, {"objectives.scl.crop_fraction": 65.0}, "a crop has 65 tokens; expected 1 to 64"),
   (COCO, {"objectives.scl.crop_fraction": 1.0}, "[CLS] and a whole sequence"),
   (COCO, {"objectives.scl.projection_size": 64}, "head 'cls' has no projection"),
+  (COCO, {"objectives.scl.projection_size": 64}, "there is no projection to size"),
+  (
+    COCO,
+    {"data.packing": "segments"},
+    "texts of a row to contrast\n  --config.objectives.scl.max_segments=16",
+  ),
+  (COCO, {"objectives.scl.max_segments": 2}, "have several texts\n  --config.objectives.scl.max_segments=0"),
   (UNION, {"objectives.taco.group_size": 24}, "objectives.taco.group_size=24"),
   (UNION, {"objectives.taco.window": 200}, "half the window is as long as the sequence"),
   # Objectives and corruption.

@@ -9,6 +9,7 @@ from tests.pretrain.one_program import one_program
 from tests.pretrain.small_recipe import TOKENS
 
 step_row_keys, crop = one_program(row_random.step_row_keys), one_program(cropping.crop)
+crop_segments = one_program(cropping.crop_segments)
 
 
 def _keys(rows: int, step: int = 0):
@@ -79,3 +80,41 @@ def test_the_view_is_never_longer_than_the_position_table(fraction, add_cls):
 def test_the_view_has_an_even_length_where_it_can():
   assert cropping.crop_length(0.9, 512, add_cls=True) == 462
   assert cropping.crop_length(0.9, 512, add_cls=False) == 460
+
+
+def _segments(sizes: list[int], length: int) -> np.ndarray:
+  numbers = np.repeat(np.arange(1, len(sizes) + 1), sizes)
+  return np.pad(numbers, (0, length - len(numbers)))
+
+
+@pytest.mark.parametrize("add_cls", [False, True])
+def test_every_segment_has_a_crop_in_its_place(add_cls):
+  sizes, rows = [1, 2, 10, 6], 400
+  numbers = np.tile(_segments(sizes, 24), (rows, 1))
+  ids = np.where(numbers > 0, np.arange(24) + 9, TOKENS.pad).astype(np.int32)
+  ids[:, [0, 1, 3, 13]] = TOKENS.cls
+  pieces = np.asarray(
+    crop_segments(ids, numbers.astype(np.int32), _keys(rows), TOKENS, fraction=0.9, add_cls=add_cls)
+  )
+  assert np.all(pieces[:, 19:] == TOKENS.pad)
+  for start, size in zip((0, 1, 3, 13), sizes):
+    own = pieces[:, start : start + size]
+    if add_cls:
+      np.testing.assert_array_equal(own[:, 0], TOKENS.cls)
+      own = own[:, 1:]
+    of_text = ids[0, start : start + size].tolist()
+    cut = int(0.9 * size)
+    allowed = {tuple(of_text[at : at + cut]) for at in range(size - cut + 1)}
+    assert {tuple(row[:cut]) for row in own.tolist()} == allowed
+    assert np.all(own[:, cut:] == TOKENS.pad)
+
+
+@pytest.mark.parametrize("add_cls", [False, True])
+@pytest.mark.parametrize("tokens", [0, 1, 7, 20])
+def test_a_row_of_one_segment_has_the_crop_of_a_row(tokens, add_cls):
+  ids, numbers = _ids(30, 20, tokens), np.tile(_segments([tokens], 20), (30, 1)).astype(np.int32)
+  options = {"fraction": 0.9, "add_cls": add_cls}
+  of_row = _crop(ids, **options)
+  of_segment = np.asarray(crop_segments(ids, numbers, _keys(30), TOKENS, **options))
+  np.testing.assert_array_equal(of_segment[:, : of_row.shape[1]], of_row)
+  assert np.all(of_segment[:, of_row.shape[1] :] == TOKENS.pad)

@@ -67,3 +67,13 @@ def test_a_segment_begins_with_cls_and_padding_has_number_zero():
   ids = jnp.asarray([[0, 7, 2, 0, 8, 9, 2, 1], [0, 5, 5, 5, 2, 1, 1, 1]])  # 0: [CLS], 1: padding
   found = jax.jit(lambda ids: positions.segments_of(ids, ids != 1, cls=0))(ids)
   np.testing.assert_array_equal(found, [[1, 1, 1, 2, 2, 2, 2, 0], [1, 1, 1, 1, 1, 0, 0, 0]])
+
+
+def test_slots_of_segments_begin_at_their_first_token_and_empty_ones_have_no_tokens():
+  segments = jnp.asarray([[1, 1, 1, 2, 2, 3, 0, 0], [1] * 8, [0] * 8])
+  starts, sizes = jax.jit(positions.segment_slots, static_argnums=1)(segments, 2)
+  np.testing.assert_array_equal(starts, [[0, 3], [0, 0], [0, 0]])
+  np.testing.assert_array_equal(sizes, [[3, 2], [8, 0], [0, 0]])
+  starts, sizes = positions.segment_slots(segments, 4)
+  np.testing.assert_array_equal(starts[0], [0, 3, 5, 0])
+  np.testing.assert_array_equal(sizes[0], [3, 2, 1, 0])

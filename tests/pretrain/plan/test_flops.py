@@ -149,6 +149,12 @@ def test_crop_may_be_a_number_of_tokens():
   assert difference({"objectives.scl.crop_fraction": 9999.0}, COCO_LM) > 0
 
 
+def test_crops_of_segments_are_computed_in_whole_rows():
+  fields = {"objectives.scl.max_segments": 4, "data.packing": "segments"}
+  parts = flops.forward_parts(config(COCO_LM, fields))
+  assert parts["scl pass"] == parts["encoder"]
+
+
 def test_number_of_masked_positions_is_not_raised_by_rounding():
   # 0.07 * 100 is 7.000000000000001 in floating point.
   change = {"corruption.mask_rate": 0.07, "data.length": 100}

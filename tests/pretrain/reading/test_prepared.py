@@ -92,6 +92,35 @@ def test_records_of_another_source_or_vocabulary_are_refused(own_text, tmp_path)
     prepared.ensure_records(reading_settings(config), download=False)
 
 
+def test_only_records_of_segments_are_read_as_segments(small_records, segment_records):
+  for directory, made, asked in (
+    (small_records, "complete", "segments"),
+    (segment_records, "segments", "concat"),
+  ):
+    alone = small_config("mlm", directory, {"data.packing": asked, "data.source": ""})
+    mixed = small_config("mlm", "", {"data.packing": asked, "data.mixture": f"{directory}:1"})
+    for config in (alone, mixed):
+      settings = reading_settings(config)
+      for read in (
+        prepared.open,
+        prepared.open_heldout,
+        lambda _, config=config: dry_run.dry_run(config, workdir="w"),
+      ):
+        with pytest.raises(ConfigError) as caught:
+          read(settings)
+        first, *ways = str(caught.value).splitlines()
+        assert first == f"data.packing={asked!r}: {directory} has records packed as {made!r}"
+        assert ways == [f"  --config.data.packing={made}"]
+      config.data.packing = made
+      assert prepared.open(reading_settings(config)).description["packing"] == made
+      config.data.packing = asked
+  settings = reading_settings(small_config("mlm", small_records, {"data.packing": "none"}))
+  assert prepared.open(settings).description["packing"] == "complete"  # blocks of others are read alike
+  config = small_config("mlm", segment_records, {"data.source": "a.txt"})
+  with pytest.raises(ConfigError, match=f"  --config.data.directory={segment_records}_2  # prepares a.txt"):
+    prepared.open(reading_settings(config))
+
+
 def test_special_ids_are_those_of_the_vocabulary(small_records):
   tokens = prepared.token_ids(small_records)
   assert (tokens.cls, tokens.pad, tokens.sep, tokens.unk, tokens.mask) == (0, 1, 2, 3, 4)

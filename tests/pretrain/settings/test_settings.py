@@ -33,6 +33,12 @@ def test_every_objective_says_its_name_and_its_paper_and_has_code():
     assert "weight" in {field.name for field in dataclasses.fields(settings)}
 
 
+def test_a_later_field_that_an_old_config_lacks_has_its_default():
+  old = {f.name: 1 for f in dataclasses.fields(OBJECTIVES["scl"]) if f.name != "max_segments"}
+  settings = switched_on({"scl": old})["scl"]
+  assert (settings.group_size, settings.max_segments) == (1, 0)
+
+
 def test_objectives_of_weight_zero_or_that_an_old_config_lacks_are_off():
   assert switched_on({"rtd": {"weight": 50.0, "head": "linear"}, "all_token": {"weight": 0.0}}).keys() == {
     "rtd"

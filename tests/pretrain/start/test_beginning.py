@@ -1,10 +1,11 @@
 """What a new run says before it begins."""
 
+import json
 import types
 
 import pytest
 
-from data import errors
+from data import errors, manifest
 from pretrain import train
 from pretrain.checkpoints import warm_start
 from pretrain.export.tokenizer import convert
@@ -23,10 +24,22 @@ def test_a_new_run_says_once_that_its_vocabulary_cannot_be_exported(small_record
   assert lines.count(f"no export of {small_records / 'vocabulary'}") == 1
 
 
+def test_a_run_on_segments_says_that_not_all_of_a_row_are_contrasted(segment_records, tmp_path):
+  fields = {"data.packing": "segments", "objectives.scl.max_segments": 1, "train.total_steps": 3}
+  most = manifest.read(segment_records).counts[manifest.MOST_SEGMENTS]
+  said = []
+  config = small_config("coco_lm", segment_records, fields)
+  assert run_training(config, tmp_path / "w", say=said.append) == 0
+  assert [line for line in said if f"a row has up to {most} texts, the first are contrasted" in line]
+  lines = [json.loads(line) for line in (tmp_path / "w" / "metrics.jsonl").read_text().splitlines()]
+  shares = [line["eval/scl_segments_dropped"] for line in lines if "eval/scl_segments_dropped" in line]
+  assert shares and all(0 < share < 1 for share in shares)
+
+
 def test_a_feed_ends_where_the_run_cannot_begin(monkeypatch, tmp_path):
   closed = []
   records = types.SimpleNamespace(
-    close=lambda: closed.append(1), digests={}, directory="", tokens=None, vocabulary=""
+    close=lambda: closed.append(1), digests={}, directory="", tokens=None, vocabulary="", description={}
   )
 
   def fail(*_, **__):

@@ -15,7 +15,7 @@ import numpy as np
 from data.errors import ConfigError
 from pretrain.mesh.sharding import automatic_axes
 from pretrain.ops import triton_call
-from pretrain.ops.attention import attention_kernels, attention_rows, attention_tpu
+from pretrain.ops.attention import attention_bands, attention_kernels, attention_rows, attention_tpu
 from pretrain.ops.attention.attention_inputs import Settings
 from pretrain.ops.draws import row_random
 
@@ -78,16 +78,27 @@ def attention(
     )
   if bias is not None and bias.ndim == 2:
     bias = bias[:, distances(query.shape[1]) + query.shape[1] - 1]
-  allowed = key_mask[:, None, None, :]
-  if segment_ids is not None:
-    allowed = allowed & (segment_ids[:, None, :, None] == segment_ids[:, None, None, :])
-  if window is not None:
-    allowed = allowed & (np.abs(distances(query.shape[1])) <= window)
+  length = query.shape[1]
+  in_bands = bias is None and not dropout_rate and attention_bands.saves(length, window)
+  if in_bands:
+    assert window is not None
+    query, key, value, near = attention_bands.cut(query, key, value, key_mask, segment_ids, window)
+    allowed = near[:, None]
+  elif implementation == "by_rows" and length > attention_rows.LONGEST and bias is None and not dropout_rate:
+    return attention_rows.in_blocks(query, key, value, key_mask, segment_ids, window)
+  else:
+    allowed = key_mask[:, None, None, :]
+    if segment_ids is not None:
+      allowed = allowed & (segment_ids[:, None, :, None] == segment_ids[:, None, None, :])
+    if window is not None:
+      allowed = allowed & (np.abs(distances(length)) <= window)
   if implementation == "by_rows":
     square = None if bias is None else bias.astype(jnp.float32)
     options = {"bias": square, "dropout_rate": dropout_rate, "row_keys": row_keys}
-    return attention_rows.attention(query, key, value, allowed=allowed[:, 0], **options)
-  return _plain(query, key, value, bias, allowed, dropout_rate, row_keys)
+    attended = attention_rows.attention(query, key, value, allowed=allowed[:, 0], **options)
+  else:
+    attended = _plain(query, key, value, bias, allowed, dropout_rate, row_keys)
+  return attention_bands.joined(attended, length) if in_bands else attended
 
 
 def reads_packed(implementation: str) -> bool:

@@ -46,29 +46,36 @@ def _ranges(sizes: LongSizes, of_keys: jax.Array) -> jax.Array:
   A chunk is read if its groups, from the least to the greatest, overlap those of the block, and if it is
   within the window. Masked tokens do not count as queries: what they read is discarded.
   """
-  parts = jnp.reshape(of_keys, (sizes.rows, -1, sizes.chunk))
-  least = jnp.min(jnp.where(parts == _NO_GROUP, np.iinfo(np.int32).max, parts), axis=-1)
-  most = jnp.max(parts, axis=-1)
-  is_read = (least[:, :, None] <= most[:, None, :]) & (most[:, :, None] >= least[:, None, :])
+  (least, most), (from_least, to_most) = (
+    _bounds(sizes, of_keys, size) for size in (sizes.block, sizes.chunk)
+  )
+  is_read = (least[:, :, None] <= to_most[:, None, :]) & (most[:, :, None] >= from_least[:, None, :])
   if sizes.window is not None:
-    at = np.arange(parts.shape[1])
-    gap = (np.abs(at[:, None] - at[None, :]) - 1) * sizes.chunk + 1  # the least distance of two tokens
-    is_read &= gap <= sizes.window
-  first, last = jnp.argmax(is_read, axis=-1), jnp.argmax(is_read[..., ::-1], axis=-1)
-  end = jnp.where(jnp.any(is_read, axis=-1), parts.shape[1] - last, 1)  # without keys any average will do
-  return jnp.stack([first, end], axis=-1).astype(jnp.int32)
+    block, chunk = np.arange(0, sizes.padded, sizes.block)[:, None], np.arange(0, sizes.padded, sizes.chunk)
+    is_after, is_before = chunk - (block + sizes.block - 1), block - (chunk + sizes.chunk - 1)
+    is_read &= np.maximum(is_after, is_before) <= sizes.window
+  last = is_read.shape[-1] - jnp.argmax(is_read[..., ::-1], axis=-1)
+  end = jnp.where(jnp.any(is_read, axis=-1), last, 1)  # without keys any average will do
+  return jnp.stack([jnp.argmax(is_read, axis=-1), end], axis=-1).astype(jnp.int32)
+
+
+def _bounds(sizes: LongSizes, groups: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
+  """Returns the least and greatest group of the keys in each part of `size` tokens, [rows, parts] each."""
+  parts = jnp.reshape(groups, (sizes.rows, -1, size))
+  least = jnp.where(parts == _NO_GROUP, np.iinfo(np.int32).max, parts)
+  return jnp.min(least, axis=-1), jnp.max(parts, axis=-1)
 
 
 def _call(sizes: LongSizes, kernel: str, arrays: dict, *, interpret: bool) -> dict:
   """Runs the kernel 'forward' (returns 'out', 'lse') or 'backward' (gradients by name) on one device."""
   dtype, count = arrays["query"].dtype, sizes.padded // sizes.block
-  block = pl.BlockSpec((None, sizes.block, sizes.lanes), lambda group, row, at: (row, at, group))
-  whole = pl.BlockSpec((None, sizes.padded, sizes.lanes), lambda group, row, at: (row, 0, group))
+  block = pl.BlockSpec((None, sizes.block, sizes.lanes), lambda row, group, at: (row, at, group))
+  whole = pl.BlockSpec((None, sizes.padded, sizes.lanes), lambda row, group, at: (row, 0, group))
   specs = dict.fromkeys(("query", "given", "out"), block) | dict.fromkeys(("key", "value"), whole)
   specs |= {
-    "of_queries": pl.BlockSpec((None, 1, sizes.block), lambda group, row, at: (row, 0, at)),
-    "of_keys": pl.BlockSpec((None, 1, sizes.padded), lambda group, row, at: (row, 0, 0)),
-    "lse": pl.BlockSpec((None, 1, sizes.group, sizes.block), lambda group, row, at: (row, group, 0, at)),
+    "of_queries": pl.BlockSpec((None, 1, sizes.block), lambda row, group, at: (row, 0, at)),
+    "of_keys": pl.BlockSpec((None, 1, sizes.padded), lambda row, group, at: (row, 0, 0)),
+    "lse": pl.BlockSpec((None, 1, sizes.group, sizes.block), lambda row, group, at: (row, group, 0, at)),
     "ranges": pl.BlockSpec(memory_space=pltpu.SMEM),
   }
   wide = jax.ShapeDtypeStruct(arrays["query"].shape, dtype)
@@ -87,7 +94,7 @@ def _call(sizes: LongSizes, kernel: str, arrays: dict, *, interpret: bool) -> di
   return pl.pallas_call(
     functools.partial(body, sizes),
     out_shape=results,
-    grid=(sizes.groups, sizes.rows, count),
+    grid=(sizes.rows, sizes.groups, count),
     in_specs=[{name: specs[name] for name in arrays}],
     out_specs={name: specs[name] for name in results},
     scratch_shapes=[scratch],
@@ -95,7 +102,7 @@ def _call(sizes: LongSizes, kernel: str, arrays: dict, *, interpret: bool) -> di
       dimension_semantics=("parallel", "arbitrary", "arbitrary"), vmem_limit_bytes=_vmem_bytes(sizes, dtype)
     ),
     cost_estimate=pl.CostEstimate(
-      flops=2 * products * pairs * max(sizes.head_dim, TILE), transcendentals=pairs, bytes_accessed=moved
+      flops=2 * products * pairs * sizes.head_dim, transcendentals=pairs, bytes_accessed=moved
     ),
     interpret=interpret,
     name=f"attention_long_{kernel}",

@@ -5,8 +5,8 @@ import math
 
 from pretrain.ops.attention.attention_sizes import TILE, Sizes
 
-_CHUNK = 512  # keys that are computed at once, if not all near ones are
-_NEAREST = 1_024  # at most so many keys near a tile of queries are
+_BLOCK = 512  # queries of a grid step
+_MOST = 1_024  # keys that are computed at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,19 +15,19 @@ class LongSizes(Sizes):
 
   @property
   def padded(self) -> int:
-    """Tokens of a row in memory: a multiple of the tile, or of a chunk if the row has several."""
-    unit = TILE if self.length <= _CHUNK else _CHUNK
+    """Tokens of a row in memory: a multiple of the tile, or of a block if the row has several."""
+    unit = TILE if self.length <= _BLOCK else _BLOCK
     return -(-self.length // unit) * unit
 
   @property
   def chunk(self) -> int:
     """Keys of a chunk."""
-    return min(_CHUNK, self.padded)
+    return math.gcd(self.padded, _MOST) if self.padded > _BLOCK else self.padded
 
   @property
   def block(self) -> int:
     """Queries of a grid step; those that read few keys are more."""
-    return math.gcd(self.padded, 2 * _CHUNK) if self.near else self.chunk
+    return self.chunk if self.near else min(_BLOCK, self.padded)
 
   @property
   def near(self) -> int:
@@ -35,4 +35,4 @@ class LongSizes(Sizes):
     if self.window is None:
       return 0
     keys = -(-(TILE + 2 * self.window) // TILE) * TILE
-    return keys if keys <= min(_NEAREST, self.padded) else 0
+    return keys if keys <= min(_MOST, self.padded) else 0

@@ -28,8 +28,11 @@ def _tiles(sizes: LongSizes) -> list[slice]:
 
 def _begin(refs: dict, columns) -> None:
   """Writes the groups of a row's keys as [padded, TILE] with equal columns, before its first queries."""
-  row = refs["of_keys"][...]
-  columns[...] = jnp.transpose(jnp.broadcast_to(row, (TILE, row.shape[1])))
+
+  @pl.when((pl.program_id(1) == 0) & (refs["block"] == 0))
+  def _():
+    row = refs["of_keys"][...]
+    columns[...] = jnp.transpose(jnp.broadcast_to(row, (TILE, row.shape[1])))
 
 
 def _over_keys(sizes: LongSizes, refs: dict, step: Callable, states: list) -> list:
@@ -37,7 +40,7 @@ def _over_keys(sizes: LongSizes, refs: dict, step: Callable, states: list) -> li
 
   `start` is the first key. Tiles with chunks of keys share them, so that one computes while another waits.
   """
-  block = pl.program_id(2)
+  block = refs["block"]
   if sizes.near:
     for number, tile in enumerate(_tiles(sizes)):
       first = block * sizes.block + tile.start - (sizes.near - TILE) // 2
@@ -49,8 +52,8 @@ def _over_keys(sizes: LongSizes, refs: dict, step: Callable, states: list) -> li
     start = pl.multiple_of(chunk * sizes.chunk, sizes.chunk)
     return [step(tile, start, sizes.chunk, state) for tile, state in zip(_tiles(sizes), states, strict=True)]
 
-  row = pl.program_id(1)
-  return jax.lax.fori_loop(refs["ranges"][row, block, 0], refs["ranges"][row, block, 1], of_chunk, states)
+  first, end = (refs["ranges"][pl.program_id(0), block, at] for at in range(2))
+  return jax.lax.fori_loop(first, end, of_chunk, states)
 
 
 def _allowed(sizes: LongSizes, refs: dict, columns, tile: slice, start, size: int) -> jax.Array:
@@ -58,7 +61,7 @@ def _allowed(sizes: LongSizes, refs: dict, columns, tile: slice, start, size: in
   allowed = columns[pl.ds(start, size), :] == refs["of_queries"][:, tile]
   if sizes.window is not None:
     apart = jax.lax.broadcasted_iota(jnp.int32, (size, TILE), 0) + start
-    apart -= jax.lax.broadcasted_iota(jnp.int32, (size, TILE), 1) + (pl.program_id(2) * sizes.block + tile.start)
+    apart -= jax.lax.broadcasted_iota(jnp.int32, (size, TILE), 1) + (refs["block"] * sizes.block + tile.start)
     allowed &= jnp.abs(apart) <= sizes.window
   return jnp.concatenate([allowed] * sizes.group, axis=1)
 
@@ -69,8 +72,8 @@ def _scaled(sizes: LongSizes, query: jax.Array) -> jax.Array:
 
 def forward(sizes: LongSizes, refs: dict, out: dict, scratch: dict) -> None:
   """Forward kernel: writes `out`, and `lse`, the logarithm of every query's sum of exponentials."""
-  columns = scratch["of_keys"]
-  pl.when(pl.program_id(2) == 0)(lambda: _begin(refs, columns))
+  columns, refs = scratch["of_keys"], refs | {"block": pl.program_id(2)}
+  _begin(refs, columns)
   queries = {tile.start: _scaled(sizes, refs["query"][tile, :]) for tile in _tiles(sizes)}
 
   def step(tile: slice, start, size: int, state: tuple) -> tuple:
@@ -102,11 +105,11 @@ def forward(sizes: LongSizes, refs: dict, out: dict, scratch: dict) -> None:
 
 def backward(sizes: LongSizes, refs: dict, out: dict, scratch: dict) -> None:
   """Backward kernel: recomputes probabilities from `lse`; writes gradients of queries, keys and values."""
-  columns = scratch["of_keys"]
+  columns, refs = scratch["of_keys"], refs | {"block": pl.program_id(2)}
+  _begin(refs, columns)
 
-  @pl.when(pl.program_id(2) == 0)
+  @pl.when(refs["block"] == 0)
   def _():
-    _begin(refs, columns)
     scratch["key"][...] = scratch["value"][...] = jnp.zeros(scratch["key"].shape, jnp.float32)
 
   of_tile: dict[int, tuple] = {}
@@ -138,7 +141,7 @@ def backward(sizes: LongSizes, refs: dict, out: dict, scratch: dict) -> None:
     d_query = jnp.transpose(d_query) * sizes.head_dim**-0.5
     out["query"][tile, :] = d_query.astype(out["query"].dtype)
 
-  @pl.when(pl.program_id(2) == sizes.padded // sizes.block - 1)
+  @pl.when(refs["block"] == sizes.padded // sizes.block - 1)
   def _():
     for name in ("key", "value"):
       out[name][...] = scratch[name][...].astype(out[name].dtype)

@@ -127,6 +127,7 @@ class Trunk(nn.Module):
       dtype=config.compute_dtype,
       dropout_rate=0.0 if row_keys is None else config.attention_dropout,
       is_masked=is_masked,
+      has_bias=config.relative_position != "none",
     ).body
 
   def _bias(self, length: int, *, by_distance: bool) -> jax.Array | None:

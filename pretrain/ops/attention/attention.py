@@ -15,7 +15,13 @@ import numpy as np
 from data.errors import ConfigError
 from pretrain.mesh.sharding import automatic_axes
 from pretrain.ops import triton_call
-from pretrain.ops.attention import attention_kernels, attention_rows, attention_tpu
+from pretrain.ops.attention import (
+  attention_bands,
+  attention_kernels,
+  attention_long,
+  attention_rows,
+  attention_tpu,
+)
 from pretrain.ops.attention.attention_inputs import Settings
 from pretrain.ops.draws import row_random
 
@@ -78,16 +84,27 @@ def attention(
     )
   if bias is not None and bias.ndim == 2:
     bias = bias[:, distances(query.shape[1]) + query.shape[1] - 1]
-  allowed = key_mask[:, None, None, :]
-  if segment_ids is not None:
-    allowed = allowed & (segment_ids[:, None, :, None] == segment_ids[:, None, None, :])
-  if window is not None:
-    allowed = allowed & (np.abs(distances(query.shape[1])) <= window)
+  length = query.shape[1]
+  in_bands = bias is None and not dropout_rate and attention_bands.saves(length, window)
+  if in_bands:
+    assert window is not None
+    query, key, value, near = attention_bands.cut(query, key, value, key_mask, segment_ids, window)
+    allowed = near[:, None]
+  elif implementation == "by_rows" and length > attention_rows.LONGEST and bias is None and not dropout_rate:
+    return attention_rows.in_blocks(query, key, value, key_mask, segment_ids, window)
+  else:
+    allowed = key_mask[:, None, None, :]
+    if segment_ids is not None:
+      allowed = allowed & (segment_ids[:, None, :, None] == segment_ids[:, None, None, :])
+    if window is not None:
+      allowed = allowed & (np.abs(distances(length)) <= window)
   if implementation == "by_rows":
     square = None if bias is None else bias.astype(jnp.float32)
     options = {"bias": square, "dropout_rate": dropout_rate, "row_keys": row_keys}
-    return attention_rows.attention(query, key, value, allowed=allowed[:, 0], **options)
-  return _plain(query, key, value, bias, allowed, dropout_rate, row_keys)
+    attended = attention_rows.attention(query, key, value, allowed=allowed[:, 0], **options)
+  else:
+    attended = _plain(query, key, value, bias, allowed, dropout_rate, row_keys)
+  return attention_bands.joined(attended, length) if in_bands else attended
 
 
 def reads_packed(implementation: str) -> bool:
@@ -156,11 +173,13 @@ def choose(
   dtype: jnp.dtype,
   dropout_rate: float,
   is_masked: bool = False,
+  has_bias: bool = True,
 ) -> Choice:
   """Selects the body of attention for arrays [rows, length, heads, head_dim] of `dtype`.
 
   'auto' selects the platform's fastest body that supports the arrays. On a CPU the TPU kernels are
-  interpreted, for tests. `is_masked`: whether some layer has a window, or rows have segments.
+  interpreted, for tests. `is_masked`: whether some layer has a window, or rows have segments; `has_bias`:
+  whether scores get a relative-position bias.
 
   Raises:
     ConfigError: the body that `implementation` names cannot run here.
@@ -169,7 +188,7 @@ def choose(
   reasons = {
     "plain": "",
     "by_rows": _not_by_rows(),
-    "pallas_tpu": _not_on_tpu(length, head_dim) or on_mesh,
+    "pallas_tpu": _not_on_tpu(length, head_dim, dropout_rate, has_bias=has_bias) or on_mesh,
     "cudnn": _not_by_cudnn(length, head_dim, dtype, dropout_rate, is_masked=is_masked),
     "triton": _not_by_triton(head_dim, dtype) or on_mesh,
   }
@@ -194,10 +213,13 @@ def _not_by_rows() -> str:
   return "it computes rows one after another, but they are sharded over devices" if automatic_axes() else ""
 
 
-def _not_on_tpu(length: int, head_dim: int) -> str:
+def _not_on_tpu(length: int, head_dim: int, dropout_rate: float, *, has_bias: bool) -> str:
   """Explains why the TPU kernels do not support these arrays; '' if they do."""
-  if length > attention_tpu.LONGEST:
-    return f"rows have {length} tokens, but its kernels support at most {attention_tpu.LONGEST}"
+  most, given = attention_long.LONGEST, ""
+  if has_bias or dropout_rate:
+    most, given = attention_tpu.LONGEST, " with a relative bias" if has_bias else " with attention dropout"
+  if length > most:
+    return f"rows have {length} tokens, but its kernels support at most {most}{given}"
   if head_dim % 8:
     return f"heads have width {head_dim}, but its kernels support multiples of 8"
   return ""

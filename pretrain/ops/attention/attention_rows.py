@@ -7,7 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pretrain.ops.attention import attention_bands
 from pretrain.ops.draws import row_random
+
+LONGEST = 1_024  # tokens of a row whose scores are computed at once
+_BLOCK = 256  # queries of a longer row that are
 
 
 class _Row(NamedTuple):
@@ -37,6 +41,41 @@ def attention(
     words = row_random.key_words(row_random.fold(row_keys, row_random.Use.ATTENTION_DROPOUT))
   query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
   return _by_rows(dropout_rate, (query, key, value), bias, (allowed, words))
+
+
+def in_blocks(
+  query: jax.Array,
+  key: jax.Array,
+  value: jax.Array,
+  key_mask: jax.Array,
+  segment_ids: jax.Array | None,
+  window: int | None,
+) -> jax.Array:
+  """Computes `ops.attention.attention` of long rows without bias and dropout, a block of queries at a time.
+
+  No more than the scores of 256 queries exist at once; the backward pass computes them again.
+  """
+  length = query.shape[1]
+  segments = jnp.zeros(key_mask.shape, jnp.int32) if segment_ids is None else segment_ids
+  query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
+  queries, own = attention_bands.blocks(query, _BLOCK), attention_bands.blocks(segments, _BLOCK)
+  places = jnp.arange(own.shape[1] * _BLOCK).reshape(-1, _BLOCK)
+
+  def of_row(row: tuple) -> jax.Array:
+    queries, own, key, value, real, segments = row
+
+    @jax.checkpoint
+    def of_block(block: tuple) -> jax.Array:
+      query, own, at = block
+      allowed = real & (own[:, None] == segments)
+      if window is not None:
+        allowed &= jnp.abs(at[:, None] - jnp.arange(length)) <= window
+      probabilities, _ = _probabilities(0.0, _Row(query, key, value, allowed, None), None)
+      return jnp.einsum("hqk,khd->qhd", probabilities.astype(value.dtype), value)
+
+    return jax.lax.map(of_block, (queries, own, places)).reshape(-1, *key.shape[1:])[:length]
+
+  return jax.lax.map(of_row, (queries, own, key, value, key_mask, segments))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

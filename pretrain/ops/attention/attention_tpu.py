@@ -4,13 +4,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pretrain.ops.attention import attention_call
+from pretrain.ops.attention import attention_call, attention_long
 from pretrain.ops.attention.attention_inputs import Fixed, Settings
 from pretrain.ops.attention.attention_sizes import SUBLANES, Sizes
 from pretrain.ops.attention.attention_tile import MASKED
 from pretrain.ops.draws import row_random
 
 LONGEST = 1_024  # tokens: a longer row's bias [heads of a group, length, length], with gradient, exceeds VMEM
+
+
+def _is_long(settings: Settings, query: jax.Array, bias: jax.Array | None, fixed: Fixed) -> bool:
+  """Returns whether the kernels for long rows compute it: they skip what windows and segments hide."""
+  is_masked = settings.window is not None or fixed.segment_ids is not None
+  return bias is None and not settings.dropout_rate and (is_masked or query.shape[1] > LONGEST)
 
 
 def _sizes(settings: Settings, query: jax.Array) -> Sizes:
@@ -60,6 +66,9 @@ def _moved_copies(sizes: Sizes, bias: jax.Array) -> jax.Array:
 
 def forward(settings: Settings, part, query, *arrays) -> tuple[jax.Array, jax.Array]:
   """Returns attention [rows, length, heads * head_dim], and the log of each query's sum of exponentials."""
+  key, value, bias, fixed = arrays
+  if _is_long(settings, query, bias, fixed):
+    return attention_long.forward(settings, query, key, value, fixed)
   sizes = _sizes(settings, query)
   inputs = _inputs(sizes, part, query, *arrays)
   results = attention_call.call(sizes, "forward", inputs, interpret=settings.interpret)
@@ -68,6 +77,8 @@ def forward(settings: Settings, part, query, *arrays) -> tuple[jax.Array, jax.Ar
 
 def backward(settings: Settings, part, query, key, value, bias, fixed, out, lse, given) -> tuple:
   """Returns gradients of query, key, value, bias, and of biases added to query, key and value."""
+  if _is_long(settings, query, bias, fixed):
+    return attention_long.backward(settings, query, key, value, fixed, out, lse, given)
   sizes = _sizes(settings, query)
   inputs = _inputs(sizes, part, query, key, value, bias, fixed)
   inputs |= {"out": out, "given": given, "lse": lse}

@@ -48,6 +48,21 @@ def case(
   return Case((query, key, value, bias), given, options)
 
 
+def long_case(
+  rows: int, length: int, heads: int, head_dim: int, *, window: int | None, dtype: Any = jnp.float32
+) -> Case:
+  """Random arrays of packed rows without bias and dropout: segments of uneven lengths, then padding.
+
+  The gradient of padding's results is 0: bodies may differ there, because nothing reads them.
+  """
+  made = case(rows, length, heads, head_dim, dtype=dtype, has_bias=False, window=window)
+  at, ends = np.arange(length), np.asarray([0.07, 0.1, 0.45, 0.46, 0.9, 0.97])
+  segments = np.stack([np.sum(at[:, None] >= length * (ends - 0.05 * row), axis=1) for row in range(rows)])
+  real = segments < len(ends)  # the last segment is padding
+  options = made.options | {"key_mask": jnp.asarray(real), "segment_ids": jnp.asarray(segments, jnp.int32)}
+  return Case(made.arrays, (made.given * real[:, :, None, None]).astype(dtype), options)
+
+
 @functools.partial(jax.jit, static_argnames=("implementation", "window", "dropout_rate"))
 def results(arrays: tuple, given: jax.Array, **options) -> dict[str, jax.Array]:
   """{'out', and the gradients 'query', 'key', 'value', 'bias', 'added'} of a body."""
@@ -69,6 +84,11 @@ def plain(case: Case) -> dict[str, jax.Array]:
   """Value and gradients of the definition, computed in float32."""
   arrays = jax.tree.map(lambda x: x.astype(jnp.float32), (case.arrays, case.given))
   return results(*arrays, implementation="plain", **case.options)
+
+
+def at_tokens(of_case: Case, found: dict) -> dict:
+  """`results` with 0 instead of the output at padding, where bodies may differ."""
+  return found | {"out": jnp.where(of_case.options["key_mask"][:, :, None, None], found["out"], 0)}
 
 
 def assert_same(found: dict, expected: dict, *, tolerance: float) -> None:

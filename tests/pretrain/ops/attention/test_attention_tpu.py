@@ -5,17 +5,19 @@ from unittest import mock
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from data.errors import ConfigError
 from pretrain.mesh import sharding
 from pretrain.ops import triton_call
-from pretrain.ops.attention import attention
+from pretrain.ops.attention import attention, attention_long
+from pretrain.ops.attention.attention_long_sizes import LongSizes
 from pretrain.plan import targets
 from pretrain.settings.mesh import MeshSettings
 from tests.pretrain.ops import attention_cases
-from tests.pretrain.ops.attention_cases import assert_same, case, plain, results
+from tests.pretrain.ops.attention_cases import assert_same, at_tokens, case, long_case, plain, results
 
 
 def choose(implementation: str, **changed) -> str:
@@ -34,9 +36,48 @@ def test_two_tiles_and_two_groups_of_heads_with_padding_and_dropout_equal_plain(
 
 
 def test_segments_and_window_without_bias_equal_plain_in_bfloat16():
-  of_case = case(4, 20, 2, 8, dtype=jnp.bfloat16, has_bias=False, has_segments=True, window=5)
+  of_case = long_case(4, 20, 2, 8, dtype=jnp.bfloat16, window=5)
   # Products of values rounded to 8 bits, probabilities and gradients of scores rounded once more: 2**-8 each.
-  assert_same(_found(of_case), plain(of_case), tolerance=3 * 2**-8)
+  found, expected = (at_tokens(of_case, found) for found in (_found(of_case), plain(of_case)))
+  assert_same(found, expected, tolerance=3 * 2**-8)
+
+
+def test_segments_and_window_with_dropout_equal_plain():
+  of_case = case(2, 20, 2, 8, dropout_rate=0.25, has_bias=False, has_segments=True, window=5)
+  assert_same(_found(of_case), plain(of_case), tolerance=2e-6)  # the kernels for short rows
+
+
+@pytest.mark.parametrize(
+  ("length", "heads", "window"),
+  # Keys near a tile; several grid steps of them; chunks by segment; chunks by segment and window; odd heads.
+  [(300, 2, 20), (1_100, 2, 64), (1_100, 2, None), (2_048, 2, 520), (140, 3, None)],
+)
+def test_long_rows_with_segments_window_and_padding_equal_plain(length, heads, window):
+  of_case = long_case(2, length, heads, 64, window=window)
+  found, expected = (at_tokens(of_case, found) for found in (_found(of_case), plain(of_case)))
+  assert_same(found, expected, tolerance=2e-6)
+
+
+def test_a_block_of_queries_reads_the_chunks_of_its_segments_and_window_only():
+  segments = jnp.asarray([[1] * 700 + [2] * 1_500 + [3] * 1_700 + [0] * 196])
+  groups = jnp.where(segments == 0, attention_long._NO_GROUP, segments)
+  for window, expected in (
+    (None, [[0, 1], [0, 3], [0, 3], [0, 3], [0, 4], [2, 4], [2, 4], [2, 4]]),
+    (600, [[0, 1], [0, 2], [0, 3], [0, 3], [1, 4], [2, 4], [2, 4], [2, 4]]),
+  ):
+    sizes = LongSizes(1, 4_096, 2, 64, 0.0, window)
+    np.testing.assert_array_equal(attention_long._ranges(sizes, groups)[0], expected)
+  nothing = attention_long._ranges(sizes, jnp.full((1, 4_096), attention_long._NO_GROUP))
+  np.testing.assert_array_equal(nothing[0], [[0, 1]] * 8)
+
+
+def test_on_a_mesh_every_device_computes_its_long_rows_and_heads():
+  of_case = long_case(4, 140, 2, 8, window=20)
+  mesh = sharding.make_mesh(MeshSettings(data=2, fsdp=2, tensor=2), devices=jax.devices()[:8])
+  with jax.set_mesh(mesh):
+    place = NamedSharding(mesh, PartitionSpec(sharding.BATCH_AXES, None, "tensor"))
+    found = _found(of_case._replace(arrays=(*jax.device_put(of_case.arrays[:3], place), None)))
+  assert_same(at_tokens(of_case, found), at_tokens(of_case, plain(of_case)), tolerance=2e-6)
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +143,17 @@ def test_what_the_kernels_cannot_do_is_refused_in_a_line_or_done_plainly():
       choose("pallas_tpu", **changed)
     with mock.patch.object(attention, "platform", return_value="tpu"):
       assert choose("auto", **changed) == "plain"
+  rope = {"has_bias": False, "dropout_rate": 0.0, "is_masked": True}
+  for changed, reason in (
+    (rope | {"length": 8_193}, "rows have 8193 tokens, but its kernels support at most 8192;"),
+    (rope | {"length": 1_025, "dropout_rate": 0.1}, "at most 1024 with attention dropout"),
+    (rope | {"length": 1_025, "has_bias": True}, "at most 1024 with a relative bias"),
+  ):
+    with pytest.raises(ConfigError, match=f"model.attention='pallas_tpu'.*{reason}"):
+      choose("pallas_tpu", **changed)
+  with mock.patch.object(attention, "platform", return_value="tpu"):
+    for length in (128, 1_024, 8_192):
+      assert choose("auto", **rope, length=length) == "pallas_tpu"
   assert choose("auto") == "by_rows"
   with jax.set_mesh(mesh):
     assert choose("auto") == "plain"
@@ -165,6 +217,27 @@ def test_runs_mapped_over_one_program_equal_each_run_alone(small):
   turned.options.update(jax.tree.map(lambda x: x[1], twice[2]))
   turned.options.pop("implementation")
   assert_same(jax.tree.map(lambda x: x[1], found), plain(turned), tolerance=2e-6)
+
+
+def test_long_rows_compile_for_tpus_and_no_scores_are_left():
+  if not targets.is_installed("tpu"):
+    pytest.skip("libtpu, the TPU compiler, is not installed")
+  for name, dtype in (("v5e:2x2", jnp.bfloat16), ("v5p:2x2x1", jnp.bfloat16), ("v5e:2x2", jnp.float32)):
+    with mock.patch.dict(os.environ):
+      mesh = sharding.make_mesh(MeshSettings(data=4), devices=targets.describe(name).devices)
+    wide = jax.ShapeDtypeStruct((4, 8_192, 4, 64), dtype)
+    for window in (64, None):
+      place = NamedSharding(mesh, PartitionSpec(sharding.BATCH_AXES))
+      masks = {"key_mask": jnp.bool_, "segment_ids": jnp.int32}
+      arrays = jax.tree.map(
+        lambda x, place=place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
+        (wide, {name: jax.ShapeDtypeStruct((4, 8_192), kind) for name, kind in masks.items()}),
+      )
+      options = arrays[1] | {"implementation": "pallas_tpu", "window": window}
+      with jax.set_mesh(mesh):
+        program = results.lower((*[arrays[0]] * 3, None), arrays[0], **options).compile()
+      # Copies of some arrays of 4 MB; scores of one row and four heads would be 1.07 GB.
+      assert program.memory_analysis().temp_size_in_bytes < 20e6, (name, window)
 
 
 def test_both_kernels_compile_for_a_tpu_and_no_scores_are_left():

@@ -51,12 +51,19 @@ def _parser() -> argparse.ArgumentParser:
   importer.add_argument(
     "--vocab_txt", default="", bucket=command.FETCHED, help="WordPiece vocabulary, one piece per line"
   )
+  importer.add_argument(
+    "--tokenizer_json",
+    default="",
+    bucket=command.FETCHED,
+    help="tokenizer.json with a BPE, WordPiece or Unigram model, carried as it is; files beside it name "
+    "its special pieces",
+  )
   importer.add_argument("--sp_model", default="", bucket=command.FETCHED, help="sentencepiece model")
   importer.add_argument(
     "--dict", default="", bucket=command.FETCHED, help="fairseq dict.txt of the sentencepiece model"
   )
   importer.add_argument(
-    "--cased", action="store_true", help="keep case (for WordPiece; a sentencepiece model decides itself)"
+    "--cased", action="store_true", help="keep case (for --vocab_txt; other files decide themselves)"
   )
   importer.add_argument(
     "--pretokenization",
@@ -132,6 +139,7 @@ def _run(args: argparse.Namespace) -> None:
       vocab_txt=args.vocab_txt,
       sp_model=args.sp_model,
       dictionary=args.dict,
+      tokenizer=args.tokenizer_json,
       cased=args.cased,
       pretokenization=args.pretokenization,
     )

@@ -101,16 +101,10 @@ def _is_like(name: str, patterns: Sequence[str]) -> bool:
 def _vocabulary(folder: Path, directory: str, output: Path) -> vocabulary.Vocabulary:
   own = Path(directory) if directory else folder / "vocabulary"
   if directory or (own / vocabulary.NAME).is_file():
-    vocabulary.load(own)  # raises before anything is copied
-    output.mkdir()
-    for name in vocabulary.FILES:
-      if (own / name).is_file():
-        shutil.copyfile(own / name, output / name)
-  else:
-    from pretrain.export.tokenizer import convert
+    return vocabulary.copy(own, output)
+  from pretrain.export.tokenizer import convert
 
-    convert.read_tokenizer(folder, output)
-  return vocabulary.load(output)
+  return convert.read_tokenizer(folder, output)
 
 
 def _save(

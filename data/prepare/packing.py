@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 MODES = ("complete", "complete_doc", "none", "eos", "concat")
+RUN_ON = ("concat", "segments")  # modes in which no [SEP] separates the sentences of a document
 BORDER_SIZE = 1  # tokens; a sentence has at least two, so size 1 means a border
 
 

@@ -91,12 +91,13 @@ class Vocabulary:
 
   def behind_space(self, text: str) -> str:
     """Returns the text to encode for a text that follows a space: with it, if the ids depend on it."""
-    return f" {text}" if self._reads_space else text
+    return f" {text}" if self.reads_space else text
 
   @functools.cached_property
-  def _reads_space(self) -> bool:
+  def reads_space(self) -> bool:
+    """Whether a text has other ids after a space: a tokenizer.json with add_prefix_space=false."""
     alone, behind = self.encode_batch(["a", " a"])
-    return not self.letters(alone[0])[1] and self.letters(behind[0])[1] if alone and behind else False
+    return bool(alone and behind) and not self.letters(alone[0])[1] and self.letters(behind[0])[1]
 
   @property
   def separators(self) -> int:

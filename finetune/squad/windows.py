@@ -157,12 +157,10 @@ def tokenise(contexts: Sequence[str], vocabulary: Vocabulary) -> list[Document]:
   Words are what stands between spaces, tabs, line ends and U+202F. A word of which the vocabulary leaves
   nothing has no token.
   """
-  words_of = [list(_WORD.finditer(context)) for context in contexts]
-  ids_of = _encode({match.group() for matches in words_of for match in matches}, vocabulary)
+  matches_of = [list(_WORD.finditer(context)) for context in contexts]
+  words_of = [[match.group() for match in matches] for matches in matches_of]
   documents = []
-  for matches in words_of:
-    words = [match.group() for match in matches]
-    pieces = [ids_of[word] for word in words]
+  for matches, words, pieces in zip(matches_of, words_of, vocabulary.encode_words(words_of), strict=True):
     documents.append(
       Document(
         words,
@@ -239,10 +237,12 @@ def _find_in_words(ids: list[int], answer: list[int], vocabulary: Vocabulary) ->
   for at in range(len(ids) - len(answer) + 1):
     if answer and ids[at : at + len(answer)] == answer:
       return at, len(answer)
-  if vocabulary.kind == "sentencepiece" and vocabulary.pretokenization == "none":
+  if vocabulary.mark != "##" and vocabulary.pretokenization == "none":
     # No official code sets punctuation apart here, so the first piece of an answer inside a word has another
     # name than on its own: what the tokens spell is compared.
-    spelled, wanted = ([vocabulary.piece(i).replace("▁", "") for i in part] for part in (ids, answer))
+    spelled, wanted = (
+      [vocabulary.piece(i).replace(vocabulary.mark, "") for i in part] for part in (ids, answer)
+    )
     ends = list(itertools.accumulate(map(len, spelled)))
     starts = [end - len(piece) for end, piece in zip(ends, spelled)]
     text, size = "".join(spelled), len("".join(wanted))

@@ -194,9 +194,8 @@ def read_tokenizer(folder: str | os.PathLike, output: str | os.PathLike) -> voca
   """Makes a vocabulary directory from the tokenizer files in a folder.
 
   The first of these that exists is read: `vocabulary.json` with its files (an export of ours); `sp.model`
-  with `dict.txt` (the official code's, so words are split its way) or alone; `tokenizer.json`, as it
-  is unless its model is WordPiece, which must be BERT's; `vocab.txt` with `tokenizer_config.json`, for whether
-  case is kept.
+  with `dict.txt` (the official code's, so words are split its way) or alone; `tokenizer.json`, as it is or as
+  BERT's WordPiece; `vocab.txt` with `tokenizer_config.json`, for whether case is kept.
 
   DataError: there is no tokenizer, or an unsupported one, or a special piece is missing. ConfigError:
   `output` exists and is not empty.

@@ -13,8 +13,7 @@ from data.vocabulary import tokenizer_files
 from pretrain.export.foreign import files
 
 _ADVICE = (
-  "import takes BERT's WordPiece, and sentencepiece with its sp.model; carry any other file as it is\n"
-  "  python -m data.vocabulary import --tokenizer_json=FILE --output=DIR"
+  "only BERT's WordPiece is read; `data.vocabulary import --tokenizer_json` carries others as they are"
 )
 
 

@@ -27,8 +27,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from data import errors, files
+from data.vocabulary import extension, remembered, tokenizer_files, tokenizer_json
 from data.vocabulary import official as official_tokenizer
-from data.vocabulary import remembered, tokenizer_files, tokenizer_json
 
 NAME = "vocabulary.json"
 FORMAT = 1
@@ -40,7 +40,8 @@ MODEL_FILES = {
   TOKENIZER_JSON: (tokenizer_json.NAME,),
 }
 FILES = (NAME, *itertools.chain(*MODEL_FILES.values()))  # all files of a vocabulary directory
-_SPECIAL_PIECES = "special_pieces"  # entry of NAME for a tokenizer.json
+# Entries of NAME that some vocabularies have.
+_SPECIAL_PIECES, _EXTENDS = "special_pieces", "extends"
 PRETOKENIZATIONS = ("none", "official")  # how text is split before sentencepiece: data/vocabulary/official.py
 
 
@@ -70,6 +71,7 @@ class Vocabulary:
   _join: Callable[[list[str]], str] = dataclasses.field(repr=False)
   _mark: str = ""  # of a tokenizer.json; '': that of the kind
   _show: Callable[[str], str] = str  # the text of a piece without its mark
+  extends: extension.Extension | None = None  # the vocabulary whose ids it kept
 
   def encode(self, text: str) -> list[int]:
     """Returns the ids of `text` without special ids; even text like '[MASK]' produces none of them."""
@@ -164,6 +166,7 @@ def load(directory: str | os.PathLike) -> Vocabulary:
     kind, cased, digest = described["kind"], described["cased"], described["digest"]
     pretokenization = described.get("pretokenization", "none")  # older versions have no such field
     special = described.get(_SPECIAL_PIECES)
+    extends = extension.read(described[_EXTENDS]) if _EXTENDS in described else None
     if described["format"] != FORMAT or kind not in MODEL_FILES or not isinstance(cased, bool):
       raise ValueError("format, kind or cased has an unknown value")
     if (kind == TOKENIZER_JSON) != (
@@ -176,7 +179,9 @@ def load(directory: str | os.PathLike) -> Vocabulary:
     raise errors.DataError(
       f"{path}: not a vocabulary description ({errors.named_reason(error)}); train or import it again"
     ) from error
-  vocabulary = build(directory, kind=kind, cased=cased, pretokenization=pretokenization, special=special)
+  vocabulary = build(
+    directory, kind=kind, cased=cased, pretokenization=pretokenization, special=special, extends=extends
+  )
   if vocabulary.digest != digest:
     raise errors.DataError(
       f"{directory}: its files changed after {NAME} was written (sha256 {vocabulary.digest[:12]}, expected "
@@ -192,12 +197,15 @@ def write_description(
   cased: bool,
   pretokenization: str = "none",
   special: Mapping[str, str] | None = None,
+  extends: extension.Extension | None = None,
 ) -> Vocabulary:
   """Writes `vocabulary.json` for the model files in `directory`; returns the vocabulary.
 
   `special` has the special pieces of a tokenizer.json, whose rules decide about case.
   """
-  vocabulary = build(directory, kind=kind, cased=cased, pretokenization=pretokenization, special=special)
+  vocabulary = build(
+    directory, kind=kind, cased=cased, pretokenization=pretokenization, special=special, extends=extends
+  )
   content: dict[str, Any] = {
     "format": FORMAT,
     "kind": kind,
@@ -210,6 +218,8 @@ def write_description(
     content["pretokenization"] = pretokenization
   if special:
     content[_SPECIAL_PIECES] = dict(special)
+  if extends:
+    content[_EXTENDS] = extends.stored()
   files.write_json(pathlib.Path(directory) / NAME, content, sort_keys=True)
   return vocabulary
 
@@ -221,6 +231,7 @@ def build(
   cased: bool,
   pretokenization: str = "none",
   special: Mapping[str, str] | None = None,
+  extends: extension.Extension | None = None,
 ) -> Vocabulary:
   """Builds a vocabulary from model files; DataError if one is missing, damaged or lacks a special piece."""
   directory = pathlib.Path(directory)
@@ -250,6 +261,7 @@ def build(
   # 'none' adds nothing, so that digests of older versions stay valid.
   suffix = "" if pretokenization == "none" else f" {pretokenization}"
   suffix += f" {files.digest_json(special)}" if special else ""
+  suffix += f" {files.digest_json(extends.stored())}" if extends else ""
   digest = hashlib.sha256(f"{FORMAT} {kind} {cased}{suffix}".encode())
   for content in contents:
     digest.update(hashlib.sha256(content).digest())
@@ -265,6 +277,7 @@ def build(
     _join=join,
     _mark=mark,
     _show=show,
+    extends=extends,
   )
 
 

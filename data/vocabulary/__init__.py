@@ -136,11 +136,16 @@ class Vocabulary:
     """The mark of a piece that begins a word, '▁' or 'Ġ', or of one that continues it, such as '##'."""
     return self._mark or ("##" if self.kind == "wordpiece" else "▁")
 
+  @property
+  def marks_begin(self) -> bool:
+    """Whether the mark begins a word, not continues one."""
+    return self.mark in ("▁", tokenizer_json.BYTE_MARK)
+
   def letters(self, token_id: int) -> tuple[str, bool]:
     """Returns the text of a piece without its mark (' ' if nothing is left), and whether it begins a word."""
-    piece, begins_with = self.piece(token_id), self.mark in ("▁", tokenizer_json.BYTE_MARK)
+    piece = self.piece(token_id)
     text = self._show(piece.removeprefix(self.mark))
-    return text or " ", piece.startswith(self.mark) == begins_with
+    return text or " ", piece.startswith(self.mark) == self.marks_begin
 
   def shown_piece(self, token_id: int) -> str:
     """Returns a piece for display: 'token' begins a word, '-ing' continues one, ',' is unchanged."""

@@ -25,7 +25,7 @@ Words = Mapping[str, tuple[int, ...]]  # piece of a new word -> its pieces in th
 def extend(look: Look, source: pathlib.Path, output: pathlib.Path, *, most: int) -> vocabulary.Vocabulary:
   """Writes the vocabulary in `source` with at most `most` new words to `output`; `look` has its counts.
 
-  The words are those that take most pieces beyond one for each occurrence in the text of `look`. Each is in it
+  The words are those that take most pieces beyond one for each occurrence in the text of `look`. Each occurs
   at least LEAST_TIMES times, and the tokenizer can read it as a whole.
 
   DataError: this kind of vocabulary cannot take whole words, or the text has none. ConfigError: `output`
@@ -63,7 +63,7 @@ def _candidates(look: Look) -> dict[str, tuple[int, ...]]:
   """Returns the words of several pieces that the text has LEAST_TIMES times, the most expensive first."""
   words, found = look.words, {}
   known = {words.piece(i) for i in range(words.size)}
-  continues = words.mark if words.mark == "##" else ""
+  continues = "" if words.marks_begin else words.mark
   assert look.counts
   for ids, times in look.counts.most_cut(len(look.counts.cut)):
     piece = words.piece(ids[0]) + "".join(words.piece(i).removeprefix(continues) for i in ids[1:])

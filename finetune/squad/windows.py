@@ -237,7 +237,7 @@ def _find_in_words(ids: list[int], answer: list[int], vocabulary: Vocabulary) ->
   for at in range(len(ids) - len(answer) + 1):
     if answer and ids[at : at + len(answer)] == answer:
       return at, len(answer)
-  if vocabulary.mark != "##" and vocabulary.pretokenization == "none":
+  if vocabulary.marks_begin and vocabulary.pretokenization == "none":
     # No official code sets punctuation apart here, so the first piece of an answer inside a word has another
     # name than on its own: what the tokens spell is compared.
     spelled, wanted = (

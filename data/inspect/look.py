@@ -158,7 +158,8 @@ def with_text(look: Look, request: sources.Request, asked: Asked, *, num_workers
   documents = 0
   text = _Documents(request, asked, num_workers)
   for document in text:
-    ids = [number for encoded in look.words.encode_batch(document) for number in (*encoded, *sep)]
+    (sentences_of,) = look.words.encode_words([document])
+    ids = [number for encoded in sentences_of for number in (*encoded, *sep)]
     counts.add(np.array(ids, np.int64), detect(" ".join(document)) if detect else "")
     for sentence in document:
       characters.update(sentence)

@@ -13,7 +13,7 @@ WORDS, PIECES, LETTERS = range(3)  # columns of counts
 MOST_WORDS = 1 << 18  # most counted words of several pieces; beyond it the rarer half is dropped
 
 UNKNOWN, _BYTES = "[UNK]", "bytes"  # used in place of a script
-_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>|\ufffd+")  # the latter: byte-level pieces of a part of a character
 
 
 class Pieces:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 MODES = ("complete", "complete_doc", "none", "eos", "concat", "segments")
+RUN_ON = ("concat", "segments")  # modes in which no [SEP] separates the sentences of a document
 BORDER_SIZE = 1  # tokens; a sentence has at least two, so size 1 means a border
 
 

@@ -190,9 +190,19 @@ def pack_documents(
 
   `mode` is one of packing.MODES; `counts` counts 'sentences_cut_to_length' and 'unknown_tokens'.
   """
-  encoded = iter(words.encode_batch([sentence for document in documents for sentence in document]))
-  of_sentences = [[ids for ids in (next(encoded) for _ in document) if ids] for document in documents]
+  encoded = encode_documents(words, documents, mode=mode)
+  of_sentences = [[ids for ids in document if ids] for document in encoded]
   return pack_tokenised(words, of_sentences, length=length, mode=mode, counts=counts)
+
+
+def encode_documents(
+  words: vocabulary.Vocabulary, documents: Sequence[Sequence[str]], *, mode: str
+) -> list[list[list[int]]]:
+  """Returns the ids of each sentence, in a mode of `packing.RUN_ON` with the space before it."""
+  if mode in packing.RUN_ON:
+    return words.encode_words(documents)
+  encoded = iter(words.encode_batch([sentence for document in documents for sentence in document]))
+  return [[next(encoded) for _ in document] for document in documents]
 
 
 def pack_tokenised(

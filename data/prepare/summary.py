@@ -2,7 +2,6 @@
 
 from data.clean import apply as clean
 from data.errors import counted
-from data.manifest import NAME, NO_DOCUMENTS, REPAIRS, Manifest
 from data.manifest import MOST_SEGMENTS, NAME, NO_DOCUMENTS, REPAIRS, SEGMENTS, Manifest
 
 MOST_FILES = 3  # damaged input files that are named
@@ -29,9 +28,8 @@ def of(made: Manifest) -> str:
     lines.append(
       f"  segments    {number:,}, {number / records:.1f} a record, at most {counts[MOST_SEGMENTS]:,}"
     )
-  lines.append(
-    f"  text        {counts.get('documents', 0):,} documents, {counts.get('characters', 0):,} characters"
-  )
+  documents = counted(counts.get("documents", 0), "document")
+  lines.append(f"  text        {documents}, {counts.get('characters', 0):,} characters")
   for number, line in enumerate(clean.summary(made.settings.get("clean", ""), counts)):
     lines.append(f"  {'' if number else 'cleaning':11} {line}")
   worth_noting = ("empty_documents", "sentences_cut_to_length", "unknown_tokens", *REPAIRS, NO_DOCUMENTS)

@@ -119,8 +119,10 @@ def split_sentences(dataset: tf.data.Dataset) -> tf.data.Dataset:
   return dataset.map(replace)
 
 
-def encode_sentences(dataset: tf.data.Dataset, output_features: Mapping[str, Any]) -> tf.data.Dataset:
-  """Replaces `sentences` with their ids.
+def encode_sentences(
+  dataset: tf.data.Dataset, output_features: Mapping[str, Any], *, packing: str = "complete"
+) -> tf.data.Dataset:
+  """Replaces `sentences` with their ids, as `pipeline.encode_documents` gives them for a packing.
 
   Adds `FEATURE` (all ids, concatenated), `sizes` (number of ids per sentence) and `characters` (in total).
   """
@@ -128,7 +130,7 @@ def encode_sentences(dataset: tf.data.Dataset, output_features: Mapping[str, Any
 
   def encode(encoded):
     texts = [sentence.decode() for sentence in encoded]
-    ids = words.encode_batch(texts)
+    (ids,) = pipeline.encode_documents(words, [texts], mode=packing)
     flat = np.fromiter(itertools.chain.from_iterable(ids), np.int32)
     return flat, np.fromiter(map(len, ids), np.int32), np.int64(sum(map(len, texts)))
 
@@ -226,7 +228,7 @@ def register_packed(
     source=DocumentSource(request, seed=seed, heldout_fraction=heldout_fraction),
     preprocessors=[
       split_sentences,
-      encode_sentences,
+      functools.partial(encode_sentences, packing=packing),
       functools.partial(pack_blocks, length=length, packing=packing),
       seqio.CacheDatasetPlaceholder(),
     ],

@@ -1,13 +1,15 @@
 """Vocabularies convert text to token ids and back; each has a directory of files.
 
 A vocabulary directory has `vocabulary.json` (kind, case, size, special ids, content hash) and either
-`sp.model` (sentencepiece; with `dict.txt` if the ids are a fairseq dictionary's) or `vocab.txt` (WordPiece).
+`sp.model` (sentencepiece; with `dict.txt` if the ids are a fairseq dictionary's), `vocab.txt` (WordPiece) or
+`tokenizer.json` (of another library, carried byte for byte: data/vocabulary/tokenizer_json.py).
 With `pretokenization: official` words are split as in the official COCO-LM and AMOS code before sentencepiece
 encodes them.
 
 Commands:
   python -m data.vocabulary train --source=installed_docs --size=4096 --output=DIR
   python -m data.vocabulary import --vocab_txt=vocab.txt --output=DIR
+  python -m data.vocabulary import --tokenizer_json=tokenizer.json --output=DIR
   python -m data.vocabulary import --sp_model=sp.model --dict=dict.txt --cased --pretokenization=official \
     --output=DIR
 """
@@ -15,21 +17,31 @@ Commands:
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import os
 import pathlib
+import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from data import errors, files
+from data.vocabulary import extension, remembered, tokenizer_files, tokenizer_json
 from data.vocabulary import official as official_tokenizer
-from data.vocabulary import remembered, tokenizer_files
 
 NAME = "vocabulary.json"
-FILES = (NAME, "sp.model", "dict.txt", "vocab.txt")  # all files of a vocabulary directory
 FORMAT = 1
-KINDS = ("sentencepiece", "wordpiece")
+KINDS = ("sentencepiece", "wordpiece")  # that can be trained here
+TOKENIZER_JSON = "tokenizer_json"  # a kind that can only be imported
+MODEL_FILES = {
+  "sentencepiece": ("sp.model", "dict.txt"),
+  "wordpiece": ("vocab.txt",),
+  TOKENIZER_JSON: (tokenizer_json.NAME,),
+}
+FILES = (NAME, *itertools.chain(*MODEL_FILES.values()))  # all files of a vocabulary directory
+# Entries of NAME that some vocabularies have.
+_SPECIAL_PIECES, _EXTENDS = "special_pieces", "extends"
 PRETOKENIZATIONS = ("none", "official")  # how text is split before sentencepiece: data/vocabulary/official.py
 
 
@@ -48,7 +60,7 @@ class SpecialIds:
 class Vocabulary:
   """Converts text to ids and back; `digest` is a sha256 of everything that determines the ids."""
 
-  kind: str  # one of KINDS
+  kind: str  # one of KINDS, or TOKENIZER_JSON
   cased: bool
   size: int  # ids
   special_ids: SpecialIds
@@ -57,6 +69,9 @@ class Vocabulary:
   _pieces: tuple[str, ...] = dataclasses.field(repr=False)
   _encode_batch: Callable[[Sequence[str]], list[list[int]]] = dataclasses.field(repr=False)
   _join: Callable[[list[str]], str] = dataclasses.field(repr=False)
+  _mark: str = ""  # of a tokenizer.json; '': that of the kind
+  _show: Callable[[str], str] = str  # the text of a piece without its mark
+  extends: extension.Extension | None = None  # the vocabulary whose ids it kept
 
   def encode(self, text: str) -> list[int]:
     """Returns the ids of `text` without special ids; even text like '[MASK]' produces none of them."""
@@ -66,11 +81,31 @@ class Vocabulary:
     """Returns the ids of each text; uses only the calling thread."""
     return self._encode_batch(texts)
 
+  def encode_words(self, texts: Iterable[Sequence[str]]) -> list[list[list[int]]]:
+    """Returns the ids of each word of each text, given as a list of words that spaces separate.
+
+    A word may also be a sentence. All but the first get the ids that they have after a space.
+    """
+    given = [[self.behind_space(word) if at else word for at, word in enumerate(words)] for words in texts]
+    different = list(dict.fromkeys(itertools.chain.from_iterable(given)))
+    ids = dict(zip(different, self.encode_batch(different), strict=True))
+    return [[ids[word] for word in words] for words in given]
+
+  def behind_space(self, text: str) -> str:
+    """Returns the text to encode for a text that follows a space: with it, if the ids depend on it."""
+    return f" {text}" if self.reads_space else text
+
+  @functools.cached_property
+  def reads_space(self) -> bool:
+    """Whether a text has other ids after a space: a tokenizer.json with add_prefix_space=false."""
+    alone, behind = self.encode_batch(["a", " a"])
+    return bool(alone and behind) and not self.letters(alone[0])[1] and self.letters(behind[0])[1]
+
   @property
   def separators(self) -> int:
     """The number of [SEP] between two texts: 1 for BERT, 2 for COCO-LM and for MPNet (where it is </s>)."""
     is_bert = self.kind == "wordpiece" and self.piece(self.special_ids.sep) != "</s>"
-    return 1 if is_bert else 2
+    return 1 if is_bert or self.kind == TOKENIZER_JSON else 2
 
   def with_special_ids(
     self, first: Sequence[int], second: Sequence[int] | None = None, *, max_length: int = sys.maxsize
@@ -91,15 +126,26 @@ class Vocabulary:
     return self._join([self.piece(int(i)) for i in ids])
 
   def piece(self, token_id: int) -> str:
-    """Returns the piece of an id, such as '▁the' or '##ing'; DataError outside the vocabulary."""
+    """Returns the piece of an id, such as '▁the', 'Ġthe' or '##ing'; DataError outside the vocabulary."""
     if not 0 <= token_id < self.size:
       raise errors.DataError(f"token id {token_id} is outside the vocabulary of {self.size} pieces")
     return self._pieces[token_id]
 
+  @property
+  def mark(self) -> str:
+    """The mark of a piece that begins a word, '▁' or 'Ġ', or of one that continues it, such as '##'."""
+    return self._mark or ("##" if self.kind == "wordpiece" else "▁")
+
+  @property
+  def marks_begin(self) -> bool:
+    """Whether the mark begins a word, not continues one."""
+    return self.mark in ("▁", tokenizer_json.BYTE_MARK)
+
   def letters(self, token_id: int) -> tuple[str, bool]:
-    """Returns a piece without '▁' or '##' (' ' if nothing is left), and whether it begins a word."""
-    piece, mark = self.piece(token_id), "##" if self.kind == "wordpiece" else "▁"
-    return piece.removeprefix(mark) or " ", piece.startswith(mark) == (mark == "▁")
+    """Returns the text of a piece without its mark (' ' if nothing is left), and whether it begins a word."""
+    piece = self.piece(token_id)
+    text = self._show(piece.removeprefix(self.mark))
+    return text or " ", piece.startswith(self.mark) == self.marks_begin
 
   def shown_piece(self, token_id: int) -> str:
     """Returns a piece for display: 'token' begins a word, '-ing' continues one, ',' is unchanged."""
@@ -115,7 +161,8 @@ def load(directory: str | os.PathLike) -> Vocabulary:
   path = directory / NAME
   if not path.is_file():
     raise errors.DataError(
-      f"{directory} holds no vocabulary ({NAME} is missing); train one, or import a vocab.txt or sp.model:\n"
+      f"{directory} holds no vocabulary ({NAME} is missing); train one, or import a vocab.txt, sp.model or "
+      "tokenizer.json:\n"
       f"  python -m data.vocabulary train --source=... --output={directory}\n"
       f"  python -m data.vocabulary import --vocab_txt=FILE --output={directory}"
     )
@@ -123,15 +170,23 @@ def load(directory: str | os.PathLike) -> Vocabulary:
     described = json.loads(path.read_text(encoding="utf-8"))
     kind, cased, digest = described["kind"], described["cased"], described["digest"]
     pretokenization = described.get("pretokenization", "none")  # older versions have no such field
-    if described["format"] != FORMAT or kind not in KINDS or not isinstance(cased, bool):
+    special = described.get(_SPECIAL_PIECES)
+    extends = extension.read(described[_EXTENDS]) if _EXTENDS in described else None
+    if described["format"] != FORMAT or kind not in MODEL_FILES or not isinstance(cased, bool):
       raise ValueError("format, kind or cased has an unknown value")
+    if (kind == TOKENIZER_JSON) != (
+      isinstance(special, dict) and special.keys() == tokenizer_files.PIECES.keys()
+    ):
+      raise ValueError(f"{_SPECIAL_PIECES} has an unknown value")
     if pretokenization not in PRETOKENIZATIONS:
       raise ValueError(f"pretokenization is none of {', '.join(PRETOKENIZATIONS)}")
   except (ValueError, KeyError, TypeError, RecursionError) as error:
     raise errors.DataError(
       f"{path}: not a vocabulary description ({errors.named_reason(error)}); train or import it again"
     ) from error
-  vocabulary = build(directory, kind=kind, cased=cased, pretokenization=pretokenization)
+  vocabulary = build(
+    directory, kind=kind, cased=cased, pretokenization=pretokenization, special=special, extends=extends
+  )
   if vocabulary.digest != digest:
     raise errors.DataError(
       f"{directory}: its files changed after {NAME} was written (sha256 {vocabulary.digest[:12]}, expected "
@@ -141,29 +196,51 @@ def load(directory: str | os.PathLike) -> Vocabulary:
 
 
 def write_description(
-  directory: str | os.PathLike, *, kind: str, cased: bool, pretokenization: str = "none"
+  directory: str | os.PathLike,
+  *,
+  kind: str,
+  cased: bool,
+  pretokenization: str = "none",
+  special: Mapping[str, str] | None = None,
+  extends: extension.Extension | None = None,
 ) -> Vocabulary:
-  """Writes `vocabulary.json` for the model files in `directory`; returns the vocabulary."""
-  vocabulary = build(directory, kind=kind, cased=cased, pretokenization=pretokenization)
+  """Writes `vocabulary.json` for the model files in `directory`; returns the vocabulary.
+
+  `special` has the special pieces of a tokenizer.json, whose rules decide about case.
+  """
+  vocabulary = build(
+    directory, kind=kind, cased=cased, pretokenization=pretokenization, special=special, extends=extends
+  )
   content: dict[str, Any] = {
     "format": FORMAT,
     "kind": kind,
-    "cased": cased,
+    "cased": vocabulary.cased,
     "size": vocabulary.size,
     "special_ids": dataclasses.asdict(vocabulary.special_ids),
     "digest": vocabulary.digest,
   }
   if pretokenization != "none":
     content["pretokenization"] = pretokenization
+  if special:
+    content[_SPECIAL_PIECES] = dict(special)
+  if extends:
+    content[_EXTENDS] = extends.stored()
   files.write_json(pathlib.Path(directory) / NAME, content, sort_keys=True)
   return vocabulary
 
 
 def build(
-  directory: str | os.PathLike, *, kind: str, cased: bool, pretokenization: str = "none"
+  directory: str | os.PathLike,
+  *,
+  kind: str,
+  cased: bool,
+  pretokenization: str = "none",
+  special: Mapping[str, str] | None = None,
+  extends: extension.Extension | None = None,
 ) -> Vocabulary:
   """Builds a vocabulary from model files; DataError if one is missing, damaged or lacks a special piece."""
   directory = pathlib.Path(directory)
+  mark, show = "", str
   if kind == "wordpiece":
     path = directory / "vocab.txt"
     if pretokenization != "none":
@@ -172,17 +249,24 @@ def build(
     encode_batch = remembered.encoder(tokenizer_files.wordpiece_encoder(pieces, cased=cased))
     contents = [tokenizer_files.read_bytes(path)]
     join = tokenizer_files.join_wordpieces
+  elif kind == TOKENIZER_JSON:
+    path = directory / tokenizer_json.NAME
+    assert special is not None
+    opened = tokenizer_json.open_file(path, special)
+    pieces, encode_batch, join, cased, mark, show = opened
+    contents = [tokenizer_files.read_bytes(path)]
   else:
     path, pieces, contents, encode_batch = _sentencepiece(directory, pretokenization)
     is_official = pretokenization == "official"
     join = official_tokenizer.join if is_official else tokenizer_files.join_sentencepieces
+  names = special or tokenizer_files.PIECES
   special_ids = SpecialIds(
-    **{
-      name: tokenizer_files.special_id(path, pieces, piece) for name, piece in tokenizer_files.PIECES.items()
-    }
+    **{name: tokenizer_files.special_id(path, pieces, piece) for name, piece in names.items()}
   )
   # 'none' adds nothing, so that digests of older versions stay valid.
   suffix = "" if pretokenization == "none" else f" {pretokenization}"
+  suffix += f" {files.digest_json(special)}" if special else ""
+  suffix += f" {files.digest_json(extends.stored())}" if extends else ""
   digest = hashlib.sha256(f"{FORMAT} {kind} {cased}{suffix}".encode())
   for content in contents:
     digest.update(hashlib.sha256(content).digest())
@@ -196,6 +280,9 @@ def build(
     _pieces=tuple(pieces),
     _encode_batch=encode_batch,
     _join=join,
+    _mark=mark,
+    _show=show,
+    extends=extends,
   )
 
 
@@ -218,6 +305,17 @@ def _sentencepiece(directory: pathlib.Path, pretokenization: str):
   if remembered.splits_at_spaces(processor):
     encode_batch = remembered.encoder(encode_batch, touches_others=touches_others)
   return path, pieces, contents, encode_batch
+
+
+def copy(source: str | os.PathLike, target: str | os.PathLike) -> Vocabulary:
+  """Copies a vocabulary to a new directory; DataError, before anything is copied, if it is damaged."""
+  kind = load(source).kind
+  files.refuse_others(target)
+  with files.whole_directory(pathlib.Path(target)) as aside:
+    for name in (NAME, *MODEL_FILES[kind]):
+      if (pathlib.Path(source) / name).is_file():
+        shutil.copyfile(pathlib.Path(source) / name, aside / name)
+  return load(target)
 
 
 def load_cached(directory: str) -> Vocabulary:

@@ -1,4 +1,4 @@
-"""The command `python -m data.vocabulary`: trains or imports a vocabulary."""
+"""The command `python -m data.vocabulary`: trains, imports or extends a vocabulary."""
 
 import argparse
 import functools
@@ -12,7 +12,9 @@ import tempfile
 from data import command, errors, files, sources, vocabulary
 from data.clean import apply as clean
 from data.clean import steps as cleaning_steps
+from data.inspect import fertility, look
 from data.prepare import pipeline, training_text, workers
+from data.vocabulary import extend, extension
 from data.vocabulary import train as vocabulary_train
 
 logger = logging.getLogger(__name__)
@@ -21,7 +23,7 @@ _ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
 def _parser() -> argparse.ArgumentParser:
-  parser = command.Parser(prog="python -m data.vocabulary", description="Train or import a vocabulary.")
+  parser = command.Parser(prog="python -m data.vocabulary", description="Make a vocabulary.")
   commands = parser.add_subparsers(dest="command", required=True, parser_class=command.Parser)
   trainer = commands.add_parser("train", help="train one on a sample of one or several sources")
   sources.add_flags(trainer, several=True)
@@ -51,12 +53,19 @@ def _parser() -> argparse.ArgumentParser:
   importer.add_argument(
     "--vocab_txt", default="", bucket=command.FETCHED, help="WordPiece vocabulary, one piece per line"
   )
+  importer.add_argument(
+    "--tokenizer_json",
+    default="",
+    bucket=command.FETCHED,
+    help="tokenizer.json with a BPE, WordPiece or Unigram model, carried as it is; files beside it name "
+    "its special pieces",
+  )
   importer.add_argument("--sp_model", default="", bucket=command.FETCHED, help="sentencepiece model")
   importer.add_argument(
     "--dict", default="", bucket=command.FETCHED, help="fairseq dict.txt of the sentencepiece model"
   )
   importer.add_argument(
-    "--cased", action="store_true", help="keep case (for WordPiece; a sentencepiece model decides itself)"
+    "--cased", action="store_true", help="keep case (for --vocab_txt; other files decide themselves)"
   )
   importer.add_argument(
     "--pretokenization",
@@ -65,7 +74,36 @@ def _parser() -> argparse.ArgumentParser:
     help="official: split words as in the COCO-LM and AMOS code, before sentencepiece",
   )
   importer.add_argument("--output", required=True, bucket=command.SENT, help="directory to write")
+  extender = commands.add_parser("extend", help="add the words of a source that take most pieces")
+  extender.add_argument(
+    "--from", dest="old", required=True, bucket=command.FETCHED, help="vocabulary directory; its ids are kept"
+  )
+  sources.add_flags(extender)
+  extender.add_argument("--words", type=int, required=True, help="most new words")
+  extender.add_argument("--output", required=True, bucket=command.SENT, help="directory to write")
   return parser
+
+
+def _extend(args: argparse.Namespace) -> vocabulary.Vocabulary:
+  if args.words < 1:
+    raise errors.ConfigError(f"--words={args.words}: expected at least 1")
+  files.refuse_others(args.output)
+  request, everything = sources.request(args), look.Asked(records=0)
+
+  def counted(directory: str) -> look.Look:
+    return look.with_text(look.at_vocabulary(directory), request, everything, num_workers=args.workers)
+
+  before = counted(args.old)
+  made = extend.extend(before, pathlib.Path(args.old), pathlib.Path(args.output), most=args.words)
+  fertility.by_script([before, counted(args.output)]).print()
+  assert made.extends
+  appended, rows = made.size - made.extends.size, extension.table_rows(made.size)
+  in_slots = len(made.extends.pieces) - appended
+  logger.info(
+    f"new words: {in_slots:,} in spare slots, {appended:,} behind the {made.extends.size:,} ids; a model of "
+    f"{args.old} continues with the rows that it has, or with at least\n  --config.model.vocab_size={rows}"
+  )
+  return made
 
 
 def _train(args: argparse.Namespace) -> vocabulary.Vocabulary:
@@ -132,11 +170,12 @@ def _run(args: argparse.Namespace) -> None:
       vocab_txt=args.vocab_txt,
       sp_model=args.sp_model,
       dictionary=args.dict,
+      tokenizer=args.tokenizer_json,
       cased=args.cased,
       pretokenization=args.pretokenization,
     )
   else:
-    made = _train(args)
+    made = (_train if args.command == "train" else _extend)(args)
   logger.info(f"vocabulary {args.output}: {made.kind}, {made.size} pieces, sha256 {made.digest[:12]}")
   if args.command == "import":  # a vocabulary trained here can always be exported
     program = [sys.executable, "-m", "pretrain.export.tokenizer", str(pathlib.Path(args.output).absolute())]

@@ -1,8 +1,9 @@
 """Reads the files of a vocabulary (`vocab.txt`, `dict.txt`, `sp.model`) and builds tokenisers."""
 
+import json
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -97,6 +98,30 @@ def special_id(path: pathlib.Path, pieces: Sequence[str], piece: str) -> int:
   raise errors.DataError(
     f"{path}: no piece {piece} among its {len(pieces)}; every vocabulary needs it, add it to the file"
   )
+
+
+def special_names(folder: pathlib.Path, roles: Iterable[str] = tuple(PIECES)) -> dict[str, str]:
+  """Returns {'cls': '<s>', ...} as tokenizer_config.json or special_tokens_map.json in `folder` name them.
+
+  DataError: a file is not a JSON object.
+  """
+  named: dict[str, str] = {}
+  for name in ("tokenizer_config.json", "special_tokens_map.json"):
+    path = folder / name
+    if not path.is_file():
+      continue
+    try:
+      config = json.loads(path.read_text(encoding="utf-8"))
+      for role in roles:
+        token = config.get(f"{role}_token")
+        token = token.get("content") if isinstance(token, dict) else token
+        if isinstance(token, str):
+          named.setdefault(role, token)
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+      raise errors.DataError(
+        f"{path}: not a JSON object ({errors.reason(error)}); restore the original file"
+      ) from error
+  return named
 
 
 def read_sp_model(path: pathlib.Path):

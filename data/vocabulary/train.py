@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from data import errors, files, vocabulary
-from data.vocabulary import tokenizer_files
+from data.vocabulary import tokenizer_files, tokenizer_json
 
 MAX_TRAINING_CHARACTERS = 200_000_000  # more text changes few pieces, and BPE keeps it in memory
 MAX_LETTERS = 1_000  # characters of WordPiece, as in BERT; rarer ones become [UNK]
@@ -165,29 +165,44 @@ def import_files(
   vocab_txt: str = "",
   sp_model: str = "",
   dictionary: str = "",
+  tokenizer: str = "",
   cased: bool,
   pretokenization: str = "none",
 ) -> vocabulary.Vocabulary:
-  """Makes a vocabulary directory from `vocab.txt`, or from `sp.model` with or without `dict.txt`.
+  """Makes a vocabulary directory from `vocab.txt`, `tokenizer.json`, or `sp.model` (with `dict.txt` or not).
 
-  DataError: a file is missing, damaged or has no special pieces. ConfigError: neither or both kinds of file
-  are given, or `vocab.txt` with a pretokenization.
+  The config files beside a tokenizer.json name its special pieces.
+
+  DataError: a file is missing, damaged or has no special pieces. ConfigError: none or several kinds of file
+  are given, or one without `sp.model` with a pretokenization.
   """
-  if bool(vocab_txt) == bool(sp_model):
+  if [bool(vocab_txt), bool(sp_model), bool(tokenizer)].count(True) != 1:
     raise errors.ConfigError(
-      "give either --vocab_txt=FILE or --sp_model=FILE (with --dict=FILE if there is one)"
+      "give one of --vocab_txt=FILE, --tokenizer_json=FILE and --sp_model=FILE (with --dict=FILE if there "
+      "is one)"
     )
-  if vocab_txt and pretokenization != "none":
+  if not sp_model and pretokenization != "none":
     raise errors.ConfigError(f"--pretokenization={pretokenization} needs --sp_model; remove the flag")
   files.refuse_others(directory)
-  paths = {"vocab.txt": vocab_txt, "sp.model": sp_model, "dict.txt": dictionary}
+  special = None
+  if tokenizer:
+    path = pathlib.Path(tokenizer)
+    special = tokenizer_json.special_pieces(path, tokenizer_json.pieces_of(tokenizer_json.read(path)[0]))
+  paths = {
+    "vocab.txt": vocab_txt,
+    "sp.model": sp_model,
+    "dict.txt": dictionary,
+    tokenizer_json.NAME: tokenizer,
+  }
   contents = {name: tokenizer_files.read_bytes(pathlib.Path(path)) for name, path in paths.items() if path}
   with files.whole_directory(directory) as aside:
     for name, content in contents.items():
       (aside / name).write_bytes(content)
     try:
-      kind = "wordpiece" if vocab_txt else "sentencepiece"
-      vocabulary.write_description(aside, kind=kind, cased=cased, pretokenization=pretokenization)
+      kind = "wordpiece" if vocab_txt else vocabulary.TOKENIZER_JSON if tokenizer else "sentencepiece"
+      vocabulary.write_description(
+        aside, kind=kind, cased=cased, pretokenization=pretokenization, special=special
+      )
     except errors.DataError as error:
       message = str(error)
       for name, path in paths.items():

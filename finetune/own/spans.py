@@ -48,11 +48,9 @@ def inputs(rows: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> I
     DataError: a row has no words, or a span outside its text; the message names the row.
   """
   sentences = [words_of(row, schema.text[0]) for row in rows]
-  ids_of = pieces_of(sentences, vocabulary)
   room = schema.max_length - 2
   made, row_of, counts, cut = Examples([], {}, {SPAN: []}), [], [], 0
-  for number, (row, words) in enumerate(zip(rows, sentences)):
-    pieces = [ids_of[word] for word in words]
+  for number, (row, pieces) in enumerate(zip(rows, pieces_of(sentences, vocabulary))):
     sizes = [len(piece) for piece in pieces]
     cut += sum(sizes) > room
     spans = spans_of(row, schema)

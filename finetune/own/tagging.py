@@ -31,12 +31,10 @@ def words_of(row: Row, column: str) -> list[str]:
   return words
 
 
-def pieces_of(sentences: Sequence[Sequence[str]], vocabulary: Vocabulary) -> dict[str, list[int]]:
-  """Returns {word: ids of its pieces} of all words; a word without pieces gets the unknown piece."""
-  different = sorted({word for words in sentences for word in words})
-  pieces = vocabulary.encode_batch(different)
+def pieces_of(sentences: Sequence[Sequence[str]], vocabulary: Vocabulary) -> list[list[list[int]]]:
+  """Returns the ids of each word of each sentence; a word without pieces gets the unknown piece."""
   unknown = [vocabulary.special_ids.unk]
-  return {word: ids or unknown for word, ids in zip(different, pieces, strict=True)}
+  return [[ids or unknown for ids in words] for words in vocabulary.encode_words(sentences)]
 
 
 def tags_of(row: Row, schema: TaskSchema) -> list[str]:
@@ -78,11 +76,10 @@ def check_order(row: Row, tags: Sequence[str], labels: Sequence[str]) -> None:
 def inputs(rows: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> Inputs:
   """Tokenises rows as a schema's model reads them; DataError: a row has no words."""
   sentences = [words_of(row, schema.text[0]) for row in rows]
-  ids_of = pieces_of(sentences, vocabulary)
   room = schema.max_length - 2
   made, row_of, cut = Examples([], {}, {WORD: []}), [], 0
-  for number, words in enumerate(sentences):
-    pieces = [ids_of[word][:room] for word in words]
+  for number, of_words in enumerate(pieces_of(sentences, vocabulary)):
+    pieces = [ids[:room] for ids in of_words]
     windows = list(_windows([len(piece) for piece in pieces], room))
     if schema.long == "cut":
       cut += len(windows) > 1

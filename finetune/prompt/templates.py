@@ -92,7 +92,7 @@ def check_words(vocabulary: Vocabulary, words: Sequence[str]) -> tuple[int, ...]
   """
   word_of: dict[int, str] = {}
   for word in words:
-    ids = vocabulary.encode(word)
+    ids = vocabulary.encode(vocabulary.behind_space(word))
     pieces = " ".join(vocabulary.piece(i) for i in ids)
     if len(ids) != 1 or ids[0] == vocabulary.special_ids.unk:
       raise ConfigError(
@@ -135,14 +135,15 @@ class PromptWriter:
     if text.startswith(" "):
       return self.vocabulary.encode(text)
     # Any word would do; this one is certainly one piece.
-    behind = self.vocabulary.encode(word + text)
+    behind = self.vocabulary.encode(self.vocabulary.behind_space(word) + text)
     return behind[1:] if behind[:1] == [self.word_ids[0]] else self.vocabulary.encode(text)
 
   def _encode_sentence(self, part: Sentence, sentences: Sequence[str]) -> list[int]:
     text = sentences[part.number]
     text = text[:-1] if part.without_last else text
     text = text[:1].lower() + text[1:] if part.lower_first else text
-    return self.vocabulary.encode(text)
+    is_first = part == self.template.parts[0]
+    return self.vocabulary.encode(text if is_first else self.vocabulary.behind_space(text))
 
   def write(self, sentences: Sequence[str], *, word_id: int | None = None, room: int | None = None) -> Prompt:
     """Returns the prompt of an example's one or two sentences, with label word `word_id` or [MASK].

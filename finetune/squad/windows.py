@@ -156,12 +156,10 @@ def tokenise(contexts: Sequence[str], vocabulary: Vocabulary) -> list[Document]:
 
   Words are separated by spaces, tabs, line ends and U+202F. A word may have no token, such as U+200B.
   """
-  words_of = [list(_WORD.finditer(context)) for context in contexts]
-  ids_of = _encode({match.group() for matches in words_of for match in matches}, vocabulary)
+  matches_of = [list(_WORD.finditer(context)) for context in contexts]
+  words_of = [[match.group() for match in matches] for matches in matches_of]
   documents = []
-  for matches in words_of:
-    words = [match.group() for match in matches]
-    pieces = [ids_of[word] for word in words]
+  for matches, words, pieces in zip(matches_of, words_of, vocabulary.encode_words(words_of), strict=True):
     documents.append(
       Document(
         words,
@@ -238,10 +236,12 @@ def _find_in_words(ids: list[int], answer: list[int], vocabulary: Vocabulary) ->
   for at in range(len(ids) - len(answer) + 1):
     if answer and ids[at : at + len(answer)] == answer:
       return at, len(answer)
-  if vocabulary.kind == "sentencepiece" and vocabulary.pretokenization == "none":
+  if vocabulary.marks_begin and vocabulary.pretokenization == "none":
     # The official code does not split punctuation here, so an answer inside a word has another first piece
     # than the same answer alone: compare the characters of the pieces.
-    spelled, wanted = ([vocabulary.piece(i).replace("▁", "") for i in part] for part in (ids, answer))
+    spelled, wanted = (
+      [vocabulary.piece(i).replace(vocabulary.mark, "") for i in part] for part in (ids, answer)
+    )
     ends = list(itertools.accumulate(map(len, spelled)))
     starts = [end - len(piece) for end, piece in zip(ends, spelled)]
     text, size = "".join(spelled), len("".join(wanted))

@@ -38,11 +38,8 @@ class FrozenEncoder:
 
   def inputs(self, sentences: Sequence[Words]) -> list[Input]:
     """Returns {'ids', 'words': each token's word number, from 1; 0 for special tokens} of each sentence."""
-    pieces = self.encoder.vocabulary.encode_batch([word for sentence in sentences for word in sentence])
-    inputs, at, longest = [], 0, self.encoder.config.max_length
-    for sentence in sentences:
-      own = pieces[at : at + len(sentence)]
-      at += len(sentence)
+    inputs, longest = [], self.encoder.config.max_length
+    for own in self.encoder.vocabulary.encode_words(sentences):
       ids = [piece for word in own for piece in word][: longest - 2]
       numbers = [number for number, word in enumerate(own, 1) for _ in word][: longest - 2]
       whole = [self._special.cls, *ids, self._special.sep]

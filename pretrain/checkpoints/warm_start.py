@@ -10,7 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from data import vocabulary
 from data.errors import DataError
+from pretrain.checkpoints import new_words
 from pretrain.checkpoints.bucket_steps import step_path
 from pretrain.checkpoints.checkpoint import read_meta
 from pretrain.checkpoints.saved_model import SavedModel, open_model
@@ -84,16 +86,19 @@ def load_into(
   origins: Origins,
   *,
   vocabulary_digest: str | None = None,
+  vocabulary_directory: str = "",
 ) -> dict:
   """Loads parts of other checkpoints into a run's parameters: a model, a generator, a token table.
 
   `params` are ShapeDtypeStructs with shardings; loaded parts become arrays with these shardings. All
-  checkpoints must have `vocabulary_digest`, because a token table is useless with another vocabulary.
+  checkpoints must have `vocabulary_digest`, because a token table is useless with another vocabulary, or one
+  that the vocabulary in `vocabulary_directory` extends; then its new words get rows: `new_words.add_rows`.
   DataError: another vocabulary, another kind of encoder, a missing part, or other shapes.
   """
   for field, path in origins.paths.items():
     where = origins.named[field]
-    source = _open(path, vocabulary_digest, f"{field}={where}")
+    rows = params["encoder"]["embeddings"]["token"]["embedding"].shape[0]
+    source = _open(path, vocabulary_digest, vocabulary_directory, f"{field}={where}", rows=rows)
     if field == "train.init_from":
       _check_meaning(origins.encoder, _meaning(source.meta["config"]), f"{field}={where}")
       params = _continued(params, source, where)
@@ -157,11 +162,16 @@ def _continued(params: dict, source: SavedModel, where: str) -> dict:
   return params
 
 
-def _open(path: Path, vocabulary_digest: str | None, field: str) -> SavedModel:
+def _open(path: Path, vocabulary_digest: str | None, directory: str, field: str, *, rows: int) -> SavedModel:
   """Opens the model that a config field names; DataError if the records have another vocabulary."""
   source = open_model(path)
   digest = source.meta["vocabulary_digest"]
   if digest != vocabulary_digest:
+    extends = vocabulary.load(directory).extends if directory else None
+    if extends and extends.digest == digest:
+      logger.info(f"{field}: {len(extends.pieces):,} new words have the mean rows of their old pieces")
+      params = new_words.add_rows(source.params, extends, rows=rows, where=field)
+      return dataclasses.replace(source, params=params)
     raise DataError(
       f"{field}: its vocabulary ({str(digest)[:12]}...) is not that of the records "
       f"({str(vocabulary_digest)[:12]}...); prepare them with its vocabulary\n"

@@ -90,6 +90,7 @@ def export(request: Request) -> None:
       language=request.language,
       sentence_transformers=request.sentence_transformers,
       onnx=request.onnx,
+      reads_space=encoder.vocabulary.reads_space,
       folder=request.output.absolute().name,
     )
     text = card.write(facts, saved.params, saved.meta, saved.workdir)

@@ -7,6 +7,7 @@ import fnmatch
 import logging
 import shlex
 import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,8 @@ import jax
 from configs import base
 from data import errors, files, vocabulary
 from data.errors import DataError
+from data.vocabulary import extension
+from pretrain.checkpoints import new_words
 from pretrain.checkpoints.saved_model import save_params
 from pretrain.export.check import comparison
 from pretrain.export.foreign.files import ForeignCheckpoint, read_state
@@ -58,12 +61,14 @@ def import_checkpoint(
   with errors.writing(f"--output={output}"), files.whole_directory(target) as aside:
     words = _vocabulary(foreign.folder, vocabulary_directory, aside / "vocabulary")
     rows = recognised.fields["vocab_size"]
-    if words.size > rows:
+    if words.size > rows and not words.extends:
       raise DataError(
         f"{source}: the token table has {rows} rows, but the vocabulary has {words.size} pieces"
       )
     if recognised.family == "stock":
       logger.info(comparison.compare(foreign, recognised, pad_id=words.special_ids.pad))
+    if words.extends:
+      recognised = _with_new_words(recognised, words, foreign.folder)
     if (foreign.folder / TASK).is_file():
       shutil.copyfile(foreign.folder / TASK, aside / TASK)
     _save(aside, source, foreign, recognised, words)
@@ -101,16 +106,31 @@ def _is_like(name: str, patterns: Sequence[str]) -> bool:
 def _vocabulary(folder: Path, directory: str, output: Path) -> vocabulary.Vocabulary:
   own = Path(directory) if directory else folder / "vocabulary"
   if directory or (own / vocabulary.NAME).is_file():
-    vocabulary.load(own)  # raises before anything is copied
-    output.mkdir()
-    for name in vocabulary.FILES:
-      if (own / name).is_file():
-        shutil.copyfile(own / name, output / name)
-  else:
-    from pretrain.export.tokenizer import convert
+    return vocabulary.copy(own, output)
+  from pretrain.export.tokenizer import convert
 
-    convert.read_tokenizer(folder, output)
-  return vocabulary.load(output)
+  return convert.read_tokenizer(folder, output)
+
+
+def _with_new_words(recognised: Recognised, words: vocabulary.Vocabulary, folder: Path) -> Recognised:
+  """Returns the model with rows for the new words of an extended vocabulary.
+
+  DataError: it extends another vocabulary than that of the folder.
+  """
+  assert words.extends
+  from pretrain.export.tokenizer import convert
+
+  with tempfile.TemporaryDirectory() as temporary:
+    old = convert.read_tokenizer(folder, Path(temporary) / "vocabulary")
+  if old.digest != words.extends.digest:
+    raise DataError(
+      f"--vocabulary extends another vocabulary ({words.extends.digest[:12]}...) than that of {folder} "
+      f"({old.digest[:12]}...); import without it, and extend the vocabulary of the import\n"
+      "  python -m data.vocabulary extend --from=IMPORT/vocabulary --source=... --words=... --output=..."
+    )
+  rows = max(recognised.fields["vocab_size"], extension.table_rows(words.size))
+  params = new_words.add_rows(recognised.params, words.extends, rows=rows, where=str(folder))
+  return recognised._replace(params=params, fields={**recognised.fields, "vocab_size": rows})
 
 
 def _save(

@@ -34,11 +34,11 @@ class SequenceContrastLoss(SequenceContrast):
     return {"scl": heads.init_contrast_head(key, context.encoder, projection_size=size)}
 
   def totals(self, corrupted: Corrupted) -> dict[str, jax.Array]:
-    """Weights to divide by: {term name: []}; two anchors per sequence."""
+    """Returns {term: the number of anchors, a scalar}, two per sequence: the divisor of the summed loss."""
     return {"scl_loss": 2.0 * jnp.sum(self._slots(corrupted)[1])}
 
   def _slots(self, corrupted: Corrupted) -> tuple[jax.Array, jax.Array]:
-    """[batch, slots] int32 positions of the sequences' [CLS], and [batch, slots] float32 weights."""
+    """Returns positions of the sequences' [CLS], [batch, slots] int32, and weights, [batch, slots] float32."""
     if not self.max_segments:
       weights = corrupted.row_weights[:, None]
       return jnp.zeros(weights.shape, jnp.int32), weights
@@ -55,10 +55,11 @@ class SequenceContrastLoss(SequenceContrast):
     crop_ids: jax.Array | None,
     train: bool,
   ) -> jax.Array:
-    """[batch, embed], the last layer at [CLS] of a crop of the original; with dropout where `train`.
+    """Encodes a random crop of each sequence and returns the last layer at [CLS], [batch, embed].
 
-    Of segments it is [batch, max_segments, embed]. `encoder` has the encoder's parameters; `crop_ids` [batch,
-    crop length] are used instead of a drawn crop, those of segments in the places of their segments.
+    With segments the result is [batch, max_segments, embed]. `encoder` has the encoder's parameters;
+    `crop_ids` [batch, crop length] replace the random crop; crops of segments begin where their segments do.
+    Dropout is applied if `train` is true.
     """
     pad, row_keys = context.tokens.pad, corrupted.row_keys
     segments = corrupted.segment_ids if self.max_segments else None
@@ -81,7 +82,7 @@ class SequenceContrastLoss(SequenceContrast):
     return states.last if self.max_segments else states.last[:, 0]
 
   def __call__(self, view: View, context: Context) -> dict[str, Term]:
-    """{term: its loss and metrics} of a view; the terms are those of `totals`."""
+    """Returns {term: its summed loss and its metrics}, with the same terms as `totals`."""
     first, second = view.hidden[:, :1], view.crop_hidden
     assert second is not None  # it reads 'crop'
     starts, weights = self._slots(view.corrupted)
@@ -97,7 +98,7 @@ class SequenceContrastLoss(SequenceContrast):
     cosines = losses.sequence_cosines(first, second, group_size=groups.size * slots)
     loss = losses.sequence_contrastive_loss(cosines, weights, temperature=self.temperature, slots=slots)
     metrics = scl_metrics(jax.lax.stop_gradient(cosines), weights, slots=slots)
-    # Devices that hold the same groups share them out, so that the sum over devices counts each once.
+    # Several devices may hold the same groups: the division makes the sum over devices count each group once.
     loss, metrics = jax.tree.map(lambda sum_of_groups: sum_of_groups / groups.copies, (loss, metrics))
     if self.max_segments:
       found = jnp.max(view.corrupted.segment_ids, axis=-1).astype(jnp.float32)
@@ -106,10 +107,11 @@ class SequenceContrastLoss(SequenceContrast):
 
 
 def scl_metrics(cosines: jax.Array, weights: jax.Array, *, slots: int = 1) -> Metrics:
-  """Mean cosine of partners and of others, and how often the partner is the nearest: {name: (sum, weight)}.
+  """Returns mean cosines of partners and of other pairs, and retrieval accuracy, as {name: (sum, weight)}.
 
-  Cosines are [groups, 2 n, 2 n] float32, weights [groups, n] float32, 0 for sequences of padding. `slots` of
-  the n sequences, one after another, are of one row and not compared with each other.
+  The accuracy is the fraction of anchors whose partner has the largest cosine. Cosines are
+  [groups, 2 n, 2 n] float32; weights are [groups, n] float32, 0 for sequences of padding. Each `slots`
+  consecutive sequences are from one row and are not compared with each other.
   """
   size = cosines.shape[-1]
   present = jnp.concatenate([weights, weights], axis=-1)

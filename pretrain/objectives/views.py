@@ -43,10 +43,9 @@ class View(NamedTuple):
 
   corrupted: Corrupted
   embedded: jax.Array  # [batch, length, embed], output of the embedding block
-  hidden: jax.Array  # [batch, length, embed], last layer; no position where there are `slots`
-  crop_hidden: (
-    jax.Array | None
-  )  # [batch, embed] or of segments [batch, slots, embed], last layer at crops' [CLS]
+  hidden: jax.Array  # [batch, length, embed], last layer; no position if `slots` is given
+  # [batch, embed], last layer at [CLS] of the crop; of segments [batch, slots, embed].
+  crop_hidden: jax.Array | None
   token_table: jax.Array  # [vocab, embed]
   heads: dict  # parameters of the heads
   slots: jax.Array | None = None  # [batch, slots, embed], last layer, computed at the selected tokens only

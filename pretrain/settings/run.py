@@ -61,7 +61,7 @@ class DataFields:
   vocabulary: str
   vocabulary_kind: Literal["sentencepiece", "wordpiece"]
   vocabulary_cased: bool
-  length: Annotated[int, Limit(8)]  # what data.prepare makes
+  length: Annotated[int, Limit(8)]  # the shortest that data.prepare supports
   packing: Literal["complete", "complete_doc", "none", "eos", "concat", "segments"]
   fraction: Annotated[float, Limit(0, 1, low_open=True)]
   workers: CountOrZero

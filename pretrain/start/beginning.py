@@ -142,7 +142,10 @@ def _start_at(newest: int | None, run: Run, records: Prepared, origins: Origins,
     digest = records.digests["vocabulary_digest"]
     if jax.process_index() == 0 and (line := convert.warning(Path(records.vocabulary))):
       logger.warning(line)
-    loaded = warm_start.load_into(run.abstract_state.params, origins, vocabulary_digest=digest)
+    params = run.abstract_state.params
+    loaded = warm_start.load_into(
+      params, origins, vocabulary_digest=digest, vocabulary_directory=records.vocabulary
+    )
     facts |= {"started_from": origins.facts(), "run_id": secrets.token_hex(8)}
     return Start(0, loaded, facts)
   saved = checkpoint.read_meta(checkpoint.step_path(workdir, newest))

@@ -55,6 +55,7 @@ _BASES = {
     "model.global_every": 2,
     "optimizer.schedule": "wsd",
     "optimizer.decay_steps": 2,
+  },
   "segments": {
     "corruption.kind": "generator",
     "objectives.rtd.weight": 50.0,

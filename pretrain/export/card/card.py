@@ -80,6 +80,7 @@ class Facts(NamedTuple):
   sentence_transformers: bool = False  # whether its files were written
   folder: str = "PATH"  # the folder's name as the user gave it
   onnx: bool = False  # whether onnx/model.onnx was written
+  reads_space: bool = False  # whether words given apart need the space before them
 
 
 def write(facts: Facts, params: dict, meta: Mapping[str, Any], workdir: pathlib.Path) -> str:
@@ -142,6 +143,8 @@ def _how_to_load(facts: Facts) -> str:
     ending = next((ending for ending in _USE if facts.architecture.endswith(ending)), "")
     page = string.Template(_LOAD_STOCK.read_text(encoding="utf-8").strip())
     lines = "\n".join(_USE.get(ending, _USE_ENCODER))
+    if facts.reads_space:
+      lines = lines.replace('"few", "words"', '" few", " words"')
     paragraphs = [page.substitute(model_class=f"AutoModel{ending}", folder=facts.folder, use=lines)]
     if facts.onnx:
       scores = "hidden, scores" if ending in _USE else "(hidden,)"

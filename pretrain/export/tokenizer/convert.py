@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from data import vocabulary
 from data.errors import DataError
-from data.vocabulary import tokenizer_files
+from data.vocabulary import tokenizer_files, tokenizer_json
 from data.vocabulary import train as vocabulary_train
 from pretrain.export.tokenizer import bpe, normalizer, read_wordpiece
 
@@ -28,7 +28,6 @@ from pretrain.export.tokenizer import bpe, normalizer, read_wordpiece
 TOKENIZER_CLASS = "PreTrainedTokenizerFast"
 # No token_type_ids: our encoder uses segment 0 for every token.
 _INPUT_NAMES = ("input_ids", "attention_mask")
-_MODEL_FILES = {"sentencepiece": ("sp.model", "dict.txt"), "wordpiece": ("vocab.txt",)}
 # Texts that some step of the conversion could get wrong.
 _PROBES = (
   "",
@@ -53,12 +52,13 @@ def write_tokenizer(
 ) -> None:
   """Writes tokenizer.json, tokenizer_config.json, special_tokens_map.json, and the vocabulary's own files.
 
-  First the tokenizer must return our ids for difficult texts and for every piece of the vocabulary; otherwise
-  DataError, with the reason. `max_length` is the model's limit, special tokens included.
+  A vocabulary that is a tokenizer.json is copied byte for byte. For others, the tokenizer must first return
+  our ids for difficult texts and for every piece; otherwise DataError, with the reason. `max_length` is the
+  model's limit, special tokens included.
   """
   source, output = pathlib.Path(vocabulary_directory), pathlib.Path(output)
   words = vocabulary.load(source)
-  tokenizer = _checked(source, words)
+  tokenizer = None if words.kind == vocabulary.TOKENIZER_JSON else _checked(source, words)
   special = _special_pieces(words)
   config = {
     "tokenizer_class": TOKENIZER_CLASS,
@@ -69,10 +69,11 @@ def write_tokenizer(
     **special,
   }
   output.mkdir(parents=True, exist_ok=True)
-  tokenizer.save(str(output / "tokenizer.json"))
+  if tokenizer:
+    tokenizer.save(str(output / tokenizer_json.NAME))
   for name, content in (("tokenizer_config.json", config), ("special_tokens_map.json", special)):
     (output / name).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-  for name in (vocabulary.NAME, *_MODEL_FILES[words.kind]):
+  for name in (vocabulary.NAME, *vocabulary.MODEL_FILES[words.kind]):
     if (source / name).is_file():
       shutil.copyfile(source / name, output / name)
 
@@ -84,7 +85,9 @@ def warning(vocabulary_directory: str | os.PathLike) -> str:
   """
   source = pathlib.Path(vocabulary_directory)
   try:
-    _checked(source, vocabulary.load(source))
+    words = vocabulary.load(source)
+    if words.kind != vocabulary.TOKENIZER_JSON:
+      _checked(source, words)
   except DataError as error:
     return f"models with this vocabulary cannot be exported as a class of transformers: {error}"
   return ""
@@ -191,7 +194,7 @@ def read_tokenizer(folder: str | os.PathLike, output: str | os.PathLike) -> voca
   """Makes a vocabulary directory from the tokenizer files in a folder.
 
   The first of these that exists is read: `vocabulary.json` with its files (an export of ours); `sp.model`
-  with `dict.txt` (the official code's, so words are split its way) or alone; `tokenizer.json`, which must be
+  with `dict.txt` (the official code's, so words are split its way) or alone; `tokenizer.json`, as it is or as
   BERT's WordPiece; `vocab.txt` with `tokenizer_config.json`, for whether case is kept.
 
   DataError: there is no tokenizer, or an unsupported one, or a special piece is missing. ConfigError:
@@ -199,13 +202,14 @@ def read_tokenizer(folder: str | os.PathLike, output: str | os.PathLike) -> voca
   """
   folder = pathlib.Path(folder)
   if (folder / vocabulary.NAME).is_file():
-    words = vocabulary.load(folder)
-    vocab_txt = str(folder / "vocab.txt") if words.kind == "wordpiece" else ""
-    return _import(folder, output, cased=words.cased, split=words.pretokenization, vocab_txt=vocab_txt)
+    return vocabulary.copy(folder, output)
   if (folder / "sp.model").is_file():
     processor, _ = tokenizer_files.read_sp_model(folder / "sp.model")
     split = "official" if (folder / "dict.txt").is_file() else "none"
     return _import(folder, output, cased=processor.normalize("A") != processor.normalize("a"), split=split)
+  path = folder / tokenizer_json.NAME
+  if path.is_file() and tokenizer_json.model_of(tokenizer_json.read(path)[0]) != "WordPiece":
+    return vocabulary_train.import_files(output, tokenizer=str(path), cased=True)
   pieces, cased = read_wordpiece.read(folder)
   with tempfile.TemporaryDirectory() as temporary:
     path = pathlib.Path(temporary) / "vocab.txt"

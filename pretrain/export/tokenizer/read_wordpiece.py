@@ -12,7 +12,9 @@ from data.errors import DataError, reason
 from data.vocabulary import tokenizer_files
 from pretrain.export.foreign import files
 
-_ADVICE = "only BERT's WordPiece and sentencepiece with its sp.model can be imported"
+_ADVICE = (
+  "only BERT's WordPiece is read; `data.vocabulary import --tokenizer_json` carries others as they are"
+)
 
 
 def read(folder: pathlib.Path) -> tuple[list[str], bool]:
@@ -30,7 +32,7 @@ def read(folder: pathlib.Path) -> tuple[list[str], bool]:
     raise DataError(
       f"{folder}: no tokenizer in it; expected sp.model (with dict.txt), tokenizer.json, or vocab.txt"
     )
-  pieces = _named(path, pieces, _special_names(folder))
+  pieces = _named(path, pieces, tokenizer_files.special_names(folder))
   unwritable = [piece for piece in pieces if not piece or set(piece) & set("\r\n")]
   if unwritable:
     raise DataError(f"{path}: the piece {unwritable[0]!r} cannot be written to a vocab.txt; {_ADVICE}")
@@ -94,19 +96,6 @@ def _case(folder: pathlib.Path) -> bool:
   if config.get("tokenize_chinese_chars", True) is not True:
     raise DataError(f"{path}: tokenize_chinese_chars is not true, as expected; {_ADVICE}")
   return not config["do_lower_case"]
-
-
-def _special_names(folder: pathlib.Path) -> dict[str, str]:
-  """Reads the names of special pieces from the config files: {'cls': '<s>', ...}."""
-  special = {}
-  for name in ("tokenizer_config.json", "special_tokens_map.json"):
-    config = files.read_json(folder / name) if (folder / name).is_file() else {}
-    for role in tokenizer_files.PIECES:
-      token = config.get(f"{role}_token")
-      token = token.get("content") if isinstance(token, dict) else token
-      if isinstance(token, str):
-        special.setdefault(role, token)
-  return special
 
 
 def _named(path: pathlib.Path, pieces: list[str], special: Mapping[str, str]) -> list[str]:

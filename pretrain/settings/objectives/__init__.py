@@ -27,7 +27,7 @@ OBJECTIVES: dict[str, type[Objective]] = {row.name: row for row in _ROWS}
 def switched_on(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, Objective]:
   """Returns {name: settings} of the objectives whose weight is not 0, from a config or a checkpoint's dict.
 
-  The dict may lack later objectives and fields, which have defaults, and have fields of earlier versions.
+  A checkpoint's dict may lack newer objectives and fields, which have defaults, and contain removed fields.
   """
 
   def fields(settings: type[Objective], group: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,23 +26,23 @@ class SequenceContrast(Contrast):
   max_segments: CountOrZero = 0
 
   def candidates(self, batch_size: int) -> int:
-    """The partner and both views of all sequences in the group's other rows; see `Contrast.candidates`."""
+    """Returns the views in a group without the anchor and its row's others; see `Contrast.candidates`."""
     return 1 + 2 * ((self.group_size or batch_size) - 1) * max(1, self.max_segments)
 
   def crop_tokens(self, length: int) -> int:
-    """A part of the sequence, or a number of tokens; see `Objective.crop_tokens`.
+    """Returns the tokens in a crop, at most `length`; see `Objective.crop_tokens`.
 
-    Crops of segments have the places of their segments, so the whole row is computed.
+    Crops of segments begin where their segments do, so the whole row is computed.
     """
     return length if self.max_segments else min(crop_size(self.crop_fraction, length), length)
 
   def remarks(self, records: Mapping[str, Any]) -> Iterator[str]:
-    """Rows with more segments than are contrasted; see `Objective.remarks`."""
+    """Yields a line if a row has more segments than are contrasted; see `Objective.remarks`."""
     most = records.get("most_segments_in_a_record", 0)
     if most > self.max_segments:
       yield (
-        f"objectives.scl.max_segments={self.max_segments}: a row has up to {most} texts, the first are "
-        f"contrasted; the metric scl_segments_dropped is the share of the others"
+        f"objectives.scl.max_segments={self.max_segments}: a row has up to {most} texts, of which only the first "
+        f"are contrasted; the metric scl_segments_dropped is the fraction of the others"
       )
 
   def problems(self, config: Fields) -> Iterator[str]:

@@ -1,9 +1,12 @@
 """Block slicing against the official code's golden, and packing worked by hand."""
 
+import collections
+
 import numpy as np
 import pytest
 
-from data.prepare import packing
+from data.prepare import packing, pipeline
+from tests import byte_level
 from tests.data.conftest import SHARED
 
 CLS, SEP = 0, 2
@@ -149,3 +152,17 @@ def test_a_document_without_tokens_leaves_no_trace(mode):
   documents = [[[5, 6], [7]], [[8, 9, 10]], [[11]]]
   with_empty = [[], documents[0], [], [], documents[1], documents[2], []]
   assert pack(with_empty, length=9, mode=mode) == pack(documents, length=9, mode=mode)
+
+
+@pytest.mark.parametrize("mode", packing.MODES)
+def test_a_sentence_that_runs_on_has_the_ids_that_it_has_after_a_space(tmp_path, mode):
+  words, document = byte_level.imported(tmp_path), ["The people make.", "Time is.", "The way."]
+  options = {"length": 64, "mode": mode, "counts": collections.Counter()}
+  records = pipeline.pack_documents(words, [document], **options)
+  if mode in packing.RUN_ON:
+    record = pipeline.pack_documents(words, [document * 9], **options)[0]
+    assert record[1:40].tolist() == words.encode(" ".join(document * 9))[:39]
+  else:
+    sep = words.special_ids.sep
+    expected = [number for sentence in document for number in (*words.encode(sentence), sep)]
+    assert [i for record in records for i in record if i != words.special_ids.cls] == expected

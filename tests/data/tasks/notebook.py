@@ -25,10 +25,11 @@ from data import manifest, records, vocabulary
 from data.prepare import command, pipeline, shards, unit_files
 from data.tasks import generated
 from data.vocabulary import train
+from tests import byte_level
 from tests.data.conftest import make_documents, refused, write_text
 
 LENGTH = 32
-KINDS = ("plain", "official", "wordpiece")
+KINDS = ("plain", "official", "wordpiece", "byte_level")
 PACKINGS = ("complete", "none", "concat", "segments")
 DIRECTORY = pathlib.Path(sys.argv[1])
 PLAIN = DIRECTORY / "plain"
@@ -55,6 +56,8 @@ def make_inputs() -> None:
   model = PLAIN / "sp.model"
   train.import_files(DIRECTORY / "official", sp_model=model, cased=False, pretokenization="official")
   train.train(text, DIRECTORY / "wordpiece", kind="wordpiece", cased=False, size=170)
+  path = byte_level.write(DIRECTORY / "stock")
+  train.import_files(DIRECTORY / "byte_level", tokenizer=str(path), cased=True)
   (DIRECTORY / "tiny.txt").write_text("The time.\n\nHis way!\n")
 
 

@@ -23,14 +23,14 @@ def results(tmp_path_factory):
   return json.loads(made.read_text()) | {"exit code": done.returncode, "stderr": done.stderr[-3000:]}
 
 
-@pytest.mark.parametrize("kind", ["plain", "official", "wordpiece"])
+@pytest.mark.parametrize("kind", ["plain", "official", "wordpiece", "byte_level"])
 def test_a_vocabulary_gives_the_same_ids_in_seqio(results, kind):
   found = results[f"vocabulary {kind}"]
   assert found.pop("others") == 1  # itself
   assert all(found.values()), found
 
 
-@pytest.mark.parametrize("kind", ["plain", "official", "wordpiece"])
+@pytest.mark.parametrize("kind", ["plain", "official", "wordpiece", "byte_level"])
 @pytest.mark.parametrize("mode", ["complete", "none", "concat", "segments"])
 def test_the_blocks_of_a_task_sorted_by_key_are_the_records(results, kind, mode):
   is_equal, files = results[f"packed {kind}_{mode}"]

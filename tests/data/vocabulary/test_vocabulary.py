@@ -244,7 +244,7 @@ def test_bad_sentencepiece_files_are_refused(tmp_path, vocabulary_directory, dam
 
 
 def test_neither_or_both_kinds_of_file_are_refused(tmp_path):
-  with pytest.raises(errors.ConfigError, match="either --vocab_txt"):
+  with pytest.raises(errors.ConfigError, match="one of --vocab_txt"):
     vocabulary_train.import_files(tmp_path / "v", cased=False)
 
 

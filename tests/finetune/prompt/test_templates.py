@@ -8,6 +8,7 @@ from data.vocabulary import train as vocabulary_train
 from finetune import validate
 from finetune.prompt import templates as prompt_templates
 from finetune.prompt.templates import TEMPLATES, PromptWriter
+from tests import byte_level
 from tests.finetune.prompt.prompt_case import make_vocabulary, pieces_of
 
 
@@ -166,3 +167,15 @@ def test_words_can_be_given_one_per_class():
 def test_the_tasks_that_a_config_may_name_have_templates_and_their_lengths():
   assert set(validate.PROMPT_TASKS) == set(TEMPLATES)
   assert TEMPLATES["mnli"].max_length == 256
+
+
+def test_a_byte_level_vocabulary_gets_the_ids_of_running_text(tmp_path):
+  text = ["Yes No Maybe yes no maybe", "the people make? Yes, the time is. It was great terrible"] * 50
+  made = byte_level.imported(tmp_path, byte_level.tokenizer(text=text))
+  writer = PromptWriter(TEMPLATES["mnli"], made)
+  assert [made.piece(i) for i in writer.word_ids] == ["ĠNo", "ĠYes", "ĠMaybe"]
+  prompt = writer.write(("The people.", "The time is."), word_id=writer.word_ids[1])
+  assert prompt.ids.tolist() == [*made.encode("The people? Yes, the time is."), made.special_ids.sep]
+  writer = PromptWriter(TEMPLATES["sst2"], made)
+  prompt = writer.write(("The people.",), word_id=writer.word_ids[1])
+  assert prompt.ids.tolist() == [*made.encode("The people. It was great."), made.special_ids.sep]

@@ -9,6 +9,7 @@ from data.squad import Answer, Question
 from data.vocabulary import train as vocabulary_train
 from finetune.squad import windows as squad_features
 from finetune.squad.windows import Document, Window, max_context
+from tests import byte_level
 from tests.finetune.squad import squad_case
 
 BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -213,3 +214,21 @@ def test_settings_without_room_and_files_without_questions_are_refused(bert, fai
     build(question, bert, training=True, stride=0)
   with pytest.raises(DataError, match="found no question"):
     build([], bert, training=True)
+
+
+@pytest.fixture(scope="module")
+def byte_level_words(tmp_path_factory):
+  return byte_level.imported(tmp_path_factory.mktemp("byte_level"))
+
+
+@pytest.mark.parametrize(
+  ("text", "found"),
+  [("people make", " people make"), ("The", "The"), ("1895", "1895"), ("not", "not"), ("é", "é")],
+)
+def test_a_context_has_the_ids_of_running_text_and_answers_are_found_in_it(byte_level_words, text, found):
+  context = "The people make (1895-1943) é is-not."
+  made = build([answerable(context, text)], byte_level_words, training=True, max_length=128)
+  (ids,), ((start, end),) = made.examples.ids, targets(made)
+  query = byte_level_words.encode("who ?")
+  assert ids.tolist() == byte_level_words.with_special_ids(query, byte_level_words.encode(context))
+  assert byte_level_words.decode(ids[start : end + 1]) == found

@@ -1,5 +1,7 @@
 """Vectors of words and scores of sentences equal what the encoder gives, computed one sentence at a time."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,7 @@ from lab.analysis.words import FrozenEncoder
 from pretrain.checkpoints.saved_model import open_model
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads as head_models
+from tests import byte_level
 from tests.pretrain.one_program import OneProgramEach, one_program
 
 heads, encode = OneProgramEach(head_models), one_program(encoder_model.encode)
@@ -75,3 +78,11 @@ def test_originality_adds_up_the_tokens_of_words(frozen):
   expected = float(np.sum(scipy.special.log_expit(np.asarray(logits))[1:-1]))
   assert frozen.originality(SENTENCES[:1])[0] == pytest.approx(expected, rel=1e-4)
   assert FrozenEncoder(frozen.encoder, {}, batch_size=4).originality(SENTENCES) is None
+
+
+def test_words_have_the_ids_of_running_text(tmp_path):
+  words = byte_level.imported(tmp_path)
+  encoder = types.SimpleNamespace(vocabulary=words, config=types.SimpleNamespace(max_length=64))
+  frozen = FrozenEncoder(encoder, {}, batch_size=1)  # pyright: ignore[reportArgumentType] (no model runs)
+  (given,) = frozen.inputs([("The", "people", "make", "time.")])
+  assert given["ids"].tolist() == words.with_special_ids(words.encode("The people make time."))

@@ -1,11 +1,14 @@
 """Continued pretraining: what `train.init_from` takes from another checkpoint, says and refuses."""
 
+import shutil
+
 import jax
 import numpy as np
 import pytest
 
-from data import manifest
+from data import manifest, vocabulary
 from data.errors import ConfigError, DataError
+from data.vocabulary.extension import Extension
 from pretrain.checkpoints import warm_start
 from pretrain.checkpoints.checkpoint import Checkpoints, read_meta, step_path
 from pretrain.mesh import trees
@@ -132,3 +135,43 @@ def test_a_run_begins_with_it_and_cannot_change_it_later(small_records, finished
   changed = small_config("mlm", small_records, fields | {"train.init_from": "", "train.total_steps": 3})
   with pytest.raises(ConfigError, match=r"train\.init_from: .* -> "):
     run_training(changed, tmp_path)
+
+
+def test_a_vocabulary_that_extends_that_of_the_checkpoint_starts_from_its_rows(
+  small_records, union, tmp_path
+):
+  def extending(name, digest):
+    shutil.copytree(small_records / "vocabulary", tmp_path / name)
+    old = vocabulary.load(small_records / "vocabulary")
+    extension = Extension(digest or old.digest, old.size, {7: (8, 9), old.size - 1: (5, 6)})
+    return vocabulary.write_description(tmp_path / name, kind=old.kind, cased=old.cased, extends=extension)
+
+  fields = {"train.init_from": str(union), "objectives.scl.head": "projection"}
+  rows = small_config("union", small_records, {}).model.vocab_size + 64
+  run = small_run(small_config("union", small_records, fields | {"model.vocab_size": rows}))
+  said, origins = [], warm_start.origins(run.config.to_dict())
+  made = extending("v", "")
+  with lines.heard(said.append):
+    params = warm_start.load_into(
+      run.abstract_state.params,
+      origins,
+      vocabulary_digest=made.digest,
+      vocabulary_directory=str(tmp_path / "v"),
+    )
+  assert f"train.init_from={union}: 2 new words have the mean rows of their old pieces" in said[0]
+  assert "fresh: optimizer, step; left over: nothing" in said[1]
+  taken, saved = trees.by_path(params), saved_params(union)
+  wider = {name for name, leaf in taken.items() if leaf.shape != saved[name].shape}
+  assert wider == {"encoder/embeddings/token/embedding", "generator/mlm_head/bias", "heads/clm/bias"}
+  for name in wider:
+    assert len(taken[name]) == rows
+    np.testing.assert_allclose(taken[name][7], saved[name][[8, 9]].mean(0), rtol=1e-6)
+    np.testing.assert_array_equal(taken[name][:7], saved[name][:7])
+  other = extending("w", "0" * 64)
+  with pytest.raises(DataError, match=r"its vocabulary \(.*\) is not that of the records"):
+    warm_start.load_into(
+      run.abstract_state.params,
+      origins,
+      vocabulary_digest=other.digest,
+      vocabulary_directory=str(tmp_path / "w"),
+    )

@@ -89,7 +89,6 @@ CASES = [
   (COCO, {"objectives.scl.crop_fraction": 65.0}, "a crop has 65 tokens; expected 1 to 64"),
   (COCO, {"objectives.scl.crop_fraction": 1.0}, "[CLS] and a whole sequence"),
   (COCO, {"objectives.scl.projection_size": 64}, "head 'cls' has no projection"),
-  (COCO, {"objectives.scl.projection_size": 64}, "there is no projection to size"),
   (
     COCO,
     {"data.packing": "segments"},

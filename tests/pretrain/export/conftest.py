@@ -15,6 +15,7 @@ from data.vocabulary import train as vocabulary_train
 from pretrain.build import build
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.corruption.masking import TokenIds
+from tests import byte_level
 
 MAX_LENGTH = 128  # tokens: most of the self-check's sentences fit
 _KINDS = {
@@ -38,7 +39,13 @@ _KINDS = {
     "objectives.clm.weight": 0.0,
   },
 }
-_RECIPES = {"wordpiece": "bert_wordpiece", "electra": "electra_google_wordpiece"}
+_KINDS["byte_level"] = _KINDS["wordpiece"]
+_RECIPES = {
+  "wordpiece": "bert_wordpiece",
+  "electra": "electra_google_wordpiece",
+  "byte_level": "bert_byte_level",
+}
+_VOCABULARIES = {"wordpiece": "wordpiece", "electra": "wordpiece", "byte_level": vocabulary.TOKENIZER_JSON}
 _COCO_LM = {
   "corruption.kind": "generator",
   "generator.num_layers": 1,
@@ -58,12 +65,14 @@ def _sentences(number: int) -> list[str]:
 
 @pytest.fixture(scope="session")
 def vocabularies(tmp_path_factory) -> dict[str, pathlib.Path]:
-  """Directories of a sentencepiece and a WordPiece vocabulary of 260 pieces."""
+  """Directories of a sentencepiece and a WordPiece vocabulary of 260 pieces, and of a tokenizer.json."""
   places = {}
   for kind in vocabulary.KINDS:
     places[kind] = tmp_path_factory.mktemp("vocabularies") / kind
     vocabulary_train.train(_sentences(400), places[kind], kind=kind, cased=False, size=260)
-  return places
+  folder = tmp_path_factory.mktemp("vocabularies") / vocabulary.TOKENIZER_JSON
+  byte_level.imported(folder)
+  return places | {vocabulary.TOKENIZER_JSON: folder / "v"}
 
 
 def _spread(shapes: dict, seed: int) -> dict:
@@ -84,7 +93,7 @@ def _template(tmp_path_factory, vocabularies):
 
   @functools.cache
   def make(kind: str, fields: tuple[tuple[str, object], ...]):
-    words = vocabulary.load(vocabularies["wordpiece" if kind in _RECIPES else "sentencepiece"])
+    words = vocabulary.load(vocabularies[_VOCABULARIES.get(kind, "sentencepiece")])
     config = base.get_config()
     sizes = {"vocab_size": words.size, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "mlp_size": 48}
     config.model.update({**sizes, "max_length": MAX_LENGTH})
@@ -112,7 +121,7 @@ def make_workdir(tmp_path_factory, vocabularies, _template):
     checkpoints.save(7, state, meta, force=True)
     checkpoints.wait()
     checkpoints.close()
-    (workdir / "vocabulary").symlink_to(vocabularies["wordpiece" if kind in _RECIPES else "sentencepiece"])
+    (workdir / "vocabulary").symlink_to(vocabularies[_VOCABULARIES.get(kind, "sentencepiece")])
     return workdir
 
   save_once = functools.cache(save)

@@ -37,6 +37,7 @@ def _leaves(params: dict) -> dict[str, np.ndarray]:
     ("t5", "auto", "mpnet", {"generator", "heads/rtd", "heads/clm", "heads/scl"}),
     ("wide_t5", "auto", "layoutlmv3", {"generator", "heads/rtd", "heads/clm", "heads/scl"}),
     ("wordpiece", "auto", "bert", set()),
+    ("byte_level", "auto", "bert", set()),
     ("electra", "auto", "electra", {"generator"}),
     ("official", "cocolm", "cocolm", {"generator"}),
     ("official", "amos", "amos", {"generator"}),

@@ -138,7 +138,9 @@ def test_a_question_answerer_gives_our_start_and_end_logits(
   assert architecture.endswith("ForQuestionAnswering")
 
 
-@pytest.mark.parametrize(("kind", "num_outputs"), [("t5", 3), ("wordpiece", 3), ("wide_t5", 12)])
+@pytest.mark.parametrize(
+  ("kind", "num_outputs"), [("t5", 3), ("wordpiece", 3), ("byte_level", 3), ("wide_t5", 12)]
+)
 def test_a_tagger_is_checked_with_the_words_of_the_user(
   kind, num_outputs, fine_tuned, tmp_path, capsys, monkeypatch, in_this_process, export
 ):
@@ -151,6 +153,8 @@ def test_a_tagger_is_checked_with_the_words_of_the_user(
   assert export(model, tmp_path / "out") == 0, capsys.readouterr().err
   assert [case["name"] for case in seen] == ["own rows"]
   assert "of tagging logits" in capsys.readouterr().err
+  words = '["A", " few", " words"]' if kind == "byte_level" else '["A", "few", "words"]'
+  assert f"tokenizer({words}, is_split_into_words=True" in (tmp_path / "out" / "README.md").read_text()
   assert (_import(tmp_path / "out", tmp_path / "back") / "task.json").read_text() == "{}"
   _assert_same(model, tmp_path / "back")
 

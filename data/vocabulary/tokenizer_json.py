@@ -1,0 +1,165 @@
+"""Opens a `tokenizer.json` of the `tokenizers` library as a vocabulary; the file is carried byte for byte.
+
+Its ids are those of `encode(text, add_special_tokens=False)`. Text that spells a special piece or a spare
+slot, `[unused0]`, is read as text. In the library itself such text may give the id of the spare slot.
+"""
+
+import json
+import os
+import pathlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from data import errors
+from data.vocabulary import tokenizer_files
+
+NAME = "tokenizer.json"
+SPARE = re.compile(r"\[unused\d+\]")  # pieces that no text should give: slots for new words
+BYTE_MARK = "Ġ"  # the space of byte-level pieces
+MODELS = ("BPE", "WordPiece", "Unigram")
+_ROLES_OF_OTHERS = {"bos": "cls", "eos": "sep"}  # of decoders' tokenizers, where ours has no piece
+_ADVICE = "a tokenizer.json is carried as it is, or not at all"
+
+
+class Opened(NamedTuple):
+  """What a vocabulary needs of a file."""
+
+  pieces: list[str]  # by id, as in the file; '' where an id has no piece
+  encode_batch: Callable[[Sequence[str]], list[list[int]]]
+  join: Callable[[list[str]], str]
+  is_cased: bool
+  mark: str  # '##' before a piece that continues a word; 'Ġ' or '▁' before one that begins a word
+  show: Callable[[str], str]  # the text of a piece without its mark
+
+
+def special_pieces(path: pathlib.Path, pieces: Sequence[str]) -> dict[str, str]:
+  """Returns {'cls': '[CLS]', ...} as config files beside `path` name them, else BERT's or fairseq's names.
+
+  DataError: a piece is missing, or one piece has two roles.
+  """
+  known = set(pieces)
+  named = tokenizer_files.special_names(path.parent, (*tokenizer_files.PIECES, *_ROLES_OF_OTHERS))
+  for other, role in _ROLES_OF_OTHERS.items():
+    if other in named:
+      named.setdefault(role, named[other])
+  special = {}
+  for role, official in tokenizer_files.PIECES.items():
+    names = [official, *(alias for alias, name in tokenizer_files.ALIASES.items() if name == official)]
+    names = [named[role]] if role in named else names
+    special[role] = next((name for name in names if name in known), "")
+    if not special[role]:
+      raise errors.DataError(
+        f"{path}: no special piece {' or '.join(names)}; every vocabulary needs it; name another in\n"
+        f'  {path.with_name("tokenizer_config.json")}: "{role}_token"'
+      )
+  if len(set(special.values())) < len(special):
+    raise errors.DataError(f"{path}: the special pieces are {special}; expected five different ones")
+  return special
+
+
+def read(path: pathlib.Path) -> tuple[Any, dict[str, Any]]:
+  """Returns the `tokenizers.Tokenizer` of a file, and its JSON content; DataError if it is unreadable."""
+  # There is one process per core already; more threads would only compete.
+  os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+  from tokenizers import Tokenizer
+
+  content = tokenizer_files.read_bytes(path)
+  try:
+    return Tokenizer.from_buffer(content), json.loads(content)
+  except Exception as error:  # the library raises bare Exceptions
+    raise errors.DataError(
+      f"{path}: not a readable tokenizer ({errors.reason(error)[:80]}); restore the original file"
+    ) from error
+
+
+def model_of(tokenizer: Any) -> str:
+  """Returns the name of the model of a `tokenizers.Tokenizer`, such as 'BPE'."""
+  return type(tokenizer.model).__name__
+
+
+def pieces_of(tokenizer: Any) -> list[str]:
+  """Returns the pieces of a `tokenizers.Tokenizer` by id; '' where an id has no piece."""
+  by_id = {number: piece for piece, number in tokenizer.get_vocab().items()}
+  return [by_id.get(number, "") for number in range(max(by_id, default=-1) + 1)]
+
+
+def open_file(path: pathlib.Path, special: Mapping[str, str]) -> Opened:
+  """Opens a file whose special pieces are {'cls': '[CLS]', ...}.
+
+  DataError: it is unreadable, truncates or pads, has another model than `MODELS`, or writes other inputs than
+  `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`.
+  """
+  tokenizer, content = read(path)
+  for what in ("truncation", "padding"):
+    if getattr(tokenizer, what):
+      raise errors.DataError(f'{path}: it has {what}, expected none; {_ADVICE}\n  "{what}": null')
+  model = content["model"]
+  kind = model_of(tokenizer)
+  if kind not in MODELS or model.get("end_of_word_suffix"):
+    kind += " with end_of_word_suffix" * (kind in MODELS)
+    raise errors.DataError(f"{path}: its model is {kind}; expected {', '.join(MODELS)}; {_ADVICE}")
+  pieces = pieces_of(tokenizer)
+  ids = {role: pieces.index(piece) for role, piece in special.items()}
+  _check_template(path, tokenizer, ids)
+  encode_batch = _encoder(tokenizer, pieces, special, ids)
+  is_bytes = _is_byte_level(content)
+  mark = (
+    model.get("continuing_subword_prefix", "##") if kind == "WordPiece" else BYTE_MARK if is_bytes else "▁"
+  )
+  normalize = tokenizer.normalizer.normalize_str if tokenizer.normalizer else str
+  return Opened(
+    pieces,
+    encode_batch,
+    tokenizer.decoder.decode if tokenizer.decoder else " ".join,
+    normalize("A") == "A",
+    mark,
+    _show_bytes if is_bytes else str,
+  )
+
+
+def _is_byte_level(content: Mapping[str, Any]) -> bool:
+  """Returns whether a tokenizer.json splits text into byte-level pieces; its steps may be in sequences."""
+  parts = [content.get("pre_tokenizer"), content.get("decoder")]
+  return '"type": "ByteLevel"' in json.dumps(parts)
+
+
+def _show_bytes(piece: str) -> str:
+  """Returns the text of a byte-level piece; '\ufffd' in place of a part of a character."""
+  from tokenizers import decoders
+
+  return decoders.ByteLevel().decode([piece])
+
+
+def _check_template(path: pathlib.Path, tokenizer: Any, ids: Mapping[str, int]) -> None:
+  plain = tokenizer.encode("a", add_special_tokens=False).ids
+  cls, sep = [ids["cls"]], [ids["sep"]]
+  for texts, expected, shown in (
+    (["a"], [*cls, *plain, *sep], "[CLS] a [SEP]"),
+    (["a", "a"], [*cls, *plain, *sep, *plain, *sep], "[CLS] a [SEP] a [SEP]"),
+  ):
+    found = tokenizer.encode(*texts)
+    if found.ids != expected:
+      written = " ".join(found.tokens)[:60]
+      raise errors.DataError(f"{path}: its input is {written!r}; expected {shown!r}; {_ADVICE}")
+
+
+def _encoder(tokenizer: Any, pieces: Sequence[str], special: Mapping[str, str], ids: Mapping[str, int]):
+  """Returns a function from texts to ids that gives no special id but [UNK], and no spare slot."""
+  from tokenizers import AddedToken
+
+  # Only in memory: the library reads an added token as text if it is special.
+  kept = [*special.values(), *(token.content for token in tokenizer.get_added_tokens_decoder().values())]
+  silent = [name for name in dict.fromkeys(kept) if name in special.values() or SPARE.fullmatch(name)]
+  tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in silent])
+  tokenizer.encode_special_tokens = True
+
+  def encode_batch(texts: Sequence[str]) -> list[list[int]]:
+    return [found.ids for found in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+  never, unk = {ids[role] for role in ids if role != "unk"}, ids["unk"]
+  probes = encode_batch([text for name in silent[:5] for text in (name, f" {name}", f"a{name} a")])
+  if not never.intersection(*[set().union(*probes)]):
+    return encode_batch
+  # A model of which a special name is an ordinary piece, such as Unigram.
+  return lambda texts: [[unk if i in never else i for i in found] for found in encode_batch(texts)]

@@ -108,7 +108,13 @@ def _check(
   with tempfile.TemporaryDirectory() as scratch:
     reference = pathlib.Path(scratch) / "reference.npz"
     own_rows = task_fields.first_rows(saved.workdir)
-    cases = self_check.make_cases(vocabulary, max_length=config.max_length, own_rows=own_rows)
+    is_windowed = not all(map(config.is_global, range(config.num_layers)))
+    cases = self_check.make_cases(
+      vocabulary,
+      max_length=config.max_length,
+      own_rows=own_rows,
+      radius=config.window // 2 if is_windowed else 0,
+    )
     self_check.write_reference(
       reference,
       saved.params,
@@ -117,6 +123,7 @@ def _check(
       pad_id=vocabulary.special_ids.pad,
       head=head,
       activation=task_fields.activation(saved.task),
+      pooling=task_fields.pooling(saved.task),
     )
     report = self_check.check(folder, reference, layout, tolerance=request.tolerance)
     logits = "" if report.logits is None else f", of {head} logits {report.logits:.1e} of the largest"
@@ -141,7 +148,8 @@ def _choose(request: Request, saved: SavedModel, encoder: OpenedEncoder) -> choo
       f"--onnx and --sentence_transformers need a transformers class, not --to={layout}\n  --to=auto"
     )
   pooled = task_fields.pooling(saved.task)
-  if "classification" in heads and pooled != "cls" and layout != "torch":
+  pooled_in_classes = ("cls", "mean") if config.norm_placement == "pre" else ("cls",)
+  if "classification" in heads and pooled not in pooled_in_classes and layout != "torch":
     raise ConfigError(
       f"export: the classification head pools a text's vectors by {pooled}, but the classes of transformers "
       "read [CLS]; export under this project's names, or fine-tune again\n"

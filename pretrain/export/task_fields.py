@@ -77,8 +77,8 @@ def read_task(settings: Mapping[str, Any], kind: str, *, num_outputs: int) -> di
   """Reads 'labels', 'problem_type' and 'activation' from the settings of another library's classifier.
 
   `settings` is config.json or fairseq's args, `kind` a key of `ACTIVATIONS`. 'pooling' is there if it is
-  another than 'cls'. 'labels' is None if the names are transformers' default (LABEL_0, ...). DataError: a field has an
-  unsupported value, or the names do not match the head's outputs (one for a regression).
+  another than 'cls'. 'labels' is None if the names are transformers' default (LABEL_0, ...). DataError: a
+  field has an unsupported value, or the names do not match the head's outputs (one for a regression).
   """
   from pretrain.ops.pooling import POOLINGS  # not at the top, because it imports JAX
 

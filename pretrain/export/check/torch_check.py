@@ -5,16 +5,19 @@ reports an exception. Needs the export extra.
 """
 
 import argparse
+import functools
 import json
 import pathlib
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from safetensors.torch import load_file
 
 from pretrain.export import folders
-from pretrain.export.check import torch_forward
+from pretrain.export.check import torch_forward, torch_own
+from pretrain.models.config import encoder_config
 
 OF_TEXTS = slice(None)  # `where` for logits of texts: compare all of them
 
@@ -110,28 +113,32 @@ def _logits(output) -> torch.Tensor:
   return output.prediction_logits if "prediction_logits" in output else output.logits
 
 
-def read_encoder(folder: pathlib.Path, layout: str) -> torch_forward.Encoder:
-  """Reads the encoder of an official or `--to=torch` folder, which transformers cannot load."""
+def read_encoder(folder: pathlib.Path, layout: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+  """Returns the encoder of an official or `--to=torch` folder: hidden states from ids and mask."""
   if layout == "fairseq":
     with torch.serialization.safe_globals([argparse.Namespace]):
       content = torch.load(folder / "model.pt", weights_only=True)
-    return torch_forward.from_fairseq(content["model"], content["args"])
+    encoder = torch_forward.from_fairseq(content["model"], content["args"])
+    return functools.partial(torch_forward.hidden_states, encoder)
   config = json.loads((folder / "config.json").read_text())
   if layout == "torch":
-    return torch_forward.from_own(load_file(folder / "model.safetensors"), config["model"])
-  state = torch.load(folder / "pytorch_model.bin", weights_only=True)
-  return torch_forward.from_hugging_face(state, config)
+    state = load_file(folder / "model.safetensors")
+    return functools.partial(torch_own.hidden_states, state, encoder_config(config["model"]))
+  encoder = torch_forward.from_hugging_face(
+    torch.load(folder / "pytorch_model.bin", weights_only=True), config
+  )
+  return functools.partial(torch_forward.hidden_states, encoder)
 
 
 def check_plain(
   folder: pathlib.Path, layout: str, cases: list[dict], reference: dict[str, np.ndarray]
 ) -> Worst:
-  """Compares an official or `--to=torch` folder through `torch_forward`, on ids."""
-  encoder, worst = read_encoder(folder, layout), Worst()
+  """Compares an official or `--to=torch` folder, which transformers cannot load, on ids."""
+  encode, worst = read_encoder(folder, layout), Worst()
   for number in range(len(cases)):
     ids, mask = (reference[f"{number}/{name}"] for name in ("ids", "mask"))
     with torch.no_grad():
-      hidden = torch_forward.hidden_states(encoder, torch.from_numpy(ids), torch.from_numpy(mask))
+      hidden = encode(torch.from_numpy(ids), torch.from_numpy(mask))
     worst.add_hidden(hidden, reference[f"{number}/hidden"], mask)
   return worst
 

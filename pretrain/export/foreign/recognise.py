@@ -126,13 +126,15 @@ def own_fields(config: Mapping[str, Any]) -> dict[str, Any]:
   for name, kind in typing.get_type_hints(EncoderConfig).items():
     if name not in model and defaults[name] is not dataclasses.MISSING:
       continue
-    value, choices, expected = model.get(name), (), getattr(kind, "__name__", "")
+    value: Any = model.get(name)
+    choices = typing.get_args(kind)  # a Literal's choices; of other types ()
     if typing.get_origin(kind) is tuple:
-      is_right, kind = isinstance(value, list) and all(type(each) is int for each in value), tuple
-    elif choices := typing.get_args(kind):  # a Literal's
+      is_right = isinstance(value, list) and all(type(each) is int for each in value)
+      expected, kind, choices = "a list of integers", tuple, ()
+    elif choices:
       is_right, expected = value in choices, ", ".join(choices)
     else:
-      is_right = type(value) is kind or (kind, type(value)) == (float, int)
+      is_right, expected = type(value) is kind or (kind, type(value)) == (float, int), kind.__name__
     if not is_right:
       raise DataError(f"config.json: model.{name} is {value!r}; expected {expected}; export it again")
     fields[name] = value if choices else kind(value)

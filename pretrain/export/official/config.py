@@ -50,8 +50,9 @@ def port_fields(config: Mapping[str, Any], params: dict) -> dict[str, Any]:
 def sizes(params: dict, *, has_positions: bool = True) -> dict[str, int]:
   """Reads the sizes of an encoder from the shapes of its parameters, by their names in `model`.
 
-  Without a table of positions max_length is left out; without one of segments num_segments is 0; without relative positions relative_buckets is left out.
-  DataError: a parameter is missing or has another number of axes.
+  Without `has_positions` (a table of positions) max_length is left out, and without relative positions
+  relative_buckets. Without a table of segments num_segments is 0. DataError: a parameter is missing or has
+  another number of axes.
   """
   vocab_size, hidden_size = _shape(params, "embeddings/token/embedding", 2)
   num_layers, _, num_heads, _ = _shape(params, "trunk/layers/attention/query/kernel", 4)

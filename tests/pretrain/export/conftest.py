@@ -50,6 +50,7 @@ _KINDS |= {
   "modern_electra": _MODERN | {"objectives.scl.weight": 0.0, "objectives.clm.weight": 0.0},
   "ultra_electra": _MODERN | _RMS,
   "euro_electra": _MODERN | _RMS | {"model.global_every": 1},
+  "homeless": _MLM | {"model.relative_position": "none", "model.mlp": "gated"},
 }
 _RECIPES = {"wordpiece": "bert_wordpiece", "electra": "electra_google_wordpiece"}
 _COCO_LM = {

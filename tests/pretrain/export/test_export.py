@@ -47,6 +47,11 @@ def _leaves(params: dict) -> dict[str, np.ndarray]:
     ("official", "amos", "amos", {"generator"}),
     ("official", "fairseq", "fairseq", set()),
     ("t5", "torch", "torch", set()),
+    ("wide_t5", "torch", "torch", set()),
+    ("wordpiece", "torch", "torch", set()),
+    ("modern_mlm", "torch", "torch", set()),
+    ("ultra_electra", "torch", "torch", set()),
+    ("homeless", "torch", "torch", set()),
   ],
 )
 def test_a_checkpoint_becomes_a_checked_folder_that_comes_back_bit_equal(
@@ -223,6 +228,12 @@ def test_a_failed_export_leaves_the_older_one(
   ("kind", "flags", "code", "message"),
   [
     ("t5", ["--to=bert"], 2, "relative positions are t5 32/128, but the class has none"),
+    ("homeless", [], 2, "the nearest is bert, but model.mlp is 'gated', and the class has 'plain'"),
+    ("modern_mlm", ["--to=bert"], 2, "model.norm_placement is 'pre', and the class has 'post'"),
+    ("modern_mlm", ["--to=ultrabert"], 2, "model.norm is 'layernorm', and the class has 'rmsnorm'"),
+    ("ultra_electra", ["--to=eurobert"], 2, "some layers have a window of 16 tokens, and the class has none"),
+    ("modern_mlm", ["--to=cocolm"], 2, "model.norm_placement is 'pre'"),
+    ("t5", ["--to=modernbert"], 2, "model.norm_placement is 'post', and the class has 'pre'"),
     ("t5", ["--to=cocolm"], 2, "its own relative buckets"),
     ("wordpiece", ["--to=fairseq"], 2, "needs sp.model and dict.txt"),
     ("t5", ["--to=torch", "--onnx"], 2, "need a transformers class"),

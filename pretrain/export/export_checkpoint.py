@@ -108,12 +108,11 @@ def _check(
   with tempfile.TemporaryDirectory() as scratch:
     reference = pathlib.Path(scratch) / "reference.npz"
     own_rows = task_fields.first_rows(saved.workdir)
-    is_windowed = not all(map(config.is_global, range(config.num_layers)))
     cases = self_check.make_cases(
       vocabulary,
       max_length=config.max_length,
       own_rows=own_rows,
-      radius=config.window // 2 if is_windowed else 0,
+      radius=config.window // 2 if config.has_windows else 0,
     )
     self_check.write_reference(
       reference,

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 from pretrain.export import folders
 from pretrain.export.check import torch_forward, torch_own
+from pretrain.export.stock.pre_norm_config import NEW_SPELLING, OLD_SPELLING
 from pretrain.models.config import encoder_config
 
 OF_TEXTS = slice(None)  # `where` for logits of texts: compare all of them
@@ -67,6 +68,7 @@ def check_stock(folder: pathlib.Path, cases: list[dict], reference: dict[str, np
     # Unused tensors are fine in a class without a head, but missing ones would get random values.
     if kind in ("missing_keys", "mismatched_keys", "error_msgs") and keys:
       raise ValueError(f"{kind}: {sorted(map(str, keys))[:5]}")
+  check_spellings(folder, model.config)
   worst, is_of_texts = Worst(), name.endswith("ForSequenceClassification")
   for number, case in enumerate(cases):
     ids, mask = reference[f"{number}/ids"], reference[f"{number}/mask"]
@@ -79,6 +81,25 @@ def check_stock(folder: pathlib.Path, cases: list[dict], reference: dict[str, np
         where = OF_TEXTS if is_of_texts else mask > 0
         worst.add_logits(_logits(with_head.eval()(**inputs)), reference[f"{number}/logits"], where)
   return worst
+
+
+def check_spellings(folder: pathlib.Path, config) -> None:
+  """Raises ValueError if either spelling of ModernBERT's config.json alone gives another model than both.
+
+  A pattern of layers that is not regular has no old spelling.
+  """
+  import transformers
+
+  fields = json.loads((folder / "config.json").read_text())
+  if config.model_type != "modernbert" or OLD_SPELLING[0] not in fields:
+    return
+  for left_out in (OLD_SPELLING, NEW_SPELLING):
+    other = transformers.AutoConfig.for_model(
+      **{name: fields[name] for name in fields if name not in left_out}
+    )
+    for name in (*NEW_SPELLING, "sliding_window"):
+      if getattr(other, name) != getattr(config, name):
+        raise ValueError(f"config.json without {', '.join(left_out)} has another {name}")
 
 
 def _tokenized(tokenizer, case: dict, ids: np.ndarray, mask: np.ndarray):

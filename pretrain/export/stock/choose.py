@@ -101,7 +101,7 @@ def switch_faults(layout: str, config: EncoderConfig) -> list[str]:
     for name, value in _FIXED[layout].items()
     if getattr(config, name) != value
   ]
-  if layout not in _WINDOWED and not all(map(config.is_global, range(config.num_layers))):
+  if layout not in _WINDOWED and config.has_windows:
     faults.append(f"some layers have a window of {config.window} tokens, and the class has none")
   return faults
 

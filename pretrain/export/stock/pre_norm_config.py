@@ -17,7 +17,9 @@ from pretrain.models.config import EncoderConfig
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 _KINDS = (FULL, SLIDING)
-_EVERY = "global_attn_every_n_layers"
+_EVERY, _BASES = "global_attn_every_n_layers", ("global_rope_theta", "local_rope_theta")
+NEW_SPELLING = ("layer_types", "rope_parameters")
+OLD_SPELLING = (_EVERY, *_BASES)
 # Our fields for training that the classes have no field for, with the values of a model from elsewhere.
 _OURS = {"dropout_at": ("attention", "all"), "init": ("megatron_cut", "normal")}
 # The bases of a class where its config.json has none: of layers that read all keys, and of the others.
@@ -224,7 +226,7 @@ def _thetas(config: Mapping[str, Any], layout: str, kinds: Sequence[str]) -> tup
     return theta, theta
   defaults = dict(zip(_KINDS, _THETAS[layout]))
   if layout == "modernbert":
-    names = dict(zip(_KINDS, ("global_rope_theta", "local_rope_theta")))
+    names = dict(zip(_KINDS, _BASES))
     defaults = {kind: config.get(names[kind], theta) for kind, theta in defaults.items()}
   elif given is None and isinstance(config.get("rope_theta"), list):
     defaults |= dict(zip(kinds, config["rope_theta"]))

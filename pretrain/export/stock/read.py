@@ -83,9 +83,9 @@ def _with_extra(imported: Imported, extra: Mapping[str, np.ndarray]) -> Imported
 
 
 def _from_pre_norm(state: State, config_json: Mapping[str, Any], config: EncoderConfig) -> Imported:
-  """Reads a class with pre-norm layers; FlexBERT, which trained ModernBERT, has other prefixes."""
+  """Does `from_stock` for a class with pre-norm layers."""
   layout = config_json["model_type"]
-  state = _plain(state, "model", "bert", "encoder")
+  state = in_class(state, layout)
   named, heads = str(config_json.get("architectures")), pre_norm.head_parts(layout, config)
   kind = next(
     (ending for ending in heads if ending in named), "ForMaskedLM" if "decoder.bias" in state else ""
@@ -124,6 +124,14 @@ def _own_heads(imported: Imported) -> Imported:
       heads[head] = linear
   matched = tuple(name for name in imported.matched if name not in unmatched)
   return imported._replace(params=params, unmatched=unmatched, matched=matched)
+
+
+def in_class(state: State, layout: str) -> State:
+  """Returns tensors under the names that the class of a layout without a head reads.
+
+  FlexBERT, with which ModernBERT was trained, has other prefixes: `model.bert.encoder.`.
+  """
+  return _plain(state, "model", "ultrabert", "bert", "encoder") if layout in PRE_NORM else state
 
 
 def _plain(state: State, *prefixes: str) -> State:

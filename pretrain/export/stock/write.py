@@ -103,7 +103,8 @@ def _pre_norm(
   parts, head_parts = pre_norm.encoder_parts(layout, config), (slot.part,) if slot.part else ()
   state = pre_norm.shifted(write(tree, parts), layout, config.num_layers, to_ours=False)
   if slot.part:
-    state = {f"model.{name}": array for name, array in state.items()} | write(tree, head_parts)
+    prefix = "ultrabert" if layout == "ultrabert" else "model"
+    state = {f"{prefix}.{name}": array for name, array in state.items()} | write(tree, head_parts)
   return StockModel(
     architecture, _contiguous(state), fields, slot.head, extra_of(tree, (*parts, *head_parts))
   )

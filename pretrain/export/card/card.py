@@ -85,6 +85,7 @@ class Facts(NamedTuple):
   sentence_transformers: bool = False  # whether its files were written
   folder: str = "PATH"  # the folder's name as the user gave it
   onnx: bool = False  # whether onnx/model.onnx was written
+  generators: tuple[str, ...] = ()  # folders with the heads of the generator
 
 
 def write(facts: Facts, params: dict, meta: Mapping[str, Any], workdir: pathlib.Path) -> str:
@@ -152,6 +153,12 @@ def _how_to_load(facts: Facts) -> str:
       scores = "hidden, scores" if ending in _USE else "(hidden,)"
       page = string.Template(_LOAD_ONNX.read_text(encoding="utf-8").strip())
       paragraphs.append(page.substitute(folder=facts.folder, outputs=scores))
+    if facts.generators:
+      listed = ", ".join(f"`{facts.folder}/{name}`" for name in facts.generators)
+      paragraphs.append(
+        f"The generator's heads, each with the layers below it, are masked language models in {listed}: load "
+        "one with `AutoModelForMaskedLM.from_pretrained`, or import it as this model."
+      )
     if facts.sentence_transformers:
       paragraphs.append(
         f'With sentence-transformers, `SentenceTransformer("{facts.folder}").encode(sentences)` returns the '

@@ -65,7 +65,7 @@ def make_cases(
   Rows of the user with NUL characters or special tokens are skipped. If layers have a window, which reaches
   `radius` tokens to both sides, a text that is longer than it is there, beside a short one.
   """
-  wide, more = "", itertools.cycle(SENTENCES)
+  wide, more = "", itertools.cycle(" ".join(SENTENCES).split())
   while radius and len(vocabulary.encode(wide)) <= 2 * radius:
     wide += f"{next(more)} "
   long_text = " ".join(SENTENCES * (1 + 4 * max_length // sum(map(len, SENTENCES))))

@@ -69,6 +69,11 @@ def export_parser() -> Parser:
   )
   parser.add_argument("--onnx", action="store_true", help="also write and check onnx/model.onnx")
   parser.add_argument(
+    "--generator",
+    action="store_true",
+    help="also write each masked-LM head of the generator with its layers, in a folder of its own",
+  )
+  parser.add_argument(
     "--sentence_transformers", action="store_true", help="also for sentence-transformers: mean over tokens"
   )
   parser.add_argument("--name", default="", help="title of the model card; default: recipe and step")

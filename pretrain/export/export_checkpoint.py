@@ -14,6 +14,7 @@ from pretrain.checkpoints.saved_model import OpenedEncoder, SavedModel, open_mod
 from pretrain.export import folders, task_fields
 from pretrain.export.card import card
 from pretrain.export.check import reference as self_check
+from pretrain.export.generator_models import generator_models
 from pretrain.export.official.fit import check_official
 from pretrain.export.official.write import write_official
 from pretrain.export.stock import choose
@@ -37,6 +38,7 @@ class Request:
   vocabulary: str = ""
   tolerance: float = 1e-5
   onnx: bool = False
+  generator: bool = False
   sentence_transformers: bool = False
   name: str = ""
   license: str = ""
@@ -76,6 +78,7 @@ def export(request: Request) -> None:
     if (saved.workdir / task_fields.TASK).is_file():
       shutil.copyfile(saved.workdir / task_fields.TASK, folder / task_fields.TASK)
     report = _check(request, *model, folder, choice.layout, written.head)
+    generators = _write_generators(request, folder, *model) if request.generator else ()
     facts = card.Facts(
       name=request.name or f"{saved.meta['config']['recipe']}, step {saved.meta['step']:,}",
       layout=choice.layout,
@@ -91,6 +94,7 @@ def export(request: Request) -> None:
       sentence_transformers=request.sentence_transformers,
       onnx=request.onnx,
       reads_space=encoder.vocabulary.reads_space,
+      generators=generators,
       folder=request.output.absolute().name,
     )
     text = card.write(facts, saved.params, saved.meta, saved.workdir)
@@ -109,7 +113,12 @@ def _check(
   with tempfile.TemporaryDirectory() as scratch:
     reference = pathlib.Path(scratch) / "reference.npz"
     own_rows = task_fields.first_rows(saved.workdir)
-    cases = self_check.make_cases(vocabulary, max_length=config.max_length, own_rows=own_rows)
+    cases = self_check.make_cases(
+      vocabulary,
+      max_length=config.max_length,
+      own_rows=own_rows,
+      radius=config.window // 2 if config.has_windows else 0,
+    )
     self_check.write_reference(
       reference,
       saved.params,
@@ -118,6 +127,7 @@ def _check(
       pad_id=vocabulary.special_ids.pad,
       head=head,
       activation=task_fields.activation(saved.task),
+      pooling=task_fields.pooling(saved.task),
     )
     report = self_check.check(folder, reference, layout, tolerance=request.tolerance)
     logits = "" if report.logits is None else f", of {head} logits {report.logits:.1e} of the largest"
@@ -133,16 +143,37 @@ def _check(
   return report
 
 
+def _write_generators(
+  request: Request, folder: pathlib.Path, saved: SavedModel, encoder: OpenedEncoder
+) -> tuple[str, ...]:
+  """Writes and checks a folder for every head of the generator; returns their names."""
+  names, fields = [], saved.meta["config"].get("generator", {})
+  for name, params, config in generator_models(saved.params, fields, encoder.config):
+    own = dataclasses.replace(saved, params=params, meta=saved.meta | {"task": {}})
+    alone = dataclasses.replace(request, to="auto", onnx=False, sentence_transformers=False)
+    model = own, encoder._replace(params=params["encoder"], config=config)
+    layout, part = _choose(alone, *model).layout, folder / name
+    part.mkdir()
+    logger.info(f"{name}: {config.num_layers} layers, layout {layout}")
+    _check(alone, *model, part, layout, _write(part, layout, *model).head)
+    names.append(name)
+  return tuple(names)
+
+
 def _choose(request: Request, saved: SavedModel, encoder: OpenedEncoder) -> choose.Choice:
   layout, activation = request.to, task_fields.activation(saved.task)
   params, (_, config, vocabulary, _) = saved.params, encoder
   heads = set(params.get("heads", {}))
-  if (request.onnx or request.sentence_transformers) and layout not in ("auto", *folders.STOCK):
+  if layout not in ("auto", *folders.STOCK) and (
+    request.onnx or request.sentence_transformers or request.generator
+  ):
     raise ConfigError(
-      f"--onnx and --sentence_transformers need a transformers class, not --to={layout}\n  --to=auto"
+      "--onnx, --sentence_transformers and --generator need a transformers class, not "
+      f"--to={layout}\n  --to=auto"
     )
   pooled = task_fields.pooling(saved.task)
-  if "classification" in heads and pooled != "cls" and layout != "torch":
+  pooled_in_classes = ("cls", "mean") if config.norm_placement == "pre" else ("cls",)
+  if "classification" in heads and pooled not in pooled_in_classes and layout != "torch":
     raise ConfigError(
       f"export: the classification head pools a text's vectors by {pooled}, but the classes of transformers "
       "read [CLS]; export under this project's names, or fine-tune again\n"

@@ -17,7 +17,8 @@ from pretrain.export import task_fields
 from pretrain.export.tensor_rows import State, flatten
 from pretrain.models.config import EncoderConfig
 
-STOCK = ("mpnet", "layoutlmv3", "bert", "electra")  # classes of transformers
+PRE_NORM = ("modernbert", "eurobert", "ultrabert")  # classes of transformers with pre-norm layers
+STOCK = ("mpnet", "layoutlmv3", "bert", "electra", *PRE_NORM)  # classes of transformers
 OFFICIAL = ("cocolm", "amos", "fairseq")  # formats of the papers' code
 LAYOUTS = (*STOCK, *OFFICIAL, "torch")
 EXTRA = "extra.safetensors"

@@ -22,6 +22,7 @@ from pretrain.checkpoints.saved_model import save_params
 from pretrain.export.check import comparison
 from pretrain.export.foreign.files import ForeignCheckpoint, read_state
 from pretrain.export.foreign.recognise import Recognised, read_extra, recognise
+from pretrain.export.stock import pre_norm_config
 from pretrain.export.task_fields import TASK
 from pretrain.export.tensor_rows import without_layer
 
@@ -56,6 +57,10 @@ def import_checkpoint(
   foreign = read_state(source)
   if foreign.wrapper:
     logger.info(f"{foreign.wrapper} at the start of every name is from a wrapper of PyTorch; it is ignored")
+  config, notes = pre_norm_config.repaired(foreign.config)
+  foreign = foreign._replace(config=config)
+  for note in notes:
+    logger.info(f"config.json: {note}")
   recognised = recognise(foreign, num_heads=num_heads, extra=read_extra(foreign.folder))
   report_names(foreign, recognised, allow_unmatched)
   with errors.writing(f"--output={output}"), files.whole_directory(target) as aside:

@@ -17,11 +17,14 @@ ACTIVATIONS = {"fairseq": "tanh", "own": "tanh", "mpnet": "tanh", "layoutlmv3": 
   "electra": "gelu",
   "official": "gelu",
 }
+# In classes with pre-norm layers the head has the encoder's activation; this value is not read.
+ACTIVATIONS |= dict.fromkeys(("modernbert", "eurobert", "ultrabert"), "tanh")
 # File beside a model of the user's own task: texts or pairs for the self-check; it is not exported.
 FIRST_ROWS = "first_rows.json"
 CHECKED_ROWS = 8  # at most so many rows are stored
 TASK = "task.json"  # describes the user's own task; exported and imported with the model
-POOLING = "classifier_pooling"  # field in the config.json of `--to=torch`, if it is not 'cls'
+POOLING = "classifier_pooling"  # field of `_POOLED` in config.json
+_POOLED = ("own", "modernbert", "ultrabert")  # `--to=torch` (if it is not 'cls') and classes
 _SETTINGS = {"fairseq": "pooler_activation_fn", "own": "classifier_activation"}
 
 
@@ -73,9 +76,9 @@ def own_fields(params: dict, task: Mapping[str, Any]) -> dict[str, Any]:
 def read_task(settings: Mapping[str, Any], kind: str, *, num_outputs: int) -> dict[str, Any]:
   """Reads 'labels', 'problem_type' and 'activation' from the settings of another library's classifier.
 
-  `settings` is config.json or fairseq's args, `kind` a key of `ACTIVATIONS`; 'own' may also have 'pooling'.
-  'labels' is None if the names are transformers' default (LABEL_0, ...). DataError: a field has an
-  unsupported value, or the names do not match the head's outputs (one for a regression).
+  `settings` is config.json or fairseq's args, `kind` a key of `ACTIVATIONS`. 'pooling' is there if it is
+  another than 'cls'. 'labels' is None if the names are transformers' default (LABEL_0, ...). DataError: a
+  field has an unsupported value, or the names do not match the head's outputs (one for a regression).
   """
   from pretrain.ops.pooling import POOLINGS  # not at the top, because it imports JAX
 
@@ -84,11 +87,12 @@ def read_task(settings: Mapping[str, Any], kind: str, *, num_outputs: int) -> di
   for name, value, allowed in (
     ("problem_type", problem_type, (None, *PROBLEM_TYPES)),
     (_SETTINGS.get(kind, "activation"), activation, ("tanh", "gelu")),
-    (POOLING, settings.get(POOLING) if kind == "own" else None, (None, *POOLINGS)),
+    (POOLING, settings.get(POOLING) if kind in _POOLED else None, (None, *POOLINGS)),
   ):
     if value not in allowed:
       raise DataError(f"the checkpoint's config: {name} is {value!r}; expected one of {allowed}")
-  pooled = {"pooling": settings[POOLING]} if kind == "own" and POOLING in settings else {}
+  pooled = {"pooling": settings.get(POOLING)} if kind in _POOLED else {}
+  pooled = {} if pooled.get("pooling") in (None, "cls") else pooled
   named = settings.get("id2label")
   plain = {str(i): f"LABEL_{i}" for i in range(num_outputs)}
   if named is None or named == plain:

@@ -40,6 +40,11 @@ class Part(NamedTuple):
   prefix: str = ""  # prefix of the official names
   is_required: bool = False  # in every encoder, or in every generator
 
+  @property
+  def held(self) -> set[str]:
+    """Our paths that the rows hold."""
+    return {self.path + path for row in self.rows for path in row.paths}
+
 
 class Tie(NamedTuple):
   """A tensor that a checkpoint stores twice, the second time under another name."""
@@ -207,7 +212,7 @@ def write(params: dict, parts: Iterable[Part], *, ties: Iterable[Tie] = ()) -> S
 
 def extra_of(params: dict, parts: Iterable[Part]) -> State:
   """Returns {our path: contiguous float32 array} of parameters that have no row in `parts`."""
-  held = {part.path + path for part in parts for row in part.rows for path in row.paths}
+  held = set().union(*(part.held for part in parts))
   return {path: array for path, array in flatten(params).items() if path not in held}
 
 

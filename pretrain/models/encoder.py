@@ -171,7 +171,7 @@ class Trunk(nn.Module):
       last: one further layer, after those of the config, that computes `Hidden.last` at its positions.
     """
     config = self.config
-    is_masked = segment_ids is not None or not all(map(config.is_global, range(config.num_layers)))
+    is_masked = segment_ids is not None or config.has_windows
     body = self._body(x, row_keys, is_masked=is_masked)
     config = dataclasses.replace(config, attention=body, scan_unroll=layers_a_turn(config))
     bias = self._bias(x.shape[1], by_distance=config.attention in attention.BY_DISTANCE)

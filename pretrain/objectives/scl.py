@@ -38,7 +38,7 @@ class SequenceContrastLoss(SequenceContrast):
     return {"scl_loss": 2.0 * jnp.sum(self._slots(corrupted)[1])}
 
   def _slots(self, corrupted: Corrupted) -> tuple[jax.Array, jax.Array]:
-    """Returns positions of the sequences' [CLS], [batch, slots] int32, and weights, [batch, slots] float32."""
+    """Returns int32 positions of the sequences' [CLS] and their float32 weights, [batch, slots] each."""
     if not self.max_segments:
       weights = corrupted.row_weights[:, None]
       return jnp.zeros(weights.shape, jnp.int32), weights

@@ -60,6 +60,11 @@ class EncoderSettings:
     return layer in self.global_layers if self.global_layers else layer % self.global_every == 0
 
   @property
+  def has_windows(self) -> bool:
+    """Whether any layer reads only the keys in `window`."""
+    return not all(map(self.is_global, range(self.num_layers)))
+
+  @property
   def period(self) -> int:
     """The number of layers after which their kinds, global or not, repeat."""
     kinds = [self.is_global(layer) for layer in range(self.num_layers)]

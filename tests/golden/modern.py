@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrain.export import tensor_rows
-from pretrain.export.stock import pre_norm
+from pretrain.export.stock import pre_norm, pre_norm_config
 from pretrain.export.tensor_rows import Part
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
@@ -30,9 +30,9 @@ class _Model:
   """A stock model of a file, as ours."""
 
   def __init__(self, golden: Golden):
-    fields = pre_norm.encoder_fields(golden.field("config"))
+    fields = pre_norm_config.encoder_fields(golden.field("config"))
     if "config_old" in golden.info:
-      assert pre_norm.encoder_fields(golden.field("config_old")) == fields
+      assert pre_norm_config.encoder_fields(golden.field("config_old")) == fields
     self.golden, self.config = golden, EncoderConfig(**fields)
     self.layout = golden.field("config")["model_type"]
     self.ids, self.mask = jnp.asarray(golden["input_ids"]), jnp.asarray(golden["attention_mask"]) > 0

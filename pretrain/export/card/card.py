@@ -55,12 +55,17 @@ _LOAD_PLAIN = {
   "fairseq": "`model.pt` is for the official fairseq code (`COCOLM_Model`, `AMOS_Model`). Read it with "
   "`torch.load(..., weights_only=True)`, with `argparse.Namespace` as a safe global.",
   "torch": "`model.safetensors` has all parameters under this project's names. Kernels are (in, out), and "
-  "layers are stacked. `pretrain/export/check/torch_forward.py` computes hidden states from it in PyTorch.",
+  "layers are stacked. `pretrain/export/check/torch_own.py` computes hidden states from it in PyTorch.",
 } | dict.fromkeys(
   ("cocolm", "amos"),
   "`pytorch_model.bin` and `config.json` are for the official Hugging Face port of 2021.",
 )
-_RELATIVE = {"none": "no relative positions", "t5": "T5 relative positions", "official": "relative positions"}
+_RELATIVE = {
+  "none": "no relative positions",
+  "rope": "rotary positions",
+  "t5": "T5 relative positions",
+  "official": "relative positions",
+}
 
 
 class Facts(NamedTuple):
@@ -81,6 +86,7 @@ class Facts(NamedTuple):
   folder: str = "PATH"  # the folder's name as the user gave it
   onnx: bool = False  # whether onnx/model.onnx was written
   reads_space: bool = False  # whether words given apart need the space before them
+  generators: tuple[str, ...] = ()  # folders with the heads of the generator
 
 
 def write(facts: Facts, params: dict, meta: Mapping[str, Any], workdir: pathlib.Path) -> str:
@@ -150,6 +156,12 @@ def _how_to_load(facts: Facts) -> str:
       scores = "hidden, scores" if ending in _USE else "(hidden,)"
       page = string.Template(_LOAD_ONNX.read_text(encoding="utf-8").strip())
       paragraphs.append(page.substitute(folder=facts.folder, outputs=scores))
+    if facts.generators:
+      listed = ", ".join(f"`{facts.folder}/{name}`" for name in facts.generators)
+      paragraphs.append(
+        f"The generator's heads, each with the layers below it, are masked language models in {listed}: load "
+        "one with `AutoModelForMaskedLM.from_pretrained`, or import it as this model."
+      )
     if facts.sentence_transformers:
       paragraphs.append(
         f'With sentence-transformers, `SentenceTransformer("{facts.folder}").encode(sentences)` returns the '
@@ -200,10 +212,11 @@ def _shape(model: Mapping[str, Any], params: dict) -> str:
   counts = parameter_counts(params)
   networks = [name for name in ("encoder", "generator") if counts[name]]
   parameters = ", ".join(f"{counts[name]:,} parameters in the {name}" for name in networks)
+  kind = "rope" if model.get("position") == "rope" else model["relative_position"]
   return (
     f"{model['num_layers']} layers x {model['hidden_size']}, {model['num_heads']} heads, vocabulary of "
     f"{model['vocab_size']:,}, at most {model['max_length']} tokens, "
-    f"{_RELATIVE[model['relative_position']]}; {parameters}"
+    f"{_RELATIVE[kind]}; {parameters}"
   )
 
 

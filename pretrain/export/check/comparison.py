@@ -11,6 +11,7 @@ from data.errors import DataError, named_reason, on_one_line
 from pretrain.export.check.reference import hidden_states
 from pretrain.export.foreign.files import ForeignCheckpoint
 from pretrain.export.foreign.recognise import Recognised
+from pretrain.export.stock import read as stock_read
 from pretrain.models.config import EncoderConfig
 
 TOLERANCE = 1e-5  # largest |difference| of hidden states, float32 on the CPU
@@ -26,7 +27,8 @@ def compare(foreign: ForeignCheckpoint, recognised: Recognised, *, pad_id: int) 
     return "Skipped the comparison with transformers: it is not installed (requirements-export.txt)"
   config = EncoderConfig(**{**recognised.fields, "dtype": "float32"})
   rng = np.random.default_rng(0)
-  length = min(config.max_length, _MOST_LENGTH)
+  beyond_the_window = 2 * (config.window // 2) + 2  # shorter rows would not show a wrong one
+  length = min(config.max_length, max(_MOST_LENGTH, beyond_the_window if config.has_windows else 0))
   ids = rng.integers(0, config.vocab_size, (_ROWS, length))
   ids[ids == pad_id] = (pad_id + 1) % config.vocab_size
   mask = np.ones_like(ids)
@@ -50,7 +52,8 @@ def _hidden(foreign: ForeignCheckpoint, ids: np.ndarray, mask: np.ndarray) -> np
   import transformers
 
   settings = {name: value for name, value in foreign.config.items() if name != "dtype"}
-  tensors = {name: torch.tensor(array) for name, array in {**foreign.state, **foreign.buffers}.items()}
+  state = stock_read.in_class(foreign.state, foreign.config["model_type"])
+  tensors = {name: torch.tensor(array) for name, array in {**state, **foreign.buffers}.items()}
   verbosity = transformers.logging.get_verbosity()
   transformers.logging.set_verbosity_error()
   transformers.logging.disable_progress_bar()

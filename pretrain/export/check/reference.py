@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from data.errors import DataError
@@ -23,6 +24,7 @@ from data.vocabulary import Vocabulary
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
 from pretrain.models.config import EncoderConfig
+from pretrain.ops.pooling import pool
 from pretrain.ops.vocab.vocab_cross_entropy import vocab_logits
 
 SENTENCES = (
@@ -56,12 +58,16 @@ class Report(NamedTuple):
 
 
 def make_cases(
-  vocabulary: Vocabulary, *, max_length: int, own_rows: Sequence[tuple[str, ...]] = ()
+  vocabulary: Vocabulary, *, max_length: int, own_rows: Sequence[tuple[str, ...]] = (), radius: int = 0
 ) -> list[Case]:
   """Returns batches for the self-check: texts, pairs, the user's own rows, and one text cut to `max_length`.
 
-  Rows of the user with NUL characters or special tokens are skipped.
+  Rows of the user with NUL characters or special tokens are skipped. If layers have a window, which reaches
+  `radius` tokens to both sides, a text that is longer than it is there, beside a short one.
   """
+  wide, more = "", itertools.cycle(" ".join(SENTENCES).split())
+  while radius and len(vocabulary.encode(wide)) <= 2 * radius:
+    wide += f"{next(more)} "
   long_text = " ".join(SENTENCES * (1 + 4 * max_length // sum(map(len, SENTENCES))))
   single = tuple((sentence,) for sentence in SENTENCES)
   pairs = (SENTENCES[:2], SENTENCES[1:3], SENTENCES[2:4], SENTENCES[4:6])
@@ -69,6 +75,7 @@ def make_cases(
     "texts": single,
     "pairs": pairs,
     "own rows": _ordinary(vocabulary, own_rows),
+    "beyond the window": ((wide,), single[0]) if radius else (),
     "longest": ((long_text,),),
   }
   cases = []
@@ -102,25 +109,37 @@ def hidden_states(
   return encoder_model.encode(encoder, config, ids, mask > 0, pad_id=pad_id)[1].last
 
 
-@functools.partial(jax.jit, static_argnames=("config", "head", "activation"))
+@functools.partial(jax.jit, static_argnames=("config", "head", "activation", "pooling"))
 def logits_of(
-  params: dict, hidden: jax.Array, *, config: EncoderConfig, head: str, activation: str
+  params: dict,
+  hidden: jax.Array,
+  mask: jax.Array,
+  *,
+  config: EncoderConfig,
+  head: str,
+  activation: str,
+  pooling: str,
 ) -> jax.Array:
   """Computes a head's float32 logits from hidden states, with the sign of the exported class.
 
-  `hidden` is float32 [batch, length, embed]. Logits are [batch, length, vocab] for 'mlm', [batch, length] for
-  'rtd' (positive: replaced, as in transformers), [batch, classes] for 'classification', and
-  [batch, length, 2] for 'question_answering'.
+  `hidden` is float32 [batch, length, embed], `mask` [batch, length]. Logits are [batch, length, vocab] for
+  'mlm' and 'clm', [batch, classes] for 'classification', and [batch, length, labels] for 'tagging' and
+  'question_answering'. Those of 'rtd' are [batch, length] (positive: replaced, as in ELECTRA's class), in
+  pre-norm classes [batch, length, 2].
   """
   own = params["heads"][head]
-  if head == "mlm":
+  if head in ("mlm", "clm"):
     table = params["encoder"]["embeddings"]["token"]["embedding"]
-    return vocab_logits(heads.apply_transform(own, config, hidden), table, own["bias"])
+    transformed = heads.apply_transform(own, config, hidden) if head == "mlm" else hidden
+    return vocab_logits(transformed, table, own["bias"])
   if head == "rtd":
-    return -heads.apply_rtd_head(own, config, hidden)
+    logits = heads.apply_rtd_head(own, config, hidden)
+    two_labels = jnp.stack([jnp.zeros_like(logits), logits], axis=-1)
+    return two_labels if config.norm_placement == "pre" else -logits
   if head == "classification":
-    return heads.apply_classification_head(own, hidden[:, 0], activation=activation)
-  return hidden @ own["kernel"] + own["bias"]
+    vectors = pool(hidden, mask > 0, pooling)
+    return heads.apply_classification_head(own, vectors, activation=activation, config=config)
+  return heads.apply_tagging_head(own, hidden, config=config)
 
 
 def write_reference(
@@ -132,6 +151,7 @@ def write_reference(
   pad_id: int,
   head: str,
   activation: str = "tanh",
+  pooling: str = "cls",
 ) -> None:
   """Computes the reference outputs on the CPU and writes them as .npz for the fresh process.
 
@@ -143,7 +163,8 @@ def write_reference(
     # All short cases as one batch, the long one alone: two compilations, little padding.
     for _, together in itertools.groupby(cases, lambda case: case.name == "longest"):
       batch = list(together)
-      outputs = _compute(params, config, batch, pad_id=pad_id, head=head, activation=activation)
+      settings = {"head": head, "activation": activation, "pooling": pooling}
+      outputs = _compute(params, config, batch, pad_id=pad_id, **settings)
       for case, output in zip(batch, outputs):
         saved = {"ids": case.ids, "mask": case.mask, **output}
         arrays |= {f"{number}/{name}": array for name, array in saved.items()}
@@ -154,7 +175,7 @@ def write_reference(
 
 
 def _compute(
-  params: dict, config: EncoderConfig, cases: Sequence[Case], *, pad_id: int, head: str, activation: str
+  params: dict, config: EncoderConfig, cases: Sequence[Case], *, pad_id: int, head: str, **settings: str
 ) -> Iterator[dict[str, np.ndarray]]:
   """Yields {'hidden': ..., 'logits': ...} for each case; all cases are computed as one batch."""
   shape = sum(len(case.ids) for case in cases), max(case.ids.shape[1] for case in cases)
@@ -166,7 +187,7 @@ def _compute(
   hidden = hidden_states(params["encoder"], ids, mask, config=config, pad_id=pad_id)
   outputs = {"hidden": np.asarray(hidden)}
   if head:
-    logits = logits_of(params, hidden, config=config, head=head, activation=activation)
+    logits = logits_of(params, hidden, mask, config=config, head=head, **settings)
     outputs["logits"] = np.asarray(logits)
   for rows, tokens in slots:
     output = {name: array[rows, tokens] for name, array in outputs.items()}

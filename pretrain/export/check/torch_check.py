@@ -5,16 +5,20 @@ reports an exception. Needs the export extra.
 """
 
 import argparse
+import functools
 import json
 import pathlib
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from safetensors.torch import load_file
 
 from pretrain.export import folders
-from pretrain.export.check import torch_forward
+from pretrain.export.check import torch_forward, torch_own
+from pretrain.export.stock.pre_norm_config import NEW_SPELLING, OLD_SPELLING
+from pretrain.models.config import encoder_config
 
 OF_TEXTS = slice(None)  # `where` for logits of texts: compare all of them
 
@@ -64,6 +68,7 @@ def check_stock(folder: pathlib.Path, cases: list[dict], reference: dict[str, np
     # Unused tensors are fine in a class without a head, but missing ones would get random values.
     if kind in ("missing_keys", "mismatched_keys", "error_msgs") and keys:
       raise ValueError(f"{kind}: {sorted(map(str, keys))[:5]}")
+  check_spellings(folder, model.config)
   worst, is_of_texts = Worst(), name.endswith("ForSequenceClassification")
   for number, case in enumerate(cases):
     ids, mask = reference[f"{number}/ids"], reference[f"{number}/mask"]
@@ -76,6 +81,25 @@ def check_stock(folder: pathlib.Path, cases: list[dict], reference: dict[str, np
         where = OF_TEXTS if is_of_texts else mask > 0
         worst.add_logits(_logits(with_head.eval()(**inputs)), reference[f"{number}/logits"], where)
   return worst
+
+
+def check_spellings(folder: pathlib.Path, config) -> None:
+  """Raises ValueError if either spelling of ModernBERT's config.json alone gives another model than both.
+
+  A pattern of layers that is not regular has no old spelling.
+  """
+  import transformers
+
+  fields = json.loads((folder / "config.json").read_text())
+  if config.model_type != "modernbert" or OLD_SPELLING[0] not in fields:
+    return
+  for left_out in (OLD_SPELLING, NEW_SPELLING):
+    other = transformers.AutoConfig.for_model(
+      **{name: fields[name] for name in fields if name not in left_out}
+    )
+    for name in (*NEW_SPELLING, "sliding_window"):
+      if getattr(other, name) != getattr(config, name):
+        raise ValueError(f"config.json without {', '.join(left_out)} has another {name}")
 
 
 def _tokenized(tokenizer, case: dict, ids: np.ndarray, mask: np.ndarray):
@@ -112,28 +136,32 @@ def _logits(output) -> torch.Tensor:
   return output.prediction_logits if "prediction_logits" in output else output.logits
 
 
-def read_encoder(folder: pathlib.Path, layout: str) -> torch_forward.Encoder:
-  """Reads the encoder of an official or `--to=torch` folder, which transformers cannot load."""
+def read_encoder(folder: pathlib.Path, layout: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+  """Returns the encoder of an official or `--to=torch` folder: hidden states from ids and mask."""
   if layout == "fairseq":
     with torch.serialization.safe_globals([argparse.Namespace]):
       content = torch.load(folder / "model.pt", weights_only=True)
-    return torch_forward.from_fairseq(content["model"], content["args"])
+    encoder = torch_forward.from_fairseq(content["model"], content["args"])
+    return functools.partial(torch_forward.hidden_states, encoder)
   config = json.loads((folder / "config.json").read_text())
   if layout == "torch":
-    return torch_forward.from_own(load_file(folder / "model.safetensors"), config["model"])
-  state = torch.load(folder / "pytorch_model.bin", weights_only=True)
-  return torch_forward.from_hugging_face(state, config)
+    state = load_file(folder / "model.safetensors")
+    return functools.partial(torch_own.hidden_states, state, encoder_config(config["model"]))
+  encoder = torch_forward.from_hugging_face(
+    torch.load(folder / "pytorch_model.bin", weights_only=True), config
+  )
+  return functools.partial(torch_forward.hidden_states, encoder)
 
 
 def check_plain(
   folder: pathlib.Path, layout: str, cases: list[dict], reference: dict[str, np.ndarray]
 ) -> Worst:
-  """Compares an official or `--to=torch` folder through `torch_forward`, on ids."""
-  encoder, worst = read_encoder(folder, layout), Worst()
+  """Compares an official or `--to=torch` folder, which transformers cannot load, on ids."""
+  encode, worst = read_encoder(folder, layout), Worst()
   for number in range(len(cases)):
     ids, mask = (reference[f"{number}/{name}"] for name in ("ids", "mask"))
     with torch.no_grad():
-      hidden = torch_forward.hidden_states(encoder, torch.from_numpy(ids), torch.from_numpy(mask))
+      hidden = encode(torch.from_numpy(ids), torch.from_numpy(mask))
     worst.add_hidden(hidden, reference[f"{number}/hidden"], mask)
   return worst
 

@@ -1,4 +1,4 @@
-"""The encoder in plain PyTorch, for layouts that transformers cannot load: official ones and `--to=torch`.
+"""The encoder in plain PyTorch, for the official layouts, which transformers cannot load.
 
 It follows the official models' code and reads their tensors by name, without the export's tables of names. So
 a wrong row in a table shows as a difference of hidden states. Needs the extra.
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from pretrain.models.relative_position import official_buckets, t5_buckets
+from pretrain.models.relative_position import official_buckets
 
 Tensors = dict[str, torch.Tensor]
 
@@ -22,7 +22,7 @@ class Encoder(NamedTuple):
   tensors: Tensors
   num_heads: int
   layer_norm_eps: float
-  relative_position: str  # 'official', 't5', 'none'
+  relative_position: str  # 'official', 'none'
   relative_max_distance: int
 
 
@@ -72,46 +72,6 @@ def from_hugging_face(state: Tensors, config: dict) -> Encoder:
   )
 
 
-def from_own(state: Tensors, config: dict) -> Encoder:
-  """Builds the encoder of a `--to=torch` folder from {our path: tensor} and `model` of its config.json.
-
-  Kernels are [in, out], and layers are stacked.
-  """
-  trunk, embeddings = "encoder/trunk/", "encoder/embeddings/"
-  tensors = {
-    "embed_tokens.weight": state[f"{embeddings}token/embedding"],
-    "embed_positions.weight": state[f"{embeddings}position/embedding"],
-    "emb_layer_norm.weight": state[f"{embeddings}norm/scale"],
-    "emb_layer_norm.bias": state[f"{embeddings}norm/bias"],
-  }
-  tables = {_SEGMENT: f"{embeddings}segment/embedding", _RELATIVE: f"{trunk}relative_position/embedding"}
-  tensors |= {name: state[path] for name, path in tables.items() if path in state}
-  for i in range(config["num_layers"]):
-
-    def of_layer(path: str, number: int = i) -> torch.Tensor:
-      return state[f"{trunk}layers/{path}"][number]
-
-    layer, parts = f"layers.{i}", ("query", "key", "value")
-    tensors |= {
-      f"{layer}.self_attn.in_proj.weight": torch.cat(
-        [of_layer(f"attention/{part}/kernel").flatten(1).T for part in parts]
-      ),
-      f"{layer}.self_attn.in_proj.bias": torch.cat(
-        [of_layer(f"attention/{part}/bias").flatten() for part in parts]
-      ),
-      f"{layer}.self_attn.out_proj.weight": of_layer("attention/output/kernel").flatten(0, 1).T,
-      f"{layer}.self_attn.out_proj.bias": of_layer("attention/output/bias"),
-    }
-    for name, path in {"fc1": "up", "fc2": "down"}.items():
-      tensors[f"{layer}.{name}.weight"] = of_layer(f"{path}/kernel").T
-      tensors[f"{layer}.{name}.bias"] = of_layer(f"{path}/bias")
-    for name, path in {"self_attn_layer_norm": "attention_norm", "final_layer_norm": "mlp_norm"}.items():
-      tensors[f"{layer}.{name}.weight"] = of_layer(f"{path}/scale")
-      tensors[f"{layer}.{name}.bias"] = of_layer(f"{path}/bias")
-  names = ("num_heads", "layer_norm_eps", "relative_position", "relative_max_distance")
-  return Encoder(tensors, *(config[name] for name in names))
-
-
 def hidden_states(encoder: Encoder, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
   """Computes last hidden states, [batch, length, embed] in the tensors' dtype.
 
@@ -138,10 +98,7 @@ def hidden_states(encoder: Encoder, ids: torch.Tensor, mask: torch.Tensor) -> to
   if encoder.relative_position != "none":
     table = tensors[_RELATIVE]
     sizes = {"num_buckets": len(table), "max_distance": encoder.relative_max_distance}
-    if encoder.relative_position == "t5":
-      buckets = t5_buckets(length, **sizes)
-    else:
-      buckets = official_buckets(length, max_length=len(positions), **sizes)
+    buckets = official_buckets(length, max_length=len(positions), **sizes)
     bias = bias + table[torch.from_numpy(buckets.astype(np.int64))].permute(2, 0, 1)
   depth = sum(name.endswith(".fc1.weight") for name in tensors)
   for layer in (f"layers.{number}" for number in range(depth)):

@@ -221,10 +221,16 @@ def _checked(path: Path, name: str, array: np.ndarray) -> np.ndarray:
 
 
 def _torch_tensors(path: Path) -> tuple[dict | None, Iterator[tuple[str, np.ndarray]]]:
-  """Returns the settings of a fairseq file (None for other files), and its tensors."""
+  """Returns the settings of a fairseq file (None for other files), and its tensors.
+
+  Composer, with which ModernBERT was trained, has them under 'state', beside its optimizer's.
+  """
   content = pickles.read_pickle(path)
   if not isinstance(content, dict):
     raise DataError(f"{path}: it contains a {type(content).__name__}; expected a dict of tensors")
+  composer = content.get("state")
+  if isinstance(composer, dict) and isinstance(composer.get("model"), dict):
+    return None, _from_torch(path, composer["model"])
   if not isinstance(content.get("model"), dict):
     return None, _from_torch(path, content)
   settings = pickles.plain(content.get("args") or content.get("cfg")) or {}

@@ -4,6 +4,7 @@ The import command, its tests and the comparison with official outputs all use t
 tables of `official.names` and `stock.read`.
 """
 
+import dataclasses
 import functools
 import typing
 from collections.abc import Mapping
@@ -116,15 +117,25 @@ def merge(params: dict, flat: Mapping[str, np.ndarray]) -> dict:
 def own_fields(config: Mapping[str, Any]) -> dict[str, Any]:
   """Reads the encoder's fields from `model` in the config.json of `--to=torch`.
 
-  DataError: a field is missing, or has a wrong type or value.
+  Fields that an older version did not have are left out. DataError: a field without a default is missing, or
+  one has a wrong type or value.
   """
   model = config.get("model")
   model = model if isinstance(model, Mapping) else {}
-  fields = {}
+  fields, defaults = {}, {field.name: field.default for field in dataclasses.fields(EncoderConfig)}
   for name, kind in typing.get_type_hints(EncoderConfig).items():
-    value, choices = model.get(name), typing.get_args(kind)  # a Literal's choices; of other types ()
-    if value not in choices if choices else type(value) is not kind and (kind, type(value)) != (float, int):
-      expected = ", ".join(choices) or kind.__name__
+    if name not in model and defaults[name] is not dataclasses.MISSING:
+      continue
+    value: Any = model.get(name)
+    choices = typing.get_args(kind)  # a Literal's choices; of other types ()
+    if typing.get_origin(kind) is tuple:
+      is_right = isinstance(value, list) and all(type(each) is int for each in value)
+      expected, kind, choices = "a list of integers", tuple, ()
+    elif choices:
+      is_right, expected = value in choices, ", ".join(choices)
+    else:
+      is_right, expected = type(value) is kind or (kind, type(value)) == (float, int), kind.__name__
+    if not is_right:
       raise DataError(f"config.json: model.{name} is {value!r}; expected {expected}; export it again")
     fields[name] = value if choices else kind(value)
   return fields
@@ -135,7 +146,8 @@ def check_encoder(params: dict, fields: Mapping[str, Any]) -> None:
 
   DataError: a size differs, or a parameter is missing, unknown or has another shape.
   """
-  for name, size in official_config.sizes(params).items():
+  has_positions = fields.get("position", "learned") == "learned"
+  for name, size in official_config.sizes(params, has_positions=has_positions).items():
     stated = fields.get(name, size)
     if type(stated) is not int or stated != size:
       raise DataError(

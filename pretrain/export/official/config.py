@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from data.errors import ConfigError, DataError
-from pretrain.export.stock.config import SIZES
+from pretrain.export.stock.json_values import SIZES
 from pretrain.export.tensor_rows import State
 
 _FAIRSEQ_SIZES = {
@@ -47,23 +47,25 @@ def port_fields(config: Mapping[str, Any], params: dict) -> dict[str, Any]:
   return fields | {"layer_norm_eps": epsilon} | rates
 
 
-def sizes(params: dict) -> dict[str, int]:
+def sizes(params: dict, *, has_positions: bool = True) -> dict[str, int]:
   """Reads the sizes of an encoder from the shapes of its parameters, by their names in `model`.
 
-  Without a table of segments num_segments is 0; without relative positions relative_buckets is left out.
-  DataError: a parameter is missing or has another number of axes.
+  Without `has_positions` (a table of positions) max_length is left out, and without relative positions
+  relative_buckets. Without a table of segments num_segments is 0. DataError: a parameter is missing or has
+  another number of axes.
   """
   vocab_size, hidden_size = _shape(params, "embeddings/token/embedding", 2)
   num_layers, _, num_heads, _ = _shape(params, "trunk/layers/attention/query/kernel", 4)
   lengths = {
     "vocab_size": vocab_size,
-    "max_length": _shape(params, "embeddings/position/embedding", 2)[0],
     "hidden_size": hidden_size,
     "num_layers": num_layers,
     "num_heads": num_heads,
     "mlp_size": _shape(params, "trunk/layers/up/kernel", 3)[2],
     "num_segments": 0,
   }
+  if has_positions:
+    lengths["max_length"] = _shape(params, "embeddings/position/embedding", 2)[0]
   if "segment" in params["encoder"]["embeddings"]:
     lengths["num_segments"] = _shape(params, "embeddings/segment/embedding", 2)[0]
   if "relative_position" in params["encoder"]["trunk"]:

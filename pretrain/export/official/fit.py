@@ -3,6 +3,7 @@
 from data.vocabulary import Vocabulary
 from pretrain.export import folders
 from pretrain.export.official import names as official_names
+from pretrain.export.stock.choose import switch_faults
 from pretrain.models.config import EncoderConfig
 
 # Fixed in the official code: fairseq/data/dictionary.py.
@@ -27,6 +28,8 @@ def check_official(
 
 
 def _encoder_fault(config: EncoderConfig, vocabulary: Vocabulary, layout: str) -> str:
+  if faults := switch_faults(layout, config):
+    return faults[0]
   ids = {name: getattr(vocabulary.special_ids, name) for name in IDS}
   if config.relative_position == "t5":
     return "it supports only its own relative buckets (model.relative_position='official'), not T5's"

@@ -3,16 +3,45 @@
 from collections.abc import Collection
 from typing import NamedTuple
 
+from data.errors import ConfigError
 from pretrain.export import folders
 from pretrain.export.stock.config import MPNET_BUCKETS, MPNET_PAD
 from pretrain.export.task_fields import ACTIVATIONS
 from pretrain.models.config import EncoderConfig
 
+# The switches of an encoder that a class fixes: {field: value}.
+_POST = {
+  "norm_placement": "post",
+  "norm": "layernorm",
+  "norm_bias": True,
+  "embedding_norm": True,
+  "position": "learned",
+  "mlp": "plain",
+  "activation": "gelu",
+  "attention_bias": True,
+  "mlp_bias": True,
+}
+_PRE = {"norm_placement": "pre", "position": "rope", "relative_position": "none", "mlp": "gated"} | {
+  "num_segments": 0
+}
+_RMS = _PRE | {"norm": "rmsnorm", "norm_bias": False, "embedding_norm": False}
+_FIXED = dict.fromkeys((*folders.STOCK, *folders.OFFICIAL), _POST) | {
+  "modernbert": _PRE | {"norm": "layernorm", "embedding_norm": True},
+  "eurobert": _RMS,
+  "ultrabert": _RMS,
+}
+_WINDOWED = ("modernbert", "ultrabert")
+_REASONS = {
+  "modernbert": "LayerNorm",
+  "eurobert": "RMSNorm and no windows",
+  "ultrabert": "RMSNorm and windows",
+}
+
 
 class Choice(NamedTuple):
   """A chosen layout, and the reason that the user sees."""
 
-  layout: str  # 'mpnet', 'layoutlmv3', 'bert', 'electra'
+  layout: str  # one of `folders.STOCK`
   reason: str
 
 
@@ -21,7 +50,16 @@ def choose(config: EncoderConfig, *, pad_id: int, heads: Collection[str], activa
 
   `activation` is the classification head's, 'tanh' or 'gelu'.
   """
-  if config.relative_position == "none":
+  faults = {layout: switch_faults(layout, config) for layout in ("bert", *folders.PRE_NORM)}
+  nearest = min(faults, key=lambda layout: len(faults[layout]))
+  if faults[nearest]:
+    raise ConfigError(
+      f"export: no class of transformers computes this encoder; the nearest is {nearest}, but "
+      f"{faults[nearest][0]}; export it under this project's names\n  --to=torch"
+    )
+  if nearest in folders.PRE_NORM:
+    choice = Choice(nearest, f"pre-norm layers, rotary positions, gated MLPs, {_REASONS[nearest]}")
+  elif config.relative_position == "none":
     if "classification" in heads:
       layout = "electra" if activation == ACTIVATIONS["electra"] else "bert"
       choice = Choice(layout, f"no relative positions, and {activation} in the classification head")
@@ -44,7 +82,7 @@ def check_layout(
 ) -> None:
   """Raises ConfigError, with the reason, if a class cannot represent an encoder exactly."""
   fault = _fault(layout, config, pad_id)
-  if fault is None and "classification" in heads:
+  if fault is None and "classification" in heads and layout not in folders.PRE_NORM:
     fault = folders.activation_fault("the class", layout, activation)
   if fault:
     folders.refuse(layout, fault)
@@ -56,8 +94,22 @@ def _relative(config: EncoderConfig) -> str:
   return f"{config.relative_position} {config.relative_buckets}/{config.relative_max_distance}"
 
 
+def switch_faults(layout: str, config: EncoderConfig) -> list[str]:
+  """Explains which switches of an encoder a class does not have."""
+  faults = [
+    f"model.{name} is {getattr(config, name)!r}, and the class has {value!r}"
+    for name, value in _FIXED[layout].items()
+    if getattr(config, name) != value
+  ]
+  if layout not in _WINDOWED and config.has_windows:
+    faults.append(f"some layers have a window of {config.window} tokens, and the class has none")
+  return faults
+
+
 def _fault(layout: str, config: EncoderConfig, pad_id: int) -> str | None:
   """Explains why a class cannot represent the encoder; None if it can."""
+  if faults := switch_faults(layout, config):
+    return faults[0]
   has_relative = config.relative_position != "none"
   if layout in ("bert", "electra") and has_relative:
     return f"relative positions are {_relative(config)}, but the class has none"

@@ -1,41 +1,32 @@
 """Writes `config.json` of stock transformers classes from our fields, and reads it back.
 
+`pre_norm_config` does it for classes with pre-norm layers.
 Source: transformers 5.23, configuration_{bert,electra,mpnet,layoutlmv3}.py.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from data.errors import DataError
 from data.vocabulary import SpecialIds
-from pretrain.export.folders import STOCK
+from pretrain.export.folders import PRE_NORM, STOCK
+from pretrain.export.stock import pre_norm_config
 from pretrain.export.stock.forms import distance_bins, spatial_sizes
+from pretrain.export.stock.json_values import SIZES, SOURCE_KEY, integer, number, refuse_others, sizes, wrong
 from pretrain.models.config import EncoderConfig
 
 MPNET_PAD = 1  # fixed in MPNet's code
 MPNET_BUCKETS = {"relative_position": "t5", "relative_buckets": 32, "relative_max_distance": 128}
 SPATIAL_ROWS = 1024  # the class's default, so that every box is valid; all rows are 0
-# Key for values that the stock config has no field for; transformers keeps and ignores it.
-SOURCE_KEY = "source_model"
 # Segment rows, all 0, for a model without segments: two, because tokenizers number pairs 0 and 1.
 _BLANK_SEGMENTS = 2
 
-_REFUSED = {  # field: its supported values
-  "hidden_act": ("gelu",),
-  "position_embedding_type": ("absolute",),
+_NEVER = {  # field: its supported values
   "is_decoder": (False,),
   "add_cross_attention": (False,),
   "is_encoder_decoder": (False,),
   "quantization_config": (None,),
 }
-# {our field: its name in every Hugging Face config.json, also the official port's}
-SIZES = {
-  "vocab_size": "vocab_size",
-  "hidden_size": "hidden_size",
-  "num_layers": "num_hidden_layers",
-  "num_heads": "num_attention_heads",
-  "mlp_size": "intermediate_size",
-}
+_REFUSED = {"hidden_act": ("gelu",), "position_embedding_type": ("absolute",)}
 RATES = {
   "dropout": "hidden_dropout_prob",
   "attention_dropout": "attention_probs_dropout_prob",
@@ -62,14 +53,18 @@ def config_json(
 
   `architecture` is a class name, such as 'MPNetForMaskedLM'.
   """
-  fields = size_fields(config) | {
+  fields: dict[str, Any] = {
     "architectures": [architecture],
     "model_type": layout,
     "dtype": "float32",
-    "max_position_embeddings": config.max_length + first_position(layout, special_ids.pad),
     "pad_token_id": special_ids.pad,
     "bos_token_id": special_ids.cls,
     "eos_token_id": special_ids.sep,
+  }
+  if layout in PRE_NORM:
+    return fields | pre_norm_config.config_json(config, layout=layout, special_ids=special_ids)
+  fields |= size_fields(config) | {
+    "max_position_embeddings": config.max_length + first_position(layout, special_ids.pad)
   }
   source: dict[str, Any] = {"num_segments": config.num_segments}
   if layout == "mpnet":
@@ -95,24 +90,6 @@ def config_json(
   return fields | {SOURCE_KEY: source}
 
 
-def _wrong(field: str, found: object, expected: str, advice: str) -> DataError:
-  return DataError(f"config.json: {field} is {found!r}; expected {expected}; {advice}")
-
-
-def _integer(fields: Mapping[str, Any], name: str, default: int | None = None, lowest: int = 1) -> int:
-  value = fields.get(name, default)
-  if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
-    raise _wrong(name, value, f"an integer of at least {lowest}", "check the checkpoint")
-  return value
-
-
-def _number(fields: Mapping[str, Any], name: str, default: float) -> float:
-  value = fields.get(name, default)
-  if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-    raise _wrong(name, value, "a number from 0 to 1", "check the checkpoint")
-  return float(value)
-
-
 def encoder_fields(config: Mapping[str, Any]) -> dict[str, Any]:
   """Reads our fields of `model` from a stock `config.json`.
 
@@ -122,24 +99,22 @@ def encoder_fields(config: Mapping[str, Any]) -> dict[str, Any]:
   unsupported architecture or value, or an impossible size.
   """
   if not isinstance(config, Mapping):
-    raise _wrong("the whole", type(config).__name__, "an object", "check the checkpoint")
+    raise wrong("the whole", type(config).__name__, "an object", "check the checkpoint")
   layout = config.get("model_type")
   if layout not in STOCK:
-    raise _wrong("model_type", layout, f"one of {', '.join(STOCK)}", "other architectures are not supported")
-  for name, allowed in _REFUSED.items():
-    if config.get(name, allowed[0]) not in allowed:
-      raise _wrong(name, config[name], repr(allowed[0]), "other values are not supported")
-  pad_id = _integer(config, "pad_token_id", {"mpnet": 1, "layoutlmv3": 1}.get(layout, 0), lowest=0)
+    raise wrong("model_type", layout, f"one of {', '.join(STOCK)}", "other architectures are not supported")
+  refuse_others(config, _NEVER)
+  if layout in PRE_NORM:
+    return pre_norm_config.encoder_fields(config)
+  refuse_others(config, _REFUSED)
+  pad_id = integer(config, "pad_token_id", {"mpnet": 1, "layoutlmv3": 1}.get(layout, 0), lowest=0)
   offset = first_position(layout, pad_id)
   rates = _DEFAULT_RATES | {"layer_norm_eps": 1e-5 if layout == "layoutlmv3" else 1e-12}
-  fields: dict[str, Any] = {field: _integer(config, name) for field, name in SIZES.items()}
-  fields |= {field: _number(config, name, rates[field]) for field, name in RATES.items()}
-  fields["max_length"] = _integer(config, "max_position_embeddings", lowest=1 + offset) - offset
-  if fields["hidden_size"] % fields["num_heads"]:
-    expected = f"a divisor of hidden_size {fields['hidden_size']}"
-    raise _wrong("num_attention_heads", fields["num_heads"], expected, "check the checkpoint")
+  fields: dict[str, Any] = sizes(config)
+  fields |= {field: number(config, name, rates[field]) for field, name in RATES.items()}
+  fields["max_length"] = integer(config, "max_position_embeddings", lowest=1 + offset) - offset
   if layout == "electra" and config.get("embedding_size", 128) != fields["hidden_size"]:
-    raise _wrong(
+    raise wrong(
       "embedding_size",
       config.get("embedding_size", 128),
       f"hidden_size, {fields['hidden_size']}",
@@ -152,21 +127,21 @@ def _source_fields(config: Mapping[str, Any], layout: str) -> dict[str, Any]:
   if layout == "mpnet":
     if config.get("relative_attention_num_buckets", 32) != MPNET_BUCKETS["relative_buckets"]:
       buckets = config["relative_attention_num_buckets"]
-      raise _wrong("relative_attention_num_buckets", buckets, "32", "MPNet supports no other number")
+      raise wrong("relative_attention_num_buckets", buckets, "32", "MPNet supports no other number")
     return {"num_segments": 0, **MPNET_BUCKETS}
-  num_rows = _integer(config, "type_vocab_size", 2)
+  num_rows = integer(config, "type_vocab_size", 2)
   source = config.get(SOURCE_KEY, {"num_segments": num_rows})
   if not isinstance(source, Mapping) or source.get("num_segments") not in (0, num_rows):
     expected = f"an object with num_segments 0 or {num_rows} (type_vocab_size)"
-    raise _wrong(SOURCE_KEY, source, expected, "check the checkpoint")
+    raise wrong(SOURCE_KEY, source, expected, "check the checkpoint")
   segments = {"num_segments": int(source["num_segments"])}
   if layout != "layoutlmv3":
     return segments | {"relative_position": "none"}
   if SOURCE_KEY not in config or source.get("relative_position") not in ("t5", "official"):
     expected = "an object with relative_position 't5' or 'official'"
-    raise _wrong(SOURCE_KEY, source, expected, "only layoutlmv3 models that this program wrote are supported")
-  buckets = _integer(source, "relative_buckets", lowest=4)
-  farthest = _integer(source, "relative_max_distance", lowest=buckets // 4 + 2)
+    raise wrong(SOURCE_KEY, source, expected, "only layoutlmv3 models that this program wrote are supported")
+  buckets = integer(source, "relative_buckets", lowest=4)
+  farthest = integer(source, "relative_max_distance", lowest=buckets // 4 + 2)
   return segments | {
     "relative_position": source["relative_position"],
     "relative_buckets": buckets,

@@ -39,7 +39,7 @@ def binary_head_as_dense(head: dict) -> dict:
 def binary_head_from_dense(head: dict) -> dict:
   """Inverts `binary_head_as_dense`; a head with a real dense layer is returned unchanged."""
   linear = {"kernel": head["dense"]["kernel"][:, :1], "bias": head["bias"]}
-  return linear if _same(binary_head_as_dense(linear), head) else head
+  return linear if same(binary_head_as_dense(linear), head) else head
 
 
 def linear_head_as_tanh(head: dict, norm: dict) -> dict:
@@ -87,7 +87,7 @@ def linear_head_from_tanh(head: dict) -> dict | None:
     return None
   count = head["output"]["bias"].shape[0]
   linear = {name: head["dense"][name][..., :count] * np.float32(factor) for name in ("kernel", "bias")}
-  return linear if _same(_scaled_linear_head(linear["kernel"], linear["bias"], 1 / factor), head) else None
+  return linear if same(_scaled_linear_head(linear["kernel"], linear["bias"], 1 / factor), head) else None
 
 
 def distance_bins(max_length: int) -> int:
@@ -138,11 +138,12 @@ def blank_pooler(hidden_size: int) -> dict[str, np.ndarray]:
   }
 
 
-def _same(first: dict, second: dict) -> bool:
+def same(first: dict, second: dict) -> bool:
+  """Whether two trees have the same names and bits."""
   if first.keys() != second.keys():
     return False
   return all(
-    _same(first[name], second[name])
+    same(first[name], second[name])
     if isinstance(first[name], dict)
     else np.array_equal(first[name], second[name])
     for name in first

@@ -7,7 +7,6 @@ between the two, and the tables below are of the renamed tensors.
 Source of the names: transformers 5.23, modeling_{modernbert,ultrabert,eurobert}.py.
 """
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -162,9 +161,13 @@ def head_parts(layout: str, config: EncoderConfig) -> dict[str, Part]:
   linear = _rows("classifier", "", ("C", "D"), (LINEAR, SAME), has_bias=True)
   output = _rows("classifier", "output", ("C", "D"), (LINEAR, SAME), has_bias=True)
   if layout != "modernbert":
-    return {
+    tagging = {"ForTokenClassification": Part(tuple(linear), "heads/tagging/")}
+    if layout == "eurobert":  # its other heads have no counterpart here
+      return tagging
+    span = _rows("qa_outputs", "", ("2", "D"), (LINEAR, SAME), has_bias=True)
+    return tagging | {
       "ForSequenceClassification": Part(tuple(output), "heads/classification/"),
-      "ForTokenClassification": Part(tuple(linear), "heads/tagging/"),
+      "ForQuestionAnswering": Part(tuple(span), "heads/question_answering/"),
     }
   bias = Row("decoder.bias", ("bias",), ("V",), SAME)
   return {
@@ -172,44 +175,4 @@ def head_parts(layout: str, config: EncoderConfig) -> dict[str, Part]:
     "ForTokenClassification": Part((*transform, *linear), "heads/tagging/"),
     "ForQuestionAnswering": Part((*transform, *linear), "heads/question_answering/"),
     "ForMaskedLM": Part((bias, *transform), "heads/mlm/"),
-  }
-
-
-def encoder_fields(config: Mapping) -> dict:
-  """Our fields of `model` from a `config.json`."""
-  every, layers = config.get("global_attn_every_n_layers"), config["num_hidden_layers"]
-  kinds = config.get("layer_types") or [
-    "full_attention" if layer % (every or 3) == 0 else "sliding_attention" for layer in range(layers)
-  ]
-  whole = [layer for layer, kind in enumerate(kinds) if kind == "full_attention"]
-  period = next((layer for layer in whole if layer), layers)
-  is_periodic = whole == list(range(0, layers, period))
-  rope = config.get("rope_parameters") or {}
-  theta = rope.get("full_attention", {}).get("rope_theta", config.get("global_rope_theta", 160_000.0))
-  local = rope.get("sliding_attention", {}).get("rope_theta", config.get("local_rope_theta", 10_000.0))
-  is_modern = config["model_type"] == "modernbert"
-  window = config["local_attention"] if is_modern else 2 * (config.get("sliding_window") or 64)
-  return {
-    "vocab_size": config["vocab_size"],
-    "hidden_size": config["hidden_size"],
-    "num_layers": layers,
-    "num_heads": config["num_attention_heads"],
-    "mlp_size": config["intermediate_size"],
-    "max_length": config["max_position_embeddings"],
-    "relative_position": "none",
-    "position": "rope",
-    "rope_theta": float(theta),
-    "rope_theta_local": float(local if local > 0 else theta),
-    "window": window,
-    "global_every": period if is_periodic else 1,
-    "global_layers": () if is_periodic else tuple(whole),
-    "norm_placement": "pre",
-    "norm": "layernorm" if is_modern else "rmsnorm",
-    "norm_bias": bool(config.get("norm_bias", False)),
-    "embedding_norm": is_modern,
-    "layer_norm_eps": config["norm_eps"] if is_modern else config["rms_norm_eps"],
-    "mlp": "gated",
-    "activation": config.get("hidden_activation") or config.get("hidden_act"),
-    "attention_bias": bool(config.get("attention_bias", False)),
-    "mlp_bias": bool(config.get("mlp_bias", False)),
   }

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from data.errors import DataError
+from pretrain.export.folders import PRE_NORM
+from pretrain.export.stock import pre_norm, pre_norm_heads
 from pretrain.export.stock.config import encoder_fields
 from pretrain.export.stock.forms import (
   binary_head_from_dense,
@@ -23,7 +25,7 @@ from pretrain.export.stock.tables import (
   blank_tables,
   encoder_parts,
 )
-from pretrain.export.tensor_rows import Imported, State, put, read
+from pretrain.export.tensor_rows import Imported, State, Tie, put, read
 from pretrain.models.config import EncoderConfig
 
 
@@ -42,6 +44,8 @@ def from_stock(
   """
   fields, extra = encoder_fields(config_json), dict(extra or {})
   layout = config_json["model_type"]
+  if layout in PRE_NORM:
+    return _with_extra(_from_pre_norm(state, config_json, EncoderConfig(**fields)), extra)
   state = _plain(state, layout)
   names = {*state}
   _take_blank(state, layout, fields)
@@ -69,10 +73,38 @@ def from_stock(
     },
   )
   taken = names - {*state}  # tables without effect in our encoder
-  imported = _own_heads(imported._replace(matched=tuple(sorted({*imported.matched, *taken}))))
+  return _with_extra(_own_heads(imported._replace(matched=tuple(sorted({*imported.matched, *taken})))), extra)
+
+
+def _with_extra(imported: Imported, extra: Mapping[str, np.ndarray]) -> Imported:
   for path, array in extra.items():
     put(imported.params, path, array)
   return imported
+
+
+def _from_pre_norm(state: State, config_json: Mapping[str, Any], config: EncoderConfig) -> Imported:
+  """Does `from_stock` for a class with pre-norm layers."""
+  layout = config_json["model_type"]
+  state = in_class(state, layout)
+  named, heads = str(config_json.get("architectures")), pre_norm.head_parts(layout, config)
+  kind = next(
+    (ending for ending in heads if ending in named), "ForMaskedLM" if "decoder.bias" in state else ""
+  )
+  imported = read(
+    pre_norm.shifted(state, layout, config.num_layers, to_ours=True),
+    (*pre_norm.encoder_parts(layout, config), *((heads[kind],) if kind in heads else ())),
+    num_heads=config.num_heads,
+    ties=(Tie("decoder.weight", f"{pre_norm.NAMES[layout].tokens}.weight"),),
+    sizes={"D": config.hidden_size, "V": config.vocab_size, "F": config.mlp_size},
+  )
+  own = pre_norm_heads.own_heads(imported.params, config, config_json)
+  unmatched, matched = (
+    tuple(
+      sorted(pre_norm.shifted(dict.fromkeys(names, np.empty(0)), layout, config.num_layers, to_ours=False))
+    )
+    for names in (imported.unmatched, imported.matched)
+  )
+  return Imported(imported.params | ({"heads": own} if own else {}), unmatched, matched)
 
 
 def _own_heads(imported: Imported) -> Imported:
@@ -94,11 +126,21 @@ def _own_heads(imported: Imported) -> Imported:
   return imported._replace(params=params, unmatched=unmatched, matched=matched)
 
 
-def _plain(state: State, layout: str) -> State:
+def in_class(state: State, layout: str) -> State:
+  """Returns tensors under the names that the class of a layout without a head reads.
+
+  FlexBERT, with which ModernBERT was trained, has other prefixes: `model.bert.encoder.`.
+  """
+  return _plain(state, "model", "ultrabert", "bert", "encoder") if layout in PRE_NORM else state
+
+
+def _plain(state: State, *prefixes: str) -> State:
   """Renames tensors as in the tables: no prefix of the model, and no TensorFlow names for norms."""
   plain: State = {}
   for name, array in state.items():
-    short = name.removeprefix(f"{layout}.")
+    short = name
+    for prefix in prefixes:
+      short = short.removeprefix(f"{prefix}.")
     short = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", short)
     short = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", short)
     if short in plain:

@@ -7,6 +7,8 @@ import numpy as np
 
 from data.vocabulary import SpecialIds
 from pretrain.export import task_fields
+from pretrain.export.folders import PRE_NORM
+from pretrain.export.stock import pre_norm, pre_norm_heads
 from pretrain.export.stock.config import SPATIAL_ROWS, config_json, first_position
 from pretrain.export.stock.forms import (
   binary_head_as_dense,
@@ -27,7 +29,11 @@ from pretrain.export.stock.tables import (
 from pretrain.export.tensor_rows import Part, State, extra_of, write
 from pretrain.models.config import EncoderConfig
 
-_CLASSES = {"mpnet": "MPNet", "layoutlmv3": "LayoutLMv3", "bert": "Bert", "electra": "Electra"}
+_CLASSES = {"mpnet": "MPNet", "layoutlmv3": "LayoutLMv3", "bert": "Bert", "electra": "Electra"} | {
+  "modernbert": "ModernBert",
+  "ultrabert": "Ultrabert",
+  "eurobert": "EuroBert",
+}
 
 
 class StockModel(NamedTuple):
@@ -58,8 +64,10 @@ def to_stock(
 
   `params` are float32; only the encoder is required. `task` describes a fine-tuned classification head
   (`task_fields`), or is {}. Call `choose.check_layout` first. ConfigError: more token labels than LayoutLMv3
-  supports.
+  supports, or a fine-tuned head without a slot in a class with pre-norm layers.
   """
+  if layout in PRE_NORM:
+    return _pre_norm(params, config, layout, special_ids, task)
   heads = params.get("heads", {})
   ending, head, head_part = _head(layout, heads)
   architecture = _CLASSES[layout] + ending
@@ -76,8 +84,30 @@ def to_stock(
   state |= {name: head_state.pop(name) for name in list(head_state) if name.startswith("pooler.")}
   if head_part is not None:
     state = {f"{layout}.{name}": array for name, array in state.items()} | head_state
-  state = {name: np.ascontiguousarray(array, np.float32) for name, array in state.items()}
-  return StockModel(architecture, state, fields, head, extra_of(tree, (*parts, *head_parts)))
+  return StockModel(architecture, _contiguous(state), fields, head, extra_of(tree, (*parts, *head_parts)))
+
+
+def _contiguous(state: State) -> State:
+  return {name: np.ascontiguousarray(array, np.float32) for name, array in state.items()}
+
+
+def _pre_norm(
+  params: dict, config: EncoderConfig, layout: str, special_ids: SpecialIds, task: Mapping[str, Any]
+) -> StockModel:
+  """Does `to_stock` for a class with pre-norm layers."""
+  slot = pre_norm_heads.slot(params, config, layout=layout)
+  architecture, tree = _CLASSES[layout] + slot.ending, {**params, "heads": slot.heads}
+  fields = config_json(config, layout=layout, architecture=architecture, special_ids=special_ids)
+  fields |= {task_fields.POOLING: task_fields.pooling(task)} if layout != "eurobert" else {}
+  fields |= task_fields.label_fields(params, task) | slot.fields
+  parts, head_parts = pre_norm.encoder_parts(layout, config), (slot.part,) if slot.part else ()
+  state = pre_norm.shifted(write(tree, parts), layout, config.num_layers, to_ours=False)
+  if slot.part:
+    prefix = "ultrabert" if layout == "ultrabert" else "model"
+    state = {f"{prefix}.{name}": array for name, array in state.items()} | write(tree, head_parts)
+  return StockModel(
+    architecture, _contiguous(state), fields, slot.head, extra_of(tree, (*parts, *head_parts))
+  )
 
 
 def _head(layout: str, heads: Mapping[str, Any]) -> tuple[str, str, Part | None]:

@@ -41,8 +41,8 @@ class SequenceContrast(Contrast):
     most = records.get("most_segments_in_a_record", 0)
     if most > self.max_segments:
       yield (
-        f"objectives.scl.max_segments={self.max_segments}: a row has up to {most} texts, of which only the first "
-        f"are contrasted; the metric scl_segments_dropped is the fraction of the others"
+        f"objectives.scl.max_segments={self.max_segments}: a row has up to {most} texts, of which the "
+        f"first are contrasted; the metric scl_segments_dropped is the fraction of the others"
       )
 
   def problems(self, config: Fields) -> Iterator[str]:

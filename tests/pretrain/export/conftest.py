@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from configs import base
+from configs import backbones, base
 from data import vocabulary
 from data.vocabulary import train as vocabulary_train
 from pretrain.build import build
@@ -46,6 +46,20 @@ _RECIPES = {
   "byte_level": "bert_byte_level",
 }
 _VOCABULARIES = {"wordpiece": "wordpiece", "electra": "wordpiece", "byte_level": vocabulary.TOKENIZER_JSON}
+_MODERN = {f"model.{name}": value for name, value in backbones.MODERN.items()} | {
+  "model.window": 16,  # 8 tokens to both sides
+  "model.num_layers": 4,
+}
+_MLM = {name: value for name, value in _KINDS["wordpiece"].items() if not name.startswith("model.")}
+_RMS = {"model.norm": "rmsnorm", "model.embedding_norm": False, "model.activation": "silu"}
+_KINDS |= {
+  "modern_mlm": _MODERN | _MLM,
+  "modern_coco_lm": _MODERN,
+  "modern_electra": _MODERN | {"objectives.scl.weight": 0.0, "objectives.clm.weight": 0.0},
+  "ultra_electra": _MODERN | _RMS,
+  "euro_electra": _MODERN | _RMS | {"model.global_every": 1},
+  "homeless": _MLM | {"model.relative_position": "none", "model.mlp": "gated"},
+}
 _COCO_LM = {
   "corruption.kind": "generator",
   "generator.num_layers": 1,

@@ -24,6 +24,9 @@ _SIZES = {
   "dtype": "float32",
 }
 _OFFICIAL = {"relative_position": "official", "relative_buckets": 16, "relative_max_distance": 24}
+_PRE = {"relative_position": "none", "position": "rope", "norm_placement": "pre", "mlp": "gated"}
+_PRE |= {"attention_bias": False, "mlp_bias": False, "norm_bias": False, "window": 12}
+_RMS = _SIZES | _PRE | {"norm": "rmsnorm", "embedding_norm": False, "activation": "silu"}
 CASES = {  # name: layout, encoder, id of [PAD]
   "mpnet": ("mpnet", EncoderConfig(**_SIZES), 1),
   "layoutlmv3": ("layoutlmv3", EncoderConfig(**_SIZES, **_OFFICIAL), 3),
@@ -31,6 +34,16 @@ CASES = {  # name: layout, encoder, id of [PAD]
   "bert": ("bert", EncoderConfig(**_SIZES, relative_position="none"), 0),
   "bert with segments": ("bert", EncoderConfig(**_SIZES, relative_position="none", num_segments=2), 1),
   "electra": ("electra", EncoderConfig(**_SIZES, relative_position="none", layer_norm_eps=1e-12), 1),
+  "modernbert": ("modernbert", EncoderConfig(**_SIZES | _PRE | {"num_layers": 4}, global_every=3), 1),
+  "modernbert with biases": (
+    "modernbert",
+    EncoderConfig(
+      **_SIZES | _PRE | {"attention_bias": True, "mlp_bias": True, "norm_bias": True}, global_layers=(1,)
+    ),
+    0,
+  ),
+  "ultrabert": ("ultrabert", EncoderConfig(**_RMS, global_every=2, rope_theta_local=500.0), 1),
+  "eurobert": ("eurobert", EncoderConfig(**_RMS | {"mlp_bias": True}, rope_theta=900.0), 3),
 }
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from flax import linen as nn
 
 from pretrain.mesh.device_program import layer_weights
 from pretrain.models.config import EncoderConfig
-from pretrain.models.layers import Carry, Layer, Norm, Rows, Step, dense_init
+from pretrain.models.layers import BatchFacts, Carry, Layer, LayerFacts, Norm, dense_init
 from pretrain.models.relative_position import official_buckets_of, t5_buckets_of
 from pretrain.ops import kept
 from pretrain.ops.attention import attention
@@ -178,7 +178,7 @@ class Trunk(nn.Module):
     positions = None
     if segment_ids is not None and config.position == "rope":
       positions = positions_in_segments(segment_ids)
-    rows = Rows(token_mask, bias, row_keys, segment_ids, positions)
+    rows = BatchFacts(token_mask, bias, row_keys, segment_ids, positions)
     carry = self._start(x)
     if self.is_initializing():  # all layers have the same parameters, whatever they compute
       make = nn.scan(
@@ -188,7 +188,7 @@ class Trunk(nn.Module):
         in_axes=(nn.broadcast, 0),
         length=config.num_layers,
       )(config, name="layers")
-      return Hidden(make(carry, rows, Step(jnp.arange(config.num_layers), None, None))[0].normed, None)
+      return Hidden(make(carry, rows, LayerFacts(jnp.arange(config.num_layers), None, None))[0].normed, None)
     if isinstance(collect, str):
       everywhere = jnp.arange(x.shape[1], dtype=jnp.int32)
       collect = jnp.broadcast_to(everywhere, x.shape[:2])
@@ -198,10 +198,10 @@ class Trunk(nn.Module):
     collected = None
     if config.num_layers:
       stack = self.get_variable("params", "layers")
-      steps = Step(jnp.arange(config.num_layers), None if detach is None else detach[:-1], offsets)
+      steps = LayerFacts(jnp.arange(config.num_layers), None if detach is None else detach[:-1], offsets)
       carry, collected = _run_layers(stack, config, carry, rows, steps, collect)
     if last is not None:
-      step = Step(jnp.asarray(config.num_layers), None if detach is None else detach[-1], None)
+      step = LayerFacts(jnp.asarray(config.num_layers), None if detach is None else detach[-1], None)
       run = _recomputed(_layer(config, config.num_layers, None, last.read), config, in_loop=False)
       carry, _ = run(last.params, carry, rows, step)
     return Hidden(carry.normed, collected)
@@ -224,14 +224,19 @@ def _layer(
   """Returns layer `number` (from 0), a function of its parameters, carry, rows and step."""
   module = Layer(config, config.is_global(number), parent=None)
 
-  def run(params: dict, carry: Carry, rows: Rows, step: Step) -> tuple[Carry, jax.Array | None]:
+  def run(params: dict, carry: Carry, rows: BatchFacts, step: LayerFacts) -> tuple[Carry, jax.Array | None]:
     return module.apply({"params": layer_weights(params)}, carry, rows, step, collect, read)
 
   return run
 
 
 def _run_layers(
-  stack: dict, config: EncoderConfig, carry: Carry, rows: Rows, steps: Step, collect: jax.Array | None
+  stack: dict,
+  config: EncoderConfig,
+  carry: Carry,
+  rows: BatchFacts,
+  steps: LayerFacts,
+  collect: jax.Array | None,
 ) -> tuple[Carry, jax.Array | None]:
   """Runs all layers of a stack, whose parameters and steps have the layer as first axis.
 
@@ -239,43 +244,43 @@ def _run_layers(
   beyond the last whole period follow the loop.
   """
   period, layers = config.period, config.num_layers
-  turns = layers // period
-  run = [
+  whole = layers - layers % period
+  bodies = [
     _recomputed(_layer(config, number, collect), config, in_loop=True)
     for number in range(min(period, layers))
   ]
 
-  def turn(carry: Carry, part: tuple) -> tuple[Carry, jax.Array | None]:
-    if period == 1:
-      return run[0](part[0], carry, rows, part[1])
-    found = []
-    for number in range(period):
-      params, step = jax.tree.map(lambda leaf, number=number: leaf[number], part)
-      carry, at = run[number](params, carry, rows, step)
-      found.append(at)
-    return carry, None if collect is None else jnp.stack(found)
+  def each(carry: Carry, stacked: Any, count: int) -> tuple[Carry, jax.Array | None]:
+    states = []
+    for number in range(count):
+      params, step = jax.tree.map(lambda leaf, number=number: leaf[number], stacked)
+      carry, state = bodies[number](params, carry, rows, step)
+      states.append(state)
+    return carry, None if collect is None else jnp.stack(states)
 
-  everything = stack, steps
-  found: list[jax.Array | None] = []
-  if turns:
-    looped = everything
+  def turn(carry: Carry, part: Any) -> tuple[Carry, jax.Array | None]:
+    return bodies[0](part[0], carry, rows, part[1]) if period == 1 else each(carry, part, period)
+
+  inside, beyond = ((stack, steps), None) if whole == layers else _split((stack, steps), whole)
+  states: list[jax.Array | None] = []
+  if whole:
     if period > 1:
-      looped = jax.tree.map(
-        lambda leaf: leaf[: turns * period].reshape(turns, period, *leaf.shape[1:]), everything
-      )
+      inside = jax.tree.map(lambda leaf: leaf.reshape(-1, period, *leaf.shape[1:]), inside)
     unroll = max(1, config.scan_unroll // period)
-    carry, of_turns = jax.lax.scan(turn, carry, looped, length=turns, unroll=unroll)
-    if of_turns is not None and period > 1:
-      of_turns = of_turns.reshape(turns * period, *of_turns.shape[2:])
-    found.append(of_turns)
-  for number in range(turns * period, layers):
-    params, step = jax.tree.map(lambda leaf, number=number: leaf[number], everything)
-    carry, at = run[number % period](params, carry, rows, step)
-    found.append(None if at is None else at[None])
-  parts = [part for part in found if part is not None]
-  if not parts:
+    carry, collected = jax.lax.scan(turn, carry, inside, length=whole // period, unroll=unroll)
+    if collected is not None and period > 1:
+      collected = collected.reshape(-1, *collected.shape[2:])
+    states.append(collected)
+  if beyond is not None:
+    carry, collected = each(carry, beyond, layers - whole)
+    states.append(collected)
+  if collect is None:
     return carry, None
-  return carry, parts[0] if len(parts) == 1 else jnp.concatenate(parts)
+  return carry, states[0] if len(states) == 1 else jnp.concatenate(states)
+
+
+def _split(tree: Any, at: int) -> tuple[Any, Any]:
+  return jax.tree.map(lambda leaf: leaf[:at], tree), jax.tree.map(lambda leaf: leaf[at:], tree)
 
 
 def token_vectors(table: jax.Array, ids: jax.Array, *, pad_id: int) -> jax.Array:

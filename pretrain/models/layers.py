@@ -25,7 +25,7 @@ from pretrain.ops.positions import take_positions
 ACTIVATIONS = {"gelu": gelu, "silu": jax.nn.silu}
 
 
-class Rows(NamedTuple):
+class BatchFacts(NamedTuple):
   """The facts of a batch that every layer reads."""
 
   token_mask: jax.Array  # [batch, length] bool, False at padding
@@ -35,7 +35,7 @@ class Rows(NamedTuple):
   positions: jax.Array | None  # [batch, length] int32, of RoPE; None: 0, 1, ... in every row
 
 
-class Step(NamedTuple):
+class LayerFacts(NamedTuple):
   """The facts of one layer."""
 
   index: jax.Array  # [] int32 from 0
@@ -178,7 +178,7 @@ class SelfAttention(nn.Module):
 
   @nn.compact
   def __call__(
-    self, x: jax.Array, rows: Rows, read: jax.Array | None = None, x_read: jax.Array | None = None
+    self, x: jax.Array, rows: BatchFacts, read: jax.Array | None = None, x_read: jax.Array | None = None
   ) -> Branch:
     """Computes the branch that is added to the stream, from its normed x [batch, length, embed].
 
@@ -267,8 +267,8 @@ class Layer(nn.Module):
   def __call__(
     self,
     carry: Carry,
-    rows: Rows,
-    step: Step,
+    rows: BatchFacts,
+    step: LayerFacts,
     collect: jax.Array | None = None,
     read: jax.Array | None = None,
   ) -> tuple[Carry, jax.Array | None]:

@@ -11,7 +11,7 @@ import pytest
 
 from pretrain.models import layers
 from pretrain.models.config import EncoderConfig
-from pretrain.models.layers import AddedNorm, Carry, Layer, Norm, Rows, Step
+from pretrain.models.layers import AddedNorm, BatchFacts, Carry, Layer, LayerFacts, Norm
 from pretrain.ops import triton_call
 from pretrain.ops.attention import attention
 from pretrain.ops.draws.row_random import Use
@@ -22,7 +22,7 @@ from tests.pretrain.one_program import one_program
 CONFIG = EncoderConfig(vocab_size=97, hidden_size=8, num_layers=1, num_heads=2, mlp_size=12, max_length=16)
 B, L = 2, 5
 MASK = jnp.asarray([[1, 1, 1, 1, 1], [0, 0, 0, 0, 0]], bool)
-FIRST = Step(jnp.asarray(0), None, None)
+FIRST = LayerFacts(jnp.asarray(0), None, None)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def _parameters(config, carry, bias):
 
 
 def _rows(bias, mask=MASK):
-  return Rows(mask, bias, None, None, None)
+  return BatchFacts(mask, bias, None, None, None)
 
 
 @one_program

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from data import glue
-from data.errors import DataError
+from data.errors import DataError, counted
 from data.glue import kshot
 from data.glue.tasks import Split
 from finetune.needed_files import DRAWS
@@ -169,7 +169,7 @@ def _tests(task: str, config: Any, *, download: bool) -> tuple[dict[str, Split],
   splits = glue.read_all(directory, [(task, name) for name in readable], download=download)
   for name, split in zip(readable, splits):
     tests[names[name]] = split
-    lines.append(f"{task}: test set {name}: {len(split):,} examples, from {split.source}")
+    lines.append(f"{task}: test set {name}: {counted(len(split), 'example')}, from {split.source}")
   return tests, lines
 
 

@@ -29,7 +29,7 @@ _NOT_SENT = re.compile(rf"{workdir_files.LOCK}$|{files.UNFINISHED}|.*{checkpoint
 
 
 class Order(NamedTuple):
-  """Patterns of workdir files that are not uploaded first: with others (`quiet`), or last (`last`)."""
+  """Patterns of workdir files: `quiet` ones never cause an upload, `last` ones are uploaded last."""
 
   quiet: re.Pattern[str]  # change all the time; uploaded only together with others
   last: re.Pattern[str]  # refer to others; uploaded after their marks

@@ -1,4 +1,4 @@
-"""The encoder's loss at masked or at all positions: BERT, RoBERTa, and TACO's two baselines."""
+"""The encoder's masked-LM loss, at masked or at all positions: BERT, RoBERTa, baselines of TACO."""
 
 import jax
 import jax.numpy as jnp

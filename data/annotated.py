@@ -154,7 +154,7 @@ def agreement_pairs(parsed: Iterable[Sentence]) -> Iterator[MinimalPair]:
 
 
 def _has_noun_subject(sentence: Sentence, verb: int) -> bool:
-  """Returns whether the subject of a verb, or of its predicate, is a single noun before the verb."""
+  """Returns whether `verb` must agree in number with a single noun before it, its subject."""
   is_auxiliary = sentence.relations[verb] in ("aux", "cop")
   predicate = sentence.heads[verb] if is_auxiliary else verb
   of_predicate = [at for at, head in enumerate(sentence.heads) if head == predicate]

@@ -50,7 +50,7 @@ class Pool(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Sketch:
-  """How documents are compared: first by `bands` of `rows` numbers, then by whole signatures."""
+  """Settings of the comparison of documents: first `bands` of `rows` numbers, then whole signatures."""
 
   bands: int
   rows: int

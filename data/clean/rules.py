@@ -8,6 +8,7 @@ Filtering".
 from collections.abc import Sequence
 
 from data.clean import words
+from data.errors import counted
 
 MEAN_WORD_LENGTH = (3, 10)  # characters
 MOST_SYMBOLS = 0.1  # hash signs, or ellipses, for each word
@@ -23,18 +24,17 @@ _ELLIPSES = ("...", "\u2026")
 
 def length(document: list[str], *, least: int, most: float) -> list[str] | str:
   """Drops a document with fewer than `least` or more than `most` characters, not counting line ends."""
-  return _within(document, sum(map(len, document)), "characters", least, most)
+  return _within(document, sum(map(len, document)), "character", least, most)
 
 
 def word_number(document: list[str], *, least: int, most: float) -> list[str] | str:
   """Drops a document with fewer than `least` or more than `most` words."""
-  return _within(document, words.of(document).number, "words", least, most)
+  return _within(document, words.of(document).number, "word", least, most)
 
 
 def _within(document: list[str], size: int, unit: str, least: int, most: float) -> list[str] | str:
-  if size < least:
-    return f"{size:,} {unit}, fewer than {least:,}"
-  return f"{size:,} {unit}, more than {most:,}" if size > most else document
+  limit = f"fewer than {least:,}" if size < least else f"more than {most:,}" if size > most else ""
+  return f"{counted(size, unit)}, {limit}" if limit else document
 
 
 SIZES = {"length": length, "words": word_number}

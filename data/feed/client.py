@@ -114,7 +114,7 @@ class FedRecords:
     return self.numbered(self.examples(step, batch_size, rows=rows))
 
   def numbered(self, numbers: Sequence[int]) -> np.ndarray:
-    """Returns the blocks with these numbers, [blocks, length] int32; older than CALLS calls are gone."""
+    """Returns training blocks by number, [blocks, length] int32; those of the last CALLS calls are kept."""
     first, last = min(numbers) // self._size, max(numbers) // self._size
     with self._lock:
       self._calls.append(first)
@@ -152,19 +152,19 @@ class HeldoutBlocks:
     self.vocabulary, self._blocks = words, blocks
 
   def __len__(self) -> int:
-    """Returns the number of blocks."""
+    """Returns the number of held-out blocks."""
     return len(self._blocks)
 
   def unigram(self) -> np.ndarray:
-    """Returns the count of each id in these blocks, [vocab] int64; the stream's counts are unknown."""
+    """Returns the count of each id in the held-out blocks, [vocab] int64; the stream's counts are unknown."""
     counts = np.bincount(self._blocks.ravel(), minlength=self.vocabulary.size)
     counts[self.vocabulary.special_ids["pad"]] = 0
     return counts
 
   def rows(self, start: int, stop: int) -> np.ndarray:
-    """Returns the blocks [start, stop), fewer at the end: [at most stop - start, length] int32."""
+    """Returns held-out blocks start to stop - 1, fewer at the end: [at most stop - start, length] int32."""
     return self._blocks[start:stop]
 
   def numbered(self, numbers: Sequence[int]) -> np.ndarray:
-    """Returns the blocks with these numbers, [blocks, length] int32; numbers past the end are skipped."""
+    """Returns held-out blocks by number, [blocks, length] int32; numbers past the end are skipped."""
     return self._blocks[[number for number in numbers if number < len(self)]]

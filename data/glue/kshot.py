@@ -77,7 +77,7 @@ def sample(split: Split, k: int, seed: int) -> tuple[Split, Split]:
   if k < 1:
     raise errors.ConfigError(f"k={k} examples of each class; expected at least 1")
   if split.labels is None:
-    raise errors.DataError(f"{split.source}: has no labels; {k} examples of each class cannot be drawn")
+    raise errors.DataError(f"{split.source}: no labels to draw {errors.counted(k, 'example')} a class from")
   classes = _classes(split.labels)
   order = list(range(len(split)))
   np.random.RandomState(seed).shuffle(order)

@@ -21,7 +21,7 @@ _BATCH = 256  # records read at a time
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-  """The flags about the amount that is read."""
+  """How many records to read and blocks to show, and the seed of the sample."""
 
   records: int = 4096  # of each split, or documents of a text; 0: all
   blocks: int = 3  # shown

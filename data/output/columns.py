@@ -30,7 +30,7 @@ JSON = "json"  # a text column with values as JSON
 
 
 class Survey(NamedTuple):
-  """Facts about all rows of a file."""
+  """The number of rows, the columns and the digest of a file."""
 
   rows: int
   columns: dict[str, str]  # name -> Arrow type or `JSON`, in order of first appearance

@@ -24,7 +24,7 @@ _IDENTITY = "identity.json"
 
 
 class Part(NamedTuple):
-  """Rows that are processed together, and their number in order."""
+  """Rows that are processed and stored together; parts are numbered in order."""
 
   number: int
   rows: list[Row]
@@ -124,7 +124,7 @@ class Parts:
     self.was_finished = True
 
   def _begin(self) -> None:
-    """Compares the identity of existing parts with this command's, or writes the identity."""
+    """Writes this command's identity; ConfigError if existing files are not of the same command."""
     self._done.unlink(missing_ok=True)  # left by a removed output, or by a kill before the rename
     path = self.directory / _IDENTITY
     if path.exists():

@@ -24,10 +24,10 @@ class Blocks:
 
 
 def choose(packed: shards.Packed) -> Blocks:
-  """Chooses `heldout_fraction` of the training records, at least one; depends only on seed and input.
+  """Holds out `heldout_fraction` of the training records, at least one; depends only on seed and input.
 
-  At least `MIN_RECORDS` are needed. Every record has the same chance, so the neighbours of a held-out block
-  are usually trained on.
+  The caller checks that there are `MIN_RECORDS`. Every record has the same chance, so the neighbours of a
+  held-out block are usually trained on.
   """
   numbers = range(packed.num_units)
   order = np.sort(np.concatenate([np.array(packed.records(number, "train").keys) for number in numbers]))

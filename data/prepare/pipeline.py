@@ -26,7 +26,7 @@ CHUNK_IDS = 500_000  # the same for sources of ids
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """The settings that all steps share; small, because every call carries a copy."""
+  """The settings of a preparation, passed to every step; small, because every call has a copy."""
 
   request: sources.Request
   output: str  # directory of the finished preparation

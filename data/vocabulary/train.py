@@ -101,8 +101,8 @@ def _explain(message: str, sentences: _Counted, size: int, size_flag: str) -> st
   limit = re.search(r"value <= (\d+)", message)
   if limit:
     return (
-      f"a vocabulary of {size} pieces is too large for {sentences.characters} characters of text; the "
-      f"largest possible size is {limit[1]}; use more text, or:\n  {size_flag}={limit[1]}"
+      f"a vocabulary of {size} pieces is too large for {errors.counted(sentences.characters, 'character')} "
+      f"of text; the largest possible size is {limit[1]}; use more text, or:\n  {size_flag}={limit[1]}"
     )
   required = re.search(r"smaller than required_chars\. \d+ vs (\d+)", message)
   if required:
@@ -138,8 +138,8 @@ def _train_wordpiece(sentences: _Counted, *, cased: bool, size: int, size_flag: 
   pieces = tokenizer.get_vocab()
   if len(pieces) != size:
     raise errors.DataError(
-      f"a vocabulary of {size} pieces does not fit {sentences.characters} characters of text; the training "
-      f"gave {len(pieces)}; use more text, or:\n  {size_flag}={len(pieces)}"
+      f"a vocabulary of {size} pieces does not fit {errors.counted(sentences.characters, 'character')} "
+      f"of text; the training gave {len(pieces)}; use more text, or:\n  {size_flag}={len(pieces)}"
     )
   return sorted(pieces, key=pieces.__getitem__)
 

@@ -113,7 +113,7 @@ def write_submission(
   if subsets:
     lines.append(f"do not submit this zip: files differ in size from the official ones: {', '.join(subsets)}")
   if clipped:
-    lines.append(f"{clipped} scores of STS-B were below 0 or above 5 and were changed to 0 or 5")
+    lines.append(f"changed {errors.counted(clipped, 'score')} of STS-B below 0 or above 5 to 0 or 5")
   return path, lines
 
 

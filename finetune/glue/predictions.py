@@ -48,7 +48,7 @@ def load(task: str, directory: str, encoding: Callable[[str], Encoding], *, down
   sets, lines = {}, []
   for (name, split_name, key), split in zip(readable, splits):
     sets[key] = encoding(name).evaluated(split, is_regression=TASKS[name].is_regression)
-    lines.append(f"{name}: {len(split):,} rows of {split_name} will be predicted, from {split.source}")
+    lines.append(f"{name}: predicts {errors.counted(len(split), 'row')} of {split_name} ({split.source})")
     lines += glue.cut_lines(name, {split_name: sets[key].cut}, encoding(name))
   for name, split_name, _ in (row for row in wanted if row not in readable):
     lines.append(

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from data import tables
+from data import errors, tables
 from finetune.papers import glue_metrics, reference_rows
 from finetune.papers.glue_metrics import MISMATCHED, NAMES
 from finetune.papers.protocols import Protocol
@@ -68,7 +68,7 @@ def _task_rows(
   rows = []
   for name in summary.metrics(chosen):
     if protocol.is_pooled:
-      over_runs, cell = summary.pool(records, name), f"{len(records)} cells"
+      over_runs, cell = summary.pool(records, name), errors.counted(len(records), "cell")
     else:
       over_runs, cell = summary.summarise(chosen, name), chosen.cell.name
     column = task if name == main else "mnli_mm" if name == MISMATCHED else ""

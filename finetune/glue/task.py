@@ -6,7 +6,7 @@ import hashlib
 import numpy as np
 
 from data import glue, tfds_reader
-from data.errors import DataError
+from data.errors import DataError, counted
 from data.glue.tasks import TASKS, Split
 from finetune.needed_files import OPTIONAL
 from finetune.papers import glue_metrics
@@ -80,7 +80,7 @@ def from_splits(task: str, train: Split, dev: dict[str, Split], encoding: Encodi
   sizes = ", ".join(f"{len(split):,} {name}" for name, split in {"train": train, **dev}.items())
   lines = [f"{task}: {sizes}; {buckets.describe(examples.sizes)}, from {train.source}"]
   dropped = sum(split.dropped for split in (train, *dev.values()))
-  lines += [f"{task}: {dropped} rows dropped, as in the official code"] if dropped else []
+  lines += [f"{task}: {counted(dropped, 'row')} dropped, as in the official code"] if dropped else []
   cut_rows = {"train": cut} | {name: split.cut for name, split in evaluated.items()}
   lines += cut_lines(task, cut_rows, encoding)
   is_whole = set(dev) == set(DEV_SPLITS.get(task, {"dev": ""}))

@@ -36,11 +36,11 @@ class Cell(NamedTuple):
     return f"{start}_ep{self.epochs}_wu{warmup}"
 
   def total_steps(self, steps_per_epoch: int) -> int:
-    """Returns the number of updates of a run, from the number of batches of an epoch."""
+    """Returns a run's number of updates: `num_steps` if the cell has it, else epochs * `steps_per_epoch`."""
     return (self.epochs or 0) * steps_per_epoch if self.num_steps is None else self.num_steps
 
   def as_json(self) -> dict[str, float | None]:
-    """Returns the fields to store in a file of results: those of a cell with epochs, or with steps."""
+    """Returns the hyperparameters for a file of results: with `num_steps`, or else epochs and warm-up."""
     if self.num_steps is None:
       return {name: value for name, value in self._asdict().items() if name != "num_steps"}
     return {"batch_size": self.batch_size, "learning_rate": self.learning_rate, "num_steps": self.num_steps}

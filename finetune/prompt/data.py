@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from data import glue
-from data.errors import DataError
+from data.errors import DataError, counted
 from data.glue import kshot
 from data.glue.tasks import Split
 from finetune.needed_files import DRAWS
@@ -27,7 +27,7 @@ _MAIN = {"cola": "matthews", "mrpc": "f1", "qqp": "f1", "stsb": "pearson"}
 
 @dataclasses.dataclass(frozen=True)
 class Lengths:
-  """The length and number of sequences of a task."""
+  """The sizes of a task's prompts and evaluation batches."""
 
   max_length: int  # tokens of a prompt with its demonstrations
   num_samples: int  # sets of demonstrations in evaluation, whose predictions are averaged
@@ -169,7 +169,7 @@ def _tests(task: str, config: Any, *, download: bool) -> tuple[dict[str, Split],
   splits = glue.read_all(directory, [(task, name) for name in readable], download=download)
   for name, split in zip(readable, splits):
     tests[names[name]] = split
-    lines.append(f"{task}: test set {name}: {len(split):,} examples, from {split.source}")
+    lines.append(f"{task}: test set {name}: {counted(len(split), 'example')}, from {split.source}")
   return tests, lines
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from data.errors import DataError
+from data.errors import DataError, counted
 from data.glue.tasks import Split
 from finetune.prompt.templates import Prompt, PromptWriter
 from finetune.search.examples import Buckets, Examples, TrainingOrder, pad, stack
@@ -48,8 +48,8 @@ def make_pool(writer: PromptWriter, split: Split, *, max_length: int) -> Pool:
   for number, rows in enumerate(members):
     if len(rows) < 2:
       raise DataError(
-        f"{split.source}: {len(rows)} examples of class {number}, expected 2 or more, because a query needs "
-        "another example of its class; use more per class:\n  --config.prompt.shots=16"
+        f"{split.source}: {counted(len(rows), 'example')} of class {number}, expected 2 or more, because "
+        "a query needs another example of its class; use more per class:\n  --config.prompt.shots=16"
       )
   return Pool(queries, demonstrations, labels, classes, members)
 
@@ -61,8 +61,8 @@ def make_queries(
   has_pairs = split.second is not None
   if has_pairs != (writer.template.num_sentences == 2) or not len(split.first):
     raise DataError(
-      f"{split.source}: {len(split.first)} examples of {1 + has_pairs} sentences each, expected at least one "
-      f"example of {writer.template.num_sentences}; check --config.tasks and the file"
+      f"{split.source}: {counted(len(split.first), 'example')} of {counted(1 + has_pairs, 'sentence')} each, "
+      f"expected at least one example of {writer.template.num_sentences}; check --config.tasks and the file"
     )
   cls = np.asarray([writer.vocabulary.special_ids.cls], np.int32)
   prompts = [writer.write(texts, room=max_length - 1) for texts in _sentences(split)]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from data import tables
+from data import errors, tables
 from finetune.papers import glue_metrics
 from finetune.search import summary
 from finetune.search.summary import Record
@@ -44,8 +44,8 @@ def make_report(title: str, scores: Sequence[TaskScores]) -> tables.Report:
   judged = [row for row in rows if row["is_main"]]
   runs = [{**row, "split": split} for row in judged for split in row["cells"]]
   notes = [
-    f"Mean and standard deviation (of the population, as in LM-BFF) over {len(scores[0].chosen)} splits, in "
-    "percent. For each split, its development set chooses the cell and the evaluation."
+    f"Mean and standard deviation in percent over {errors.counted(len(scores[0].chosen), 'split')} (of the "
+    "population, as in LM-BFF). For each split, its development set chooses the cell and the evaluation."
   ]
   marks = {_mark(row) for row in rows}
   notes += [note for mark, note in (("*", _PART), ("**", _NO_TEST)) if mark in marks]

@@ -14,7 +14,7 @@ from pretrain.listener import Listener
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-  """When a run is evaluated and when it ends."""
+  """The steps at which a run is evaluated; the last one ends it."""
 
   num_steps: int  # updates of a run
   evaluate_at: tuple[int, ...]  # increasing numbers of updates; the last is `num_steps`

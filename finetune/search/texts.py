@@ -24,7 +24,7 @@ class Evaluated:
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
-  """How text becomes examples; long texts are truncated as in the official Hugging Face code."""
+  """Settings of tokenisation; long texts are truncated as in the official Hugging Face code."""
 
   vocabulary: Vocabulary
   max_length: int  # tokens with special ones

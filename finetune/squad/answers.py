@@ -107,8 +107,8 @@ def report_lines(
   version = "1.1" if null_odds(predictions) is None else "2.0"
   num_impossible = sum(question.is_impossible for question in questions)
   lines = [
-    f"evaluated on {name}, SQuAD {version}: {len(questions):,} questions, {num_impossible:,} of them without "
-    "an answer"
+    f"evaluated on {name}, SQuAD {version}: {errors.counted(len(questions), 'question')}, "
+    f"{num_impossible:,} of them without an answer"
   ]
   if version == "1.1":
     return [*lines, f"every question answered: EM {scores['exact']:.2f}  F1 {scores['f1']:.2f}"]

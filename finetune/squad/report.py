@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from data import tables
+from data import errors, tables
 from finetune.papers import reference_rows
 from finetune.papers.protocols import Protocol
 from finetune.papers.reference_rows import Reference
@@ -83,12 +83,12 @@ def _notes(protocol: Protocol, data: SquadData, judged: tables.Row, num_cells: i
     )
   if not data.is_official:
     notes.append(
-      f"* {len(data.dev.file.questions):,} questions of {data.dev.file.source}, not the official development "
-      "set: do not compare these scores with the papers'."
+      f"* {errors.counted(len(data.dev.file.questions), 'question')} of {data.dev.file.source}, not the "
+      "official development set: do not compare these scores with the papers'."
     )
   if len(data.train.file.questions) != (official := squad_answers.OFFICIAL_TRAINING[data.version]):
     notes.append(
-      f"Trained on {len(data.train.file.questions):,} questions of {data.train.file.source}; the official "
-      f"training set has {official:,}."
+      f"Trained on {errors.counted(len(data.train.file.questions), 'question')} of {data.train.file.source}; "
+      f"the official training set has {official:,}."
     )
   return notes + summary.skipped_notes({"SQuAD": judged["skipped_updates"]})

@@ -7,7 +7,7 @@ import json
 
 import numpy as np
 
-from data.errors import ConfigError, DataError, DivergedError
+from data.errors import ConfigError, DataError, DivergedError, counted
 from data.squad import SquadFile
 from data.vocabulary import Vocabulary
 from finetune.search import texts
@@ -103,8 +103,8 @@ def _part(file: SquadFile, vocabulary: Vocabulary, settings: Settings, *, traini
   if not features.windows:
     name, reason = next(iter({**features.dropped, **features.empty}.items()))
     raise DataError(
-      f"{file.source}: none of {len(file.questions):,} questions can be used, such as {name!r}: {reason}; "
-      "correct the file, or use the official one"
+      f"{file.source}: none of {counted(len(file.questions), 'question')} can be used, such as {name!r}: "
+      f"{reason}; correct the file, or use the official one"
     )
   sizes = {"most": settings.num_buckets, "multiple": settings.multiple, "max_length": settings.max_length}
   return Part(file, features, make_buckets(features.examples, **sizes))
@@ -125,21 +125,22 @@ def _lines(train: Part, dev: Part, settings: Settings) -> list[str]:
   version, questions = dev.file.version, dev.file.questions
   lines = [
     f"squad: SQuAD {version}, training on {train.file.source}",
-    f"squad train: {len(train.file.questions):,} questions in {len(train.features.windows):,} windows, "
+    f"squad train: {counted(len(train.file.questions), 'question')} in "
+    f"{counted(len(train.features.windows), 'window')}, "
     f"{np.count_nonzero(train.features.examples.fields['start']):,} of them with an answer",
     f"squad train: {train.buckets.describe(train.features.examples.sizes)}",
-    f"squad dev: {dev.file.source}: {len(questions):,} questions, "
+    f"squad dev: {dev.file.source}: {counted(len(questions), 'question')}, "
     f"{sum(question.is_impossible for question in questions):,} without an answer, "
-    f"{len(dev.features.windows):,} windows",
+    f"{counted(len(dev.features.windows), 'window')}",
   ]
   if dropped := train.features.dropped:
     name, reason = next(iter(dropped.items()))
     lines.append(
-      f"squad train: skipped {len(dropped):,} questions whose answer was not found in the context, "
+      f"squad train: skipped {counted(len(dropped), 'question')} whose answer was not found in the context, "
       f"such as {name!r}: {reason}"
     )
   if dev.features.empty:
-    lines.append(f'squad dev: {len(dev.features.empty):,} questions without a token get the answer ""')
+    lines.append(f'squad dev: answer "" for {counted(len(dev.features.empty), "question")} without a token')
   if len(questions) != OFFICIAL_QUESTIONS[version]:
     lines.append(
       f"squad dev: not the official development set ({OFFICIAL_QUESTIONS[version]:,} questions): do not "
@@ -147,11 +148,10 @@ def _lines(train: Part, dev: Part, settings: Settings) -> list[str]:
     )
   pairs = [pair for part in (train, dev) for pair in itertools.pairwise(part.features.windows)]
   pairs = [(window, after) for window, after in pairs if window.question == after.question]
-  apart = sum(window.first + window.count <= after.first for window, after in pairs)
-  if apart:
+  if apart := sum(window.first + window.count <= after.first for window, after in pairs):
     lines.append(
-      f"squad: {apart:,} of {len(pairs):,} pairs of neighbouring windows do not overlap, so an answer across "
-      f"their border cannot be found; lower --config.squad.stride={settings.stride} or raise "
+      f"squad: neighbouring windows do not overlap in {apart:,} of {counted(len(pairs), 'pair')}, so an "
+      f"answer across their border cannot be found; lower --config.squad.stride={settings.stride} or raise "
       f"--config.data.max_length={settings.max_length}"
     )
   return lines

@@ -39,7 +39,7 @@ class Stopped(Exception):
 
 
 class Cell(NamedTuple):
-  """A row of the table with a seed."""
+  """An arm of a study, run with one seed."""
 
   arm: str
   seed: int
@@ -126,7 +126,7 @@ def run_config(asked: Asked, arm: str) -> ConfigDict:
 
 
 def _weights(asked: Asked, arm: str, seed: int) -> str:
-  """Returns the final mean weights of an arm's generator heads, separated by commas; equal if unfinished."""
+  """Returns the last mixture weights of an arm's generator heads, '0.2,0.8'; equal if it has none yet."""
   run = asked.folder(Cell(arm, seed)) / "run"
   curves = logs.series(
     metrics.read(run) if run.is_dir() else [], r"train/mixture_weight_(?:layer|generator)_(\d+)"
@@ -139,7 +139,7 @@ def _weights(asked: Asked, arm: str, seed: int) -> str:
 
 
 def files_of(tuning: str, data: pathlib.Path) -> tuple[dict[str, pathlib.Path | None], str]:
-  """Returns {placeholder: path or None if missing} of a fine-tuning, and its needs for a message."""
+  """Returns {placeholder: path or None if missing} of a fine-tuning, and text that names its files."""
   if FINE_TUNINGS[tuning].scored_on:
     needs = f"UD_English-EWT/ with {', '.join(f'*-ud-{split}*.conllu' for split in SPLITS)}"
     return {split: annotated.treebank(data, split) for split in SPLITS}, needs

@@ -32,7 +32,7 @@ def study(family: str, *, is_tiny: bool) -> Study:
 
 
 def _is_there(rows: dict[str, Row], name: str) -> bool:
-  """Returns whether an earlier row has the same tiny counterpart, as rows of two sizes have."""
+  """Returns whether an earlier row, of another size, has the same tiny recipe and changes."""
 
   def tiny(row: Row) -> tuple:
     return (row.tiny_recipe, row.tiny_changes or row.changes)
@@ -42,7 +42,7 @@ def _is_there(rows: dict[str, Row], name: str) -> bool:
 
 
 def difference(row: str, base: str) -> str:
-  """Returns a row's results minus its base's, 'MNLI -0.1/-0.1'; '' if the metrics are not the same."""
+  """Subtracts a paper's results of `base` from those of `row`: 'MNLI -0.1/-0.1'; '' if metrics differ."""
   if not _NUMBER.search(row) or _NUMBER.sub("", row) != _NUMBER.sub("", base):
     return ""
   others = iter(_NUMBER.findall(base))

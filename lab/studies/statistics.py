@@ -11,7 +11,7 @@ LEVEL = 0.95  # of the confidence interval
 
 
 class Difference(NamedTuple):
-  """The mean of differences between equal seeds; low and high are None with one seed."""
+  """The mean difference between two arms' runs with equal seeds; low and high are None with one seed."""
 
   mean: float
   low: float | None

@@ -1,4 +1,4 @@
-"""Makes the table of all cells: means over seeds, and differences from each row's base."""
+"""Makes the table of a study: means over seeds, and differences from other arms or earlier steps."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from lab.studies.statistics import LEVEL, paired
 
 
 class Found(NamedTuple):
-  """Results of the cells."""
+  """The results of finished cells, and the cells that diverged or are missing."""
 
   values: dict[Cell, measured.Values]
   diverged: dict[Cell, str]
@@ -38,7 +38,7 @@ def read(asked: Asked) -> Found:
 
 
 def report(asked: Asked, found: Found) -> Report:
-  """Returns the report with a row for each measure, arm, step and base."""
+  """Returns a report with a row for each measure, arm, step, and arm or step compared with it."""
   study = asked.study
   measures = dict.fromkeys(study.primary)
   measures |= dict.fromkeys(name for values in found.values.values() for _, name in values)

@@ -29,14 +29,14 @@ _NOT_SENT = re.compile(rf"{workdir_files.LOCK}$|{files.UNFINISHED}|.*{checkpoint
 
 
 class Order(NamedTuple):
-  """Patterns of files in a workdir, by the time of their upload."""
+  """Patterns of workdir files: `quiet` ones never cause an upload, `last` ones are uploaded last."""
 
   quiet: re.Pattern[str]  # change all the time; uploaded only together with others
   last: re.Pattern[str]  # refer to others; uploaded after their marks
 
 
 class Kept(NamedTuple):
-  """The checkpoints of a run that stay in the bucket."""
+  """Selects the checkpoints that stay in the bucket: the newest, and some steps; others are removed."""
 
   newest: int  # number of newest checkpoints
   steps: Collection[int]  # further steps
@@ -146,7 +146,7 @@ class _Changes:
     return integrity.is_complete(self._mirror.directory / checkpoint.DIRECTORY / str(step))
 
   def _old(self, kept: Kept, here: set[int]) -> list[str]:
-    """Returns the files in the bucket of checkpoints that are not kept."""
+    """Returns the bucket's files of checkpoints that neither `kept` nor `here` names."""
     steps = bucket_steps.by_step(self._mirror.place.files())
     keep = {*sorted(steps)[-kept.newest :], *kept.steps, *here}
     return [name for step, names in steps.items() if step not in keep for name in names]

@@ -33,7 +33,7 @@ class Row(NamedTuple):
 
 
 class Part(NamedTuple):
-  """Rows that a checkpoint has all together or not at all."""
+  """A group of tensors, a row each: a checkpoint has all of them or none."""
 
   rows: tuple[Row, ...]
   path: str  # prefix of our paths
@@ -81,7 +81,7 @@ OUTPUT_KERNEL = Layout(
 def linear(
   name: str, path: str, shape: tuple[str, str], kernel: Layout = LINEAR, bias: Layout = SAME
 ) -> tuple[Row, Row]:
-  """Returns the two rows of a linear layer; `shape` is (out, in)."""
+  """Returns the table rows of a linear layer's weight and bias; `shape` is (out, in)."""
   return (
     Row(f"{name}.weight", (f"{path}/kernel",), shape, kernel),
     Row(f"{name}.bias", (f"{path}/bias",), shape[:1], bias),
@@ -89,7 +89,7 @@ def linear(
 
 
 def norm(name: str, path: str, size: str = "D") -> tuple[Row, Row]:
-  """Returns the two rows of a LayerNorm."""
+  """Returns the table rows of a LayerNorm's weight and bias."""
   return (
     Row(f"{name}.weight", (f"{path}/scale",), (size,), SAME),
     Row(f"{name}.bias", (f"{path}/bias",), (size,), SAME),

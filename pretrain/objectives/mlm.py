@@ -1,4 +1,4 @@
-"""Loss of the encoder's masked language modelling: BERT, RoBERTa, TACO's baseline and its MLM+TP."""
+"""The encoder's masked-LM loss, at masked or at all positions: BERT, RoBERTa, baselines of TACO."""
 
 import jax
 import jax.numpy as jnp

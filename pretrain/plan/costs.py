@@ -40,7 +40,7 @@ def kernels(program: Program) -> Counter[str]:
 
 
 def cycles(program: Program) -> int:
-  """Returns the TPU compiler's estimate of a run in cycles, with loops.
+  """Returns the TPU compiler's estimate of a run in cycles, all loop iterations included.
 
   Kernels without an estimate count as 0: some Pallas kernels, collectives, copies in the background.
   """

@@ -172,7 +172,7 @@ def _attention_flops(instruction: Instruction, owner: Computation) -> float:
 
 
 def total_flops(program: Program) -> float:
-  """Returns FLOP of all products in a run on one device, with loops; TPU programs do not name products."""
+  """Returns FLOP of matrix products in a run on one device, with loops; unsupported for TPU programs."""
   total = 0.0
   for run in program.executions:
     owner = program.computations[run.computation]

@@ -108,7 +108,7 @@ def _cost(settings: ReadingSettings, batch: int, *, blocks_per_second: float, re
       f"prepared records, which resume at once (python -m data.prepare)\n"
       f"  --config.data.skip_hours={_hours(now)}"
     )
-  line = f"reading the {batch:,} batches before again takes {progress.duration(now)} more; " if batch else ""
+  line = f"reading again up to batch {batch:,} takes {progress.duration(now)} more; " if batch else ""
   line += f"resuming at step {settings.total_steps:,} would read for {progress.duration(at_end)} first"
   if at_end > limit:
     line += f", which needs --config.data.skip_hours={_hours(at_end)}"

@@ -122,7 +122,7 @@ def distance_rows(table: np.ndarray, config: EncoderConfig) -> np.ndarray:
 
 
 def spatial_sizes(hidden_size: int) -> tuple[int, int]:
-  """Returns (coordinate_size, shape_size) such that 4 of one and 2 of the other add up to an even width."""
+  """Returns (coordinate_size, shape_size); 4 and 2 times these sum to `hidden_size`, if it is even."""
   coordinate = hidden_size // 6
   return coordinate, hidden_size // 2 - 2 * coordinate
 

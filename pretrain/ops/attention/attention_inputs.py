@@ -16,7 +16,7 @@ class Settings(NamedTuple):
 
 
 class Fixed(NamedTuple):
-  """Arrays without a gradient."""
+  """Inputs of attention without a gradient: key masks, segments, and words of the rows' random keys."""
 
   key_mask: jax.Array  # [batch, length] bool
   segment_ids: jax.Array | None  # [batch, length] int32

@@ -25,7 +25,7 @@ class Branch(NamedTuple):
 
 
 class Settings(NamedTuple):
-  """Static settings of the operation."""
+  """Static settings of `added_norm`."""
 
   rate: float  # of dropout
   use: row_random.Use

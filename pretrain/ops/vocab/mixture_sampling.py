@@ -22,7 +22,7 @@ from pretrain.ops.vocab.vocab_cross_entropy import top_ids, vocab_logits, vocab_
 
 
 class MixtureSettings(NamedTuple):
-  """Static settings of the operation."""
+  """Static settings of `sample_from_mixture`."""
 
   temperature: float  # of the Gumbel softmax
   multiplier: float  # for the gradient to the one-hot; -1 reverses it

@@ -20,7 +20,7 @@ def test_length_is_that_of_all_paragraphs():
 
 def test_words_are_counted_over_paragraphs():
   assert WORDS(["a", "b c"]) == ["a", "b c"]
-  assert WORDS(["a"]) == "1 words, fewer than 2"
+  assert WORDS(["a"]) == "1 word, fewer than 2"
   assert WORDS(["a b", "c d"]) == "4 words, more than 3"
   assert WORDS(["学生学生"]) == ["学生学生"]  # four characters
 

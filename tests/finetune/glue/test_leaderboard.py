@@ -66,7 +66,7 @@ def test_scores_have_three_decimals_and_stay_between_0_and_5(tmp_path):
   given.values[:4] = [-0.1, -0.0001, 5.2, 4.9996]  # pyright: ignore
   path, lines = leaderboard.write_submission(tmp_path / "s.zip", {"stsb": given})
   assert members(path)["STS-B.tsv"][1:6] == ["0\t0.000", "1\t0.000", "2\t5.000", "3\t5.000", "4\t1.235"]
-  assert lines[-1].startswith("3 scores")
+  assert lines[-1].startswith("changed 3 scores")
 
 
 def test_the_index_is_that_of_the_test_file(tmp_path):

@@ -37,7 +37,7 @@ def test_what_is_there_is_told_and_what_is_cut_or_missing(tmp_path, encoding):
   _nli(tmp_path / "MNLI" / "test_matched.tsv", 3, "good " * 9)
   found = glue_predictions.load("mnli", str(tmp_path), encoding)
   assert list(found.sets) == list(found.digests) == ["mnli"]
-  assert found.lines[0].startswith("mnli: 3 rows of test_matched will be predicted, from ")
+  assert found.lines[0].startswith("mnli: predicts 3 rows of test_matched (")
   assert found.lines[1:] == [
     "mnli: texts truncated to 8 tokens: 3 of test_matched",
     f"mnli: no test_mismatched split in {tmp_path}; glue.zip gets placeholders for it",

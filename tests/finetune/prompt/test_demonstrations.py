@@ -171,10 +171,10 @@ def test_scores_up_to_the_middle_demonstrate_the_low_word(words):
 @pytest.mark.parametrize(
   ("split", "message"),
   [
-    (Split(["a."] * 5, ["b"] * 5, np.array([0, 0, 1, 2, 2])), "1 examples of class 1, expected 2 or more"),
+    (Split(["a."] * 5, ["b"] * 5, np.array([0, 0, 1, 2, 2])), "1 example of class 1, expected 2 or more"),
     (Split(["a."] * 2, ["b"] * 2, None), "no labels, but demonstrations"),
     (Split(["a."] * 3, ["b"] * 3, np.array([0, 3, 1])), "label 3 of example 1, expected 0 to 2"),
-    (Split(["a."] * 2, None, np.array([0, 1])), "2 examples of 1 sentences each, expected .* of 2;"),
+    (Split(["a."] * 2, None, np.array([0, 1])), "2 examples of 1 sentence each, expected .* of 2;"),
     (Split([], [], np.array([])), "0 examples"),
   ],
 )

@@ -114,7 +114,7 @@ def test_training_drops_and_counts_answers_that_are_not_there(files, words):
   assert list(found.train.features.dropped) == [questions[0].id]
   assert {window.question for window in found.train.features.windows} == set(range(1, 36))
   assert {window.question for window in found.dev.features.windows} == set(range(36))
-  assert any("skipped 1 questions whose answer was not found in the context" in line for line in found.lines)
+  assert any("skipped 1 question whose answer was not found in the context" in line for line in found.lines)
   assert any("not the official development set (11,873" in line for line in found.lines)
 
 

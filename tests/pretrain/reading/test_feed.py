@@ -67,7 +67,7 @@ def test_a_run_that_is_stopped_and_resumed_equals_one_that_is_not(folder, tmp_pa
   )
   assert train(config, cut, stop=True)[0] == 75
   code, said = train(config, cut)
-  assert code == 0 and "; reading the 4 batches before again takes 0:00 more; resuming" in "\n".join(said)
+  assert code == 0 and "; reading again up to batch 4 takes 0:00 more; resuming" in "\n".join(said)
   assert small_run.metric_lines(cut) == small_run.metric_lines(whole)
   small_run.assert_same_params(small_run.saved_params(cut), small_run.saved_params(whole))
   meta = read_meta(step_path(whole, 6))
@@ -127,7 +127,7 @@ def test_the_line_says_what_resuming_costs():
   (line,) = begin(records := Recorder(2.0, 50), {"feed_read": [200, "abc"]}, **{"data.skip_hours": 2.0})
   assert records.begun == (200, "abc")
   assert line.endswith(
-    "process; reading the 200 batches before again takes 10:00 more; resuming at step 1,000 would read for "
+    "process; reading again up to batch 200 takes 10:00 more; resuming at step 1,000 would read for "
     "1:06:40 first"
   )
   (line,) = begin(Recorder(2.0, 900, records="f"), {"feed_read": [900, ""]})

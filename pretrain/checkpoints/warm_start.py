@@ -186,6 +186,7 @@ def _meaning(config: Mapping[str, Any], *, is_generator: bool = False) -> dict[s
   # Older checkpoints lack the fields that have defaults; those of today are what they computed.
   absent = {field.name: field.default for field in dataclasses.fields(EncoderSettings)}
   fields = {name: model.get(name, absent[name]) for name in (*MEANING_FIELDS, *PHASE_FIELDS)}
+  fields["global_layers"] = tuple(fields["global_layers"])  # JSON has lists
   if is_generator:
     fields["num_heads"] = config.get("generator", {}).get("num_heads", 0) or fields["num_heads"]
   return fields

@@ -1,5 +1,6 @@
 """What a checkpoint says of the checkpoints its run started from."""
 
+import json
 import logging
 
 import numpy as np
@@ -52,6 +53,8 @@ def test_a_new_phase_may_change_the_bases_of_rotary_positions_and_says_so(caplog
     "train.init_from=a: this phase changes model.rope_theta: 160000.0 there, 10000.0 here"
   ]
   caplog.clear()
+  stored = json.loads(json.dumps(base.get_config().to_dict()))  # as a checkpoint has it
+  warm_start._check_meaning(_origins().encoder, warm_start._meaning(stored), "train.init_from=a")
   learned = _origins().encoder
   warm_start._check_meaning(learned | {"rope_theta": 1e4}, learned, "train.init_from=a")
   assert caplog.messages == []

@@ -47,8 +47,8 @@ def test_equal_arrays_that_would_mean_something_else_are_refused(field):
 
 def test_a_new_phase_may_change_the_bases_of_rotary_positions_and_says_so(caplog):
   saved = _origins(model__position="rope", model__relative_position="none").encoder
-  with caplog.at_level(logging.INFO):
-    warm_start._check_meaning(saved | {"rope_theta": 1e4}, saved, "train.init_from=a")
+  caplog.set_level(logging.INFO)
+  warm_start._check_meaning(saved | {"rope_theta": 1e4}, saved, "train.init_from=a")
   assert caplog.messages == [
     "train.init_from=a: this phase changes model.rope_theta: 160000.0 there, 10000.0 here"
   ]

@@ -149,3 +149,10 @@ def test_a_document_without_tokens_leaves_no_trace(mode):
   documents = [[[5, 6], [7]], [[8, 9, 10]], [[11]]]
   with_empty = [[], documents[0], [], [], documents[1], documents[2], []]
   assert pack(with_empty, length=9, mode=mode) == pack(documents, length=9, mode=mode)
+
+
+@pytest.mark.parametrize("mode", packing.MODES)
+def test_sentences_may_be_arrays_as_tasks_of_ids_have_them(mode):
+  documents = [[[5, 6], [7]], [[8, 9, 10] * 5], [[11]]]
+  arrays = [[np.asarray(sentence) for sentence in document] for document in documents]
+  assert pack(arrays, length=9, mode=mode) == pack(documents, length=9, mode=mode)

@@ -152,6 +152,6 @@ def _segments(sentences: list[Sequence[int]], length: int, cls: int, sep: int) -
     if text and len(text) + len(sentence) > length - 2:
       yield [cls, *text, sep]
       text = []
-    text += sentence
+    text.extend(sentence)  # not +=, which would add an array
   if text:
     yield [cls, *text, sep]

@@ -100,8 +100,9 @@ class SequenceContrastLoss(SequenceContrast):
     metrics = scl_metrics(jax.lax.stop_gradient(cosines), weights, slots=slots)
     # Several devices may hold the same groups: the division makes the sum over devices count each group once.
     loss, metrics = jax.tree.map(lambda sum_of_groups: sum_of_groups / groups.copies, (loss, metrics))
-    if self.max_segments:
-      found = jnp.max(view.corrupted.segment_ids, axis=-1).astype(jnp.float32)
+    segments = view.corrupted.segment_ids
+    if self.max_segments and segments is not None:
+      found = jnp.max(segments, axis=-1).astype(jnp.float32)
       metrics["scl_segments_dropped"] = (jnp.sum(jnp.maximum(found - slots, 0.0)), jnp.sum(found))
     return {"scl_loss": Term(loss, metrics)}
 

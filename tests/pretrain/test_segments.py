@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from pretrain import losses
-from pretrain.objectives import scl
-from pretrain.objectives.taco import sample_pairs
+from pretrain.objectives import scl, taco
 from pretrain.ops.draws import row_random
 from pretrain.recipe import Batch, Recipe
 from tests.pretrain.small_recipe import AMOS, COCO_LM, LENGTH, TOKENS, VOCAB_SIZE, random_params, small_recipe
@@ -138,6 +137,45 @@ def test_segments_are_contrasted_as_texts_of_their_own_but_not_with_those_of_the
   assert float(metrics["scl_accuracy"][1]) == used.sum()
 
 
+def _given_pairs(negatives: int = 4) -> dict[int, tuple]:
+  """{rows of the batch: `taco.sample_pairs`} of the texts packed and in rows of their own, the same pairs."""
+  random = np.random.default_rng(1)
+  owners = [row for row, texts in enumerate(TEXTS) for _ in texts]
+  starts = [sum(texts[:at]) for texts in TEXTS for at in range(len(texts))]
+  sizes = [length for texts in TEXTS for length in texts]
+  pairs = {
+    rows: [np.zeros((rows, LENGTH, *more), np.int32) for more in ((), (negatives,), (negatives,))]
+    for rows in (len(TEXTS), len(sizes))
+  }
+  for text, size in enumerate(sizes):
+    for place in range(size):
+      positive = random.integers(size)
+      others = random.choice([at for at in range(len(sizes)) if owners[at] != owners[text]], negatives)
+      columns = np.asarray([random.integers(sizes[at]) for at in others])
+      positives, rows, places = pairs[len(sizes)]
+      positives[text, place], rows[text, place], places[text, place] = positive, others, columns
+      positives, rows, places = pairs[len(TEXTS)]
+      at = owners[text], starts[text] + place
+      positives[at] = starts[text] + positive
+      rows[at], places[at] = np.asarray(owners)[others], np.asarray(starts)[others] + columns
+  return jax.tree.map(jnp.asarray, {rows: tuple(arrays) for rows, arrays in pairs.items()})
+
+
+@pytest.mark.parametrize("backbone", ["old", "modern"])
+def test_tokens_are_aligned_as_in_texts_of_their_own(backbone, monkeypatch):
+  given = _given_pairs()
+  monkeypatch.setattr(taco, "sample_pairs", lambda keys, *_, **__: given[len(keys)])
+  fields = {
+    "objectives.taco.weight": 1.0,
+    "objectives.taco.group_size": 0,
+    "objectives.taco.temperature": 0.5,
+  }
+  fields |= {"corruption.mask_rate": 0.5} | (MODERN if backbone == "modern" else {})
+  recipes = small_recipe(fields | {"data.packing": "segments"}), small_recipe(fields)
+  losses_of = (_loss_of(*pair) for pair in zip(recipes, _batches(LENGTH // 2)))
+  _assert_same(random_params(recipes[0]), *losses_of)
+
+
 def test_segments_of_fewer_than_eight_tokens_are_not_contrasted():
   recipe = small_recipe(
     {"objectives.scl.weight": 1.0, "objectives.scl.max_segments": 3, "data.packing": "segments"}
@@ -154,7 +192,7 @@ def test_a_positive_of_taco_is_another_token_of_the_same_text():
   keys = row_random.step_row_keys(0, 0, np.arange(300))
   sizes = {"length": 12, "window": 5, "num_negatives": 2, "group_size": 4}
   positives, _, _ = jax.jit(
-    lambda keys, numbers: sample_pairs(keys, jnp.full(300, 11), **sizes, segment_ids=numbers)
+    lambda keys, numbers: taco.sample_pairs(keys, jnp.full(300, 11), **sizes, segment_ids=numbers)
   )(keys, numbers)
   same = np.take_along_axis(numbers, np.asarray(positives), axis=1) == numbers
   assert np.all(same[:, :11])

@@ -77,6 +77,18 @@ def test_mesh_or_microbatches_alone_change_nothing_either(small_records, expecte
   _assert_same(params, metrics, expected)
 
 
+def test_segments_are_contrasted_over_devices_as_on_one(segment_records):
+  fields = {"data.packing": "segments", "objectives.scl.max_segments": 2, "objectives.scl.group_size": 4}
+  records = PackedRecords(segment_records, length=LENGTH, seed=0)
+  results = []
+  for number in (1, 4):  # two rows on each of four devices, which share groups of four
+    run = small_run(small_config("coco_lm", segment_records, fields | {"mesh.data": number}), number=number)
+    state, metrics, _ = run_steps(run, [records.batch(at, 8) for at in range(2)])
+    results.append((jax.device_get(state.params), metrics))
+  assert results[0][1][0]["scl_segments_dropped"][0] > 0
+  _assert_same(*results[1], results[0])
+
+
 def test_parameters_of_a_real_run_are_cut_over_the_mesh(small_records):
   fields = {"mesh.data": 2, "mesh.fsdp": 2, "mesh.tensor": 2, "model.vocab_size": 304}
   run = small_run(small_config("union", small_records, fields), number=8)

@@ -54,6 +54,15 @@ def expected(name: str, split: str) -> list[list[int]]:
   return found
 
 
+def segments(rows: np.ndarray) -> np.ndarray:
+  """Returns the texts of rows, each begun by [CLS], in rows of their own."""
+  flat = rows[rows != WORDS.special_ids.pad]
+  texts = np.split(flat, np.flatnonzero(flat == WORDS.special_ids.cls)[1:])
+  return np.stack(
+    [np.pad(text, (0, LENGTH - len(text)), constant_values=WORDS.special_ids.pad) for text in texts]
+  )
+
+
 def share(rows: np.ndarray, name: str) -> float:
   """Returns the fraction of rows that are lines of a file."""
   there = set(map(tuple, expected(name, "train")))
@@ -93,6 +102,10 @@ def main() -> None:
   both = blocks("both", 2_000)
   results = {
     "lines": [same_rows(one, expected("one", "train")), counted(one)],
+    "segments": [
+      same_rows(segments(rows := blocks("one", 200, packing="segments")), expected("one", "train")),
+      len(segments(rows)),
+    ],
     "again": np.array_equal(one, blocks("one", 400)),
     "other seed": chunk("one", seed=0) == chunk("one", seed=1),
     "heldout": opened("one").heldout(5).tolist() == expected("one", "validation")[:5],

@@ -28,6 +28,11 @@ def test_texts_become_the_blocks_of_their_lines_epoch_after_epoch(results):
   assert counts[0] >= 2  # 6.7 times on average; seqio repeats before it shuffles
 
 
+def test_rows_of_segments_have_whole_texts(results):
+  are_the_texts, number = results["segments"]
+  assert are_the_texts and number > 300  # in 200 rows
+
+
 def test_the_order_is_a_function_of_the_seed(results):
   assert results["again"] and not results["other seed"]  # other lines among the first, not only shuffled
 

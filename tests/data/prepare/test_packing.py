@@ -166,3 +166,10 @@ def test_a_sentence_that_runs_on_has_the_ids_that_it_has_after_a_space(tmp_path,
     sep = words.special_ids.sep
     expected = [number for sentence in document for number in (*words.encode(sentence), sep)]
     assert [i for record in records for i in record if i != words.special_ids.cls] == expected
+
+
+@pytest.mark.parametrize("mode", packing.MODES)
+def test_sentences_may_be_arrays_as_tasks_of_ids_have_them(mode):
+  documents = [[[5, 6], [7]], [[8, 9, 10] * 5], [[11]]]
+  arrays = [[np.asarray(sentence) for sentence in document] for document in documents]
+  assert pack(arrays, length=9, mode=mode) == pack(documents, length=9, mode=mode)

@@ -1,12 +1,15 @@
 """Figures of a recipe on held-out blocks: those of the evaluation, and cases whose value is known."""
 
+import functools
 import types
 from unittest import mock
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lab.analysis import blocks, figures
+from lab.analysis import blocks, cases, figures
 from pretrain.evaluate import evaluate
 from pretrain.objectives import scl
 from pretrain.reading import prepared
@@ -114,3 +117,22 @@ def test_detection_that_knows_and_detection_that_guesses():
   guess = arrays(input_ids=inputs, probability_replaced=np.full((ROWS, LENGTH), 0.3))
   guesses = figures.figures(guess, RUN, np.ones(97))
   assert guesses["rtd_auc"] == guesses["rtd_balanced_accuracy_at_prior"] == 0.5
+
+
+def test_samples_of_the_generators_layers_do_not_see_other_texts_of_the_row(segment_records):
+  config = small_run.small_config("union", segment_records, {"data.packing": "segments"})
+  config.objectives.scl.weight = 0.0
+  with small_run.devices(1):
+    run = small_run.small_run(config)
+    ids = prepared.open(reading_settings(config)).train.batch(0, 8)
+    params = jax.tree.map(lambda leaf: 4 * leaf, run.init_state().params)  # so that a text matters
+    tokens = run.recipe.tokens
+    is_first = np.cumsum(ids == tokens.cls, axis=1) == 1
+    others = np.where(is_first | np.isin(ids, tokens.special), ids, 9 + ids % 5)
+    describe = jax.jit(functools.partial(cases.describe, run))
+    before, after = (jax.device_get(describe(params, rows, jnp.int32(0))) for rows in (ids, others))
+  assert (others != ids).any()
+  np.testing.assert_array_equal(before["selected"], after["selected"])
+  for layer in ("layer 1", "layer 2"):
+    assert (before[layer][is_first] != 0).any()
+    np.testing.assert_array_equal(before[layer][is_first], after[layer][is_first])

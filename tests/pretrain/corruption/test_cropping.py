@@ -88,13 +88,14 @@ def _segments(sizes: list[int], length: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("add_cls", [False, True])
-def test_every_segment_has_a_crop_in_its_place(add_cls):
+@pytest.mark.parametrize("fraction", [0.9, 1.0])
+def test_every_segment_has_a_crop_in_its_place(fraction, add_cls):
   sizes, rows = [1, 2, 10, 6], 400
   numbers = np.tile(_segments(sizes, 24), (rows, 1))
   ids = np.where(numbers > 0, np.arange(24) + 9, TOKENS.pad).astype(np.int32)
   ids[:, [0, 1, 3, 13]] = TOKENS.cls
   pieces = np.asarray(
-    crop_segments(ids, numbers.astype(np.int32), _keys(rows), TOKENS, fraction=0.9, add_cls=add_cls)
+    crop_segments(ids, numbers.astype(np.int32), _keys(rows), TOKENS, fraction=fraction, add_cls=add_cls)
   )
   assert np.all(pieces[:, 19:] == TOKENS.pad)
   for start, size in zip((0, 1, 3, 13), sizes):
@@ -103,7 +104,7 @@ def test_every_segment_has_a_crop_in_its_place(add_cls):
       np.testing.assert_array_equal(own[:, 0], TOKENS.cls)
       own = own[:, 1:]
     of_text = ids[0, start : start + size].tolist()
-    cut = int(0.9 * size)
+    cut = min(int(fraction * size), size - add_cls)
     allowed = {tuple(of_text[at : at + cut]) for at in range(size - cut + 1)}
     assert {tuple(row[:cut]) for row in own.tolist()} == allowed
     assert np.all(own[:, cut:] == TOKENS.pad)

@@ -112,7 +112,11 @@ def test_only_records_of_segments_are_read_as_segments(small_records, segment_re
         assert first == f"data.packing={asked!r}: {directory} has records packed as {made!r}"
         assert ways == [f"  --config.data.packing={made}"]
       config.data.packing = made
-      assert prepared.open(reading_settings(config)).description["packing"] == made
+      description = prepared.open(reading_settings(config)).description
+      assert description["packing"] == made
+      counts = manifest.read(directory).counts
+      assert description.get(manifest.MOST_SEGMENTS) == counts.get(manifest.MOST_SEGMENTS)
+      assert (manifest.MOST_SEGMENTS in counts) == (made == "segments")
       config.data.packing = asked
   settings = reading_settings(small_config("mlm", small_records, {"data.packing": "none"}))
   assert prepared.open(settings).description["packing"] == "complete"  # blocks of others are read alike

@@ -93,6 +93,7 @@ def export(request: Request) -> None:
       language=request.language,
       sentence_transformers=request.sentence_transformers,
       onnx=request.onnx,
+      head=written.head,
       generators=generators,
       folder=request.output.absolute().name,
     )

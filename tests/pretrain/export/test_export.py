@@ -83,11 +83,12 @@ def test_the_self_check_runs_in_a_fresh_process(kind, to, make_workdir, tmp_path
   assert "self-check: max |difference| of hidden states" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("kind", ["wide_t5", "modern_mlm"])
 def test_the_files_of_sentence_transformers_lead_to_the_tokenizer_and_the_mean(
-  make_workdir, tmp_path, capsys, in_this_process, export
+  kind, make_workdir, tmp_path, capsys, in_this_process, export
 ):
   transformers = pytest.importorskip("transformers", reason="needs requirements-export.txt")
-  output, workdir = tmp_path / "out", make_workdir("wide_t5")
+  output, workdir = tmp_path / "out", make_workdir(kind)
   assert export(workdir, output, "--sentence_transformers") == 0, capsys.readouterr().err
   # What the package calls; by its model type this class would ask for an image processor.
   processor = transformers.AutoProcessor.from_pretrained(output)

@@ -252,3 +252,14 @@ def test_the_fields_of_a_folder_describe_an_encoder():
   for name, fields in CASES.items():
     config = EncoderConfig(**encoder_fields(fields | {"model_type": name}))
     assert config.has_windows == (name != "eurobert")
+
+
+def test_a_tokenizer_json_that_is_not_wordpiece_is_refused(tmp_path):
+  from tokenizers import Tokenizer, models
+
+  write(tmp_path / "in", "modernbert")
+  (tmp_path / "in" / "vocab.txt").unlink()
+  Tokenizer(models.BPE({"a": 0, "b": 1}, [])).save(str(tmp_path / "in" / "tokenizer.json"))
+  with pytest.raises(DataError, match=r"tokenizer\.json"):
+    bring(tmp_path)
+  assert not (tmp_path / "out").exists()

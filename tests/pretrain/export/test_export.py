@@ -115,6 +115,25 @@ def test_the_files_of_sentence_transformers_lead_to_the_tokenizer_and_the_mean(
     np.testing.assert_allclose(np.load(tmp_path / f"{name}.npy"), expected.numpy(), atol=1e-5, rtol=0)
 
 
+def test_a_spelling_of_config_json_that_says_something_else_is_found(
+  make_workdir, tmp_path, monkeypatch, in_this_process, export
+):
+  save = folders.save_json
+  monkeypatch.setattr(
+    folders, "save_json", lambda path, fields: save(path, fields | {"local_rope_theta": 160_000.0})
+  )
+  with pytest.raises(ValueError, match=r"without layer_types, rope_parameters has another rope_parameters"):
+    export(make_workdir("modern_mlm"), tmp_path / "out")
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.nightly
+def test_rows_of_8192_tokens_agree(make_workdir, tmp_path, capsys, in_this_process, export):
+  fields = {"model.max_length": 8_192, "model.num_heads": 2, "model.window": 128}
+  assert export(make_workdir("modern_mlm", fields), tmp_path / "out") == 0, capsys.readouterr().err
+  assert "longest" in capsys.readouterr().err
+
+
 def _transposed(rows):
   """The row of a square kernel, read and written as if it were not transposed."""
   wrong = Layout(

@@ -68,6 +68,10 @@ def test_a_trained_run_of_an_objective_becomes_a_stock_class_and_comes_back(
   task = "fill-mask" if kind == _LM else "token-classification"
   assert f'`pipeline("{task}", model="out")`' in card
   assert ('`classifier_activation` is "linear"' in card) == (recipe != "mlm")
+  labels = {
+    each.get("entity") for each in transformers.pipeline(task, model=str(tmp_path / "out"))("Ba [MASK] ba.")
+  }
+  assert labels <= {"ORIGINAL", "REPLACED"} if task == "token-classification" else labels == {None}
   assert __main__.main(["import", f"--from={tmp_path / 'out'}", f"--output={tmp_path / 'back'}"]) == 0
   _same(tmp_path / "run", tmp_path / "back")
   heads = {path.name for path in (tmp_path / "out").glob("generator*")}

@@ -76,7 +76,12 @@ def test_a_checkpoint_becomes_a_checked_folder_that_comes_back_bit_equal(
 
 
 @pytest.mark.parametrize(
-  ("kind", "to"), [("t5", "mpnet"), pytest.param("official", "fairseq", marks=pytest.mark.nightly)]
+  ("kind", "to"),
+  [
+    ("t5", "mpnet"),
+    pytest.param("modern_electra", "modernbert", marks=pytest.mark.nightly),
+    pytest.param("official", "fairseq", marks=pytest.mark.nightly),
+  ],
 )
 def test_the_self_check_runs_in_a_fresh_process(kind, to, make_workdir, tmp_path, capsys, export):
   assert export(make_workdir(kind), tmp_path / "out", f"--to={to}") == 0, capsys.readouterr().err

@@ -171,6 +171,15 @@ def _write_stock_config(folder: pathlib.Path) -> None:
   (folder / "config.json").write_text(json.dumps(_STOCK))
 
 
+def _write_modern_config(folder: pathlib.Path) -> None:
+  rope = {
+    kind: {"rope_type": "default", "rope_theta": 9.0} for kind in ("full_attention", "sliding_attention")
+  }
+  fields = {"model_type": "modernbert", "rope_parameters": rope, "layer_types": [*rope], "local_attention": 4}
+  fields |= {"norm_eps": 1e-5, "hidden_activation": "gelu", "local_rope_theta": -1, "mlp_dropout": 0.1}
+  (folder / "config.json").write_text(json.dumps(_STOCK | fields))
+
+
 def _write_index(folder: pathlib.Path) -> None:
   shards = {"a.weight": "model-1.safetensors", "b": "model-2.safetensors"}
   for name, shard in shards.items():
@@ -245,8 +254,9 @@ def _read_port_config(folder: pathlib.Path) -> object:
 def _read_stock_config(folder: pathlib.Path) -> object:
   from pretrain.export.foreign.files import read_json
   from pretrain.export.stock.config import encoder_fields
+  from pretrain.export.stock.pre_norm_config import repaired
 
-  return encoder_fields(read_json(folder / "config.json"))
+  return encoder_fields(repaired(read_json(folder / "config.json"))[0])
 
 
 def _read_extra(folder: pathlib.Path) -> object:
@@ -283,6 +293,7 @@ PARSERS = {
   "sp_model": Parser("sp.model", _write_sp_model, _read_tokenizer, _bytes),
   "tokenizer_json": Parser("tokenizer.json", _write_tokenizer_json, _read_tokenizer, _text),
   "config_json": Parser("config.json", _write_config, _read_port_config, _text),
+  "modern_config_json": Parser("config.json", _write_modern_config, _read_stock_config, _text),
   "stock_config_json": Parser("config.json", _write_stock_config, _read_stock_config, _text),
   "own_config_json": Parser("config.json", _write_own_config, _read_own_config, _text),
   "index_json": Parser("model.safetensors.index.json", _write_index, _read_state, _text),

@@ -94,6 +94,7 @@ def export(request: Request) -> None:
       sentence_transformers=request.sentence_transformers,
       onnx=request.onnx,
       reads_space=encoder.vocabulary.reads_space,
+      head=written.head,
       generators=generators,
       folder=request.output.absolute().name,
     )

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from pretrain.export.card import history
+from pretrain.export.folders import PRE_NORM
 from pretrain.plan.dry_run import parameter_counts
 from pretrain.settings.objectives import OBJECTIVES
 from pretrain.settings.papers import Paper
@@ -47,6 +48,17 @@ _WHAT = {
   "question_answering": ("A question-answering model", "the words of a text that answer a question about it"),
   "span_pairs": ("A span classifier", "the class of a span of words, or of a pair of spans"),
 }
+# A pretraining head in a class with pre-norm layers: (the hub's task name, what its pipeline gives).
+_PRETRAINED = {
+  "mlm": ("fill-mask", "fills in a `[MASK]`"),
+  "clm": ("fill-mask", "scores tokens for a `[MASK]`, which it did not read in pretraining"),
+  "rtd": ("token-classification", "says of each token whether it is ORIGINAL or REPLACED"),
+}
+_LINEAR = (
+  " The class has dense, activation and norm before its last layer, and this head is linear: "
+  '`classifier_activation` is "linear", and dense and norm undo each other. For fine-tuning in transformers '
+  'with a new head, load it with `classifier_activation="gelu"` and draw `head.dense` anew.'
+)
 _USE_ENCODER = (
   'inputs = tokenizer("A sentence.", return_tensors="pt")',
   "hidden = model(**inputs).last_hidden_state",
@@ -86,6 +98,7 @@ class Facts(NamedTuple):
   folder: str = "PATH"  # the folder's name as the user gave it
   onnx: bool = False  # whether onnx/model.onnx was written
   reads_space: bool = False  # whether words given apart need the space before them
+  head: str = ""  # name of the head that the class computes
   generators: tuple[str, ...] = ()  # folders with the heads of the generator
 
 
@@ -100,7 +113,7 @@ def write(facts: Facts, params: dict, meta: Mapping[str, Any], workdir: pathlib.
     name=facts.name,
     shape=_shape(meta["config"]["model"], params),
     how_to_load=_how_to_load(facts),
-    layout=facts.layout,
+    layout=f"{facts.layout}`, class `{facts.architecture}" if facts.architecture else facts.layout,
     reason=facts.reason,
     hidden_difference=f"{facts.hidden_difference:.1e}",
     logits_difference="" if logits is None else f", logits by {logits:.1e} of the largest",
@@ -152,6 +165,11 @@ def _how_to_load(facts: Facts) -> str:
     if facts.reads_space:
       lines = lines.replace('"few", "words"', '" few", " words"')
     paragraphs = [page.substitute(model_class=f"AutoModel{ending}", folder=facts.folder, use=lines)]
+    if facts.layout in PRE_NORM and facts.head in _PRETRAINED:
+      task, gives = _PRETRAINED[facts.head]
+      is_linear = facts.layout == "modernbert" and facts.head != "mlm"
+      call = f'`pipeline("{task}", model="{facts.folder}")` of transformers {gives}.'
+      paragraphs.append(f"With its pretraining head, {call}{_LINEAR if is_linear else ''}")
     if facts.onnx:
       scores = "hidden, scores" if ending in _USE else "(hidden,)"
       page = string.Template(_LOAD_ONNX.read_text(encoding="utf-8").strip())

@@ -50,7 +50,9 @@ def choose(config: EncoderConfig, *, pad_id: int, heads: Collection[str], activa
 
   `activation` is the classification head's, 'tanh' or 'gelu'.
   """
-  faults = {layout: switch_faults(layout, config) for layout in ("bert", *folders.PRE_NORM)}
+  # Of classes equally near, the first: a norm on embeddings is less of a change than another kind of norm.
+  nearest_first = ("bert", "eurobert", "ultrabert", "modernbert")
+  faults = {layout: switch_faults(layout, config) for layout in nearest_first}
   nearest = min(faults, key=lambda layout: len(faults[layout]))
   if faults[nearest]:
     raise ConfigError(

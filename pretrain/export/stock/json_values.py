@@ -48,8 +48,8 @@ def number(fields: Mapping[str, Any], name: str, default: float) -> float:
 
 def sizes(fields: Mapping[str, Any]) -> dict[str, int]:
   """Returns the fields of `SIZES`; the width is divisible by the number of heads."""
-  found = {field: integer(fields, name) for field, name in SIZES.items()}
-  if found["hidden_size"] % found["num_heads"]:
-    expected = f"a divisor of hidden_size {found['hidden_size']}"
-    raise wrong("num_attention_heads", found["num_heads"], expected, "check the checkpoint")
-  return found
+  of_config = {field: integer(fields, name) for field, name in SIZES.items()}
+  if of_config["hidden_size"] % of_config["num_heads"]:
+    expected = f"a divisor of hidden_size {of_config['hidden_size']}"
+    raise wrong("num_attention_heads", of_config["num_heads"], expected, "check the checkpoint")
+  return of_config

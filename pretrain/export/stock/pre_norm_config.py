@@ -30,6 +30,7 @@ _REFUSED = {  # field: its supported values
   "partial_rotary_factor": (None, 1, 1.0),
   "decoder_bias": (True,),
 }
+_MOST_LAYERS = 1_000  # a false number would fill the memory
 _UNUSED_RATES = ("embedding_dropout", "mlp_dropout", "classifier_dropout")
 
 
@@ -99,7 +100,7 @@ def repaired(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
   if local == -1:
     default = fields.get("global_rope_theta", _THETAS["modernbert"][0])
     theta = blocks.get(FULL, {}).get("rope_theta", default)
-    notes.append(f"local_rope_theta is -1: layers with a window get the base of the others, {theta:g}")
+    notes.append(f"local_rope_theta is -1: layers with a window get the base of the others, {theta}")
     fields["local_rope_theta"] = theta
     if SLIDING in blocks:
       fields["rope_parameters"] = nested | {SLIDING: blocks[SLIDING] | {"rope_theta": theta}}
@@ -169,16 +170,16 @@ def encoder_fields(config: Mapping[str, Any]) -> dict[str, Any]:
 def _training_fields(config: Mapping[str, Any], layout: str) -> dict[str, Any]:
   """Returns dropout and initial values: ours of an export, else the class's own."""
   rate = number(config, "attention_dropout", 0.0)
-  found = {"attention_dropout": rate, "init_stddev": number(config, "initializer_range", 0.02)}
+  read = {"attention_dropout": rate, "init_stddev": number(config, "initializer_range", 0.02)}
   source = config.get(SOURCE_KEY, {})
   if not isinstance(source, Mapping):
     raise wrong(SOURCE_KEY, source, "an object", "check the checkpoint")
   refuse_others(source, _OURS)
   # ModernBERT's class has the rate of attention's probabilities on its output, too.
-  found["dropout"] = number(source, "dropout", rate if layout == "modernbert" else 0.0)
+  read["dropout"] = number(source, "dropout", rate if layout == "modernbert" else 0.0)
   for name, values in _OURS.items():
-    found[name] = source.get(name, values[name == "init" and layout != "modernbert"])
-  return found
+    read[name] = source.get(name, values[name == "init" and layout != "modernbert"])
+  return read
 
 
 def _period(kinds: Sequence[str]) -> int | None:
@@ -190,23 +191,25 @@ def _period(kinds: Sequence[str]) -> int | None:
 
 def _kinds(config: Mapping[str, Any], layout: str, num_layers: int) -> list[str]:
   """Returns the kind of every layer; there is at least one that reads keys at any distance."""
-  name, found = "layer_types", config.get("layer_types")
+  name: str = "layer_types"
+  kinds: Any = config.get(name)
+  if num_layers > _MOST_LAYERS:
+    raise wrong("num_hidden_layers", num_layers, f"at most {_MOST_LAYERS}", "check the checkpoint")
   if layout == "eurobert":
-    found = [FULL] * num_layers
-  elif found is None and layout == "modernbert":
+    kinds = [FULL] * num_layers
+  elif kinds is None and layout == "modernbert":
     every = integer(config, _EVERY, 3)
-    found = [_KINDS[layer % every > 0] for layer in range(num_layers)]
-  elif found is None and "attention_windows" in config:
+    kinds = [_KINDS[layer % every > 0] for layer in range(num_layers)]
+  elif kinds is None and "attention_windows" in config:
     name = "attention_windows"
-    found = [_KINDS[bool(window)] for window in config[name]] if isinstance(config[name], list) else None
-  elif found is None:
-    found = [_KINDS[(layer + 1) % 3 > 0] for layer in range(num_layers)]
-  if (
-    not isinstance(found, list) or len(found) != num_layers or FULL not in found or not {*found} <= {*_KINDS}
-  ):
+    kinds = [_KINDS[bool(window)] for window in config[name]] if isinstance(config[name], list) else None
+  elif kinds is None:
+    kinds = [_KINDS[(layer + 1) % 3 > 0] for layer in range(num_layers)]
+  is_list = isinstance(kinds, list) and len(kinds) == num_layers
+  if not is_list or FULL not in kinds or any(kind not in _KINDS for kind in kinds):
     expected = f"{num_layers} of {FULL} and {SLIDING}, one at least {FULL}"
     raise wrong(name, config.get(name), expected, "check the checkpoint")
-  return found
+  return kinds
 
 
 def _radius(config: Mapping[str, Any]) -> int:
@@ -218,19 +221,19 @@ def _radius(config: Mapping[str, Any]) -> int:
 
 def _thetas(config: Mapping[str, Any], layout: str, kinds: Sequence[str]) -> tuple[float, float]:
   """Returns the bases of rotary frequencies: of layers that read all keys, and of the others."""
-  given = config.get("rope_parameters")
-  if given is not None and not isinstance(given, Mapping):
-    raise wrong("rope_parameters", given, "an object", "check the checkpoint")
+  parameters = config.get("rope_parameters")
+  if parameters is not None and not isinstance(parameters, Mapping):
+    raise wrong("rope_parameters", parameters, "an object", "check the checkpoint")
   if layout == "eurobert":
-    theta = _theta(given or {}, "rope_parameters", config.get("rope_theta") or _EUROBERT_THETA)
+    theta = _theta(parameters or {}, "rope_parameters", config.get("rope_theta") or _EUROBERT_THETA)
     return theta, theta
   defaults = dict(zip(_KINDS, _THETAS[layout]))
   if layout == "modernbert":
     names = dict(zip(_KINDS, _BASES))
     defaults = {kind: config.get(names[kind], theta) for kind, theta in defaults.items()}
-  elif given is None and isinstance(config.get("rope_theta"), list):
+  elif parameters is None and isinstance(config.get("rope_theta"), list):
     defaults |= dict(zip(kinds, config["rope_theta"]))
-  blocks = given or {}
+  blocks = parameters or {}
   if unknown := [kind for kind in blocks if kind not in _KINDS]:
     raise wrong("rope_parameters", unknown, " and ".join(_KINDS), "check the checkpoint")
   full, local = (_theta(blocks.get(kind) or {}, f"rope_parameters.{kind}", defaults[kind]) for kind in _KINDS)

@@ -82,7 +82,7 @@ def own_heads(params: dict, config: EncoderConfig, config_json: Mapping[str, Any
 
   DataError: a head has another activation than the encoder, whose heads here have its own.
   """
-  found = {}
+  own = {}
   for name, tree in params.get("heads", {}).items():
     if "norm" in tree:
       activation, identity = config_json.get("classifier_activation", "gelu"), _identity(params, config)
@@ -91,10 +91,10 @@ def own_heads(params: dict, config: EncoderConfig, config_json: Mapping[str, Any
         name = "clm" if name == "mlm" else name
       elif activation != config.activation:
         expected = f"{config.activation!r}, the encoder's hidden_activation"
-        raise wrong("classifier_activation", activation, expected, "import the model without its head")
+        raise wrong("classifier_activation", activation, expected, "such a head is not supported")
     labels = config_json.get("id2label")
     is_rtd = isinstance(labels, Mapping) and tuple(labels.values()) == RTD_LABELS and "norm" not in tree
     if name == "tagging" and is_rtd and not tree["kernel"][:, 0].any() and not tree["bias"][0]:
       name, tree = "rtd", {each: array[..., 1:] for each, array in tree.items()}
-    found[name] = tree
-  return found
+    own[name] = tree
+  return own

@@ -77,18 +77,24 @@ def test_a_checkpoint_becomes_a_checked_folder_that_comes_back_bit_equal(
 
 
 @pytest.mark.parametrize(
-  ("kind", "to"), [("t5", "mpnet"), pytest.param("official", "fairseq", marks=pytest.mark.nightly)]
+  ("kind", "to"),
+  [
+    ("t5", "mpnet"),
+    pytest.param("modern_electra", "modernbert", marks=pytest.mark.nightly),
+    pytest.param("official", "fairseq", marks=pytest.mark.nightly),
+  ],
 )
 def test_the_self_check_runs_in_a_fresh_process(kind, to, make_workdir, tmp_path, capsys, export):
   assert export(make_workdir(kind), tmp_path / "out", f"--to={to}") == 0, capsys.readouterr().err
   assert "self-check: max |difference| of hidden states" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("kind", ["wide_t5", "modern_mlm"])
 def test_the_files_of_sentence_transformers_lead_to_the_tokenizer_and_the_mean(
-  make_workdir, tmp_path, capsys, in_this_process, export
+  kind, make_workdir, tmp_path, capsys, in_this_process, export
 ):
   transformers = pytest.importorskip("transformers", reason="needs requirements-export.txt")
-  output, workdir = tmp_path / "out", make_workdir("wide_t5")
+  output, workdir = tmp_path / "out", make_workdir(kind)
   assert export(workdir, output, "--sentence_transformers") == 0, capsys.readouterr().err
   # What the package calls; by its model type this class would ask for an image processor.
   processor = transformers.AutoProcessor.from_pretrained(output)
@@ -113,6 +119,25 @@ def test_the_files_of_sentence_transformers_lead_to_the_tokenizer_and_the_mean(
     flags = [f"--input={tmp_path / 'in.txt'}", f"--output={tmp_path / name}.npy", f"--pooling={name}"]
     assert embed.main([f"--checkpoint={workdir}", *flags]) == 0, capsys.readouterr().err
     np.testing.assert_allclose(np.load(tmp_path / f"{name}.npy"), expected.numpy(), atol=1e-5, rtol=0)
+
+
+def test_a_spelling_of_config_json_that_says_something_else_is_found(
+  make_workdir, tmp_path, monkeypatch, in_this_process, export
+):
+  save = folders.save_json
+  monkeypatch.setattr(
+    folders, "save_json", lambda path, fields: save(path, fields | {"local_rope_theta": 160_000.0})
+  )
+  with pytest.raises(ValueError, match=r"without layer_types, rope_parameters has another rope_parameters"):
+    export(make_workdir("modern_mlm"), tmp_path / "out")
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.nightly
+def test_rows_of_8192_tokens_agree(make_workdir, tmp_path, capsys, in_this_process, export):
+  fields = {"model.max_length": 8_192, "model.num_heads": 2, "model.window": 128}
+  assert export(make_workdir("modern_mlm", fields), tmp_path / "out") == 0, capsys.readouterr().err
+  assert "longest" in capsys.readouterr().err
 
 
 def _transposed(rows):

@@ -24,7 +24,7 @@ from pretrain.export.task_fields import read_task  # noqa: E402
 LABELS = ["bad", "good", "unsure"]
 
 
-def _head(name: str, num_outputs: int) -> dict:
+def _head(name: str, num_outputs: int, *, is_modern: bool = False) -> dict:
   rng = np.random.default_rng(3)
 
   def linear(outputs: int) -> dict:
@@ -32,6 +32,9 @@ def _head(name: str, num_outputs: int) -> dict:
 
   plain = {"question_answering": 2, "tagging": num_outputs}
   head = linear(plain[name]) if name in plain else {"dense": linear(32), "output": linear(num_outputs)}
+  if is_modern and name == "classification":
+    head["dense"] = {"kernel": head["dense"]["kernel"]}
+    head["norm"] = {"scale": 1 + 0.1 * rng.normal(size=32)}
   return {name: jax.tree.map(np.float32, head)}
 
 
@@ -43,7 +46,10 @@ def fine_tuned(make_workdir, tmp_path_factory):
   def make(kind: str, head: str = "classification", num_outputs: int = 3, **task) -> pathlib.Path:
     params, meta = load_params(pretrained(kind))
     state = {
-      "params": {"encoder": params["encoder"], "heads": _head(head, num_outputs)},
+      "params": {
+        "encoder": params["encoder"],
+        "heads": _head(head, num_outputs, is_modern=kind.startswith("modern")),
+      },
       "step": np.int32(40),
     }
     task = {"name": "rte", "cell": "lr2e-05", "seed": 3, "metric": "accuracy", "value": 0.75, **task}
@@ -77,6 +83,8 @@ def _assert_same(first: pathlib.Path, second: pathlib.Path) -> None:
     ("t5", "auto", "tanh", "MPNetForSequenceClassification"),
     ("wide_t5", "auto", "tanh", "LayoutLMv3ForSequenceClassification"),
     ("wordpiece", "auto", "gelu", "ElectraForSequenceClassification"),
+    ("modern_mlm", "auto", "tanh", "ModernBertForSequenceClassification"),
+    ("modern_mlm", "torch", "tanh", None),
     ("t5", "torch", "gelu", None),
     ("official", "cocolm", "gelu", None),
   ],
@@ -192,6 +200,20 @@ def test_a_head_on_the_mean_of_the_tokens_is_refused_where_classes_read_cls(
   assert json.loads((tmp_path / "out" / "config.json").read_text())["classifier_pooling"] == "mean"
   task = read_meta(step_path(_import(tmp_path / "out", tmp_path / "back")))["task"]
   assert (task["pooling"], task["labels"]) == ("mean", LABELS)
+
+
+def test_a_head_on_the_mean_of_the_tokens_has_a_class_with_pre_norm_layers(
+  fine_tuned, tmp_path, capsys, in_this_process, export
+):
+  model = fine_tuned("modern_mlm", labels=LABELS, pooling="mean")
+  assert export(model, tmp_path / "out") == 0, capsys.readouterr().err
+  assert json.loads((tmp_path / "out" / "config.json").read_text())["classifier_pooling"] == "mean"
+  back = _import(tmp_path / "out", tmp_path / "back")
+  _assert_same(model, back)
+  assert read_meta(step_path(back))["task"]["pooling"] == "mean"
+  model = fine_tuned("modern_mlm", labels=LABELS, pooling="max")
+  assert export(model, tmp_path / "out") == 2
+  assert "pools a text's vectors by max" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("to", ["cocolm", "fairseq", "torch"])

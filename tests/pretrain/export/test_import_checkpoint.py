@@ -249,3 +249,20 @@ def test_our_own_layout_is_held_against_the_model(tmp_path, words, changes, patt
   state = {name: array for name, array in state.items() if array is not None}
   save_file(state, own / "model.safetensors")
   _refused(tmp_path, str(own), "", pattern)
+
+
+def test_fields_that_an_older_version_did_not_have_have_their_defaults(tmp_path, words):
+  _import(_port(tmp_path / "in"), tmp_path / "first", words)
+  params, meta = load_params(tmp_path / "first")
+  fields = meta["config"]["model"]
+  older = {name: fields[name] for name in fields if name not in ("position", "global_layers", "norm_bias")}
+  (tmp_path / "own").mkdir()
+  write_own(tmp_path / "own", params, older, tmp_path / "first" / "vocabulary")
+  _import(str(tmp_path / "own"), tmp_path / "second")
+  _assert_equal(load_params(tmp_path / "second")[0], params)
+  assert load_params(tmp_path / "second")[1]["config"]["model"] == fields
+  write = {"global_layers": [1, "2"]}
+  (tmp_path / "wrong").mkdir()
+  write_own(tmp_path / "wrong", params, fields | write, tmp_path / "first" / "vocabulary")
+  pattern = r"model.global_layers is \[1, '2'\]; expected a list of integers"
+  _refused(tmp_path, str(tmp_path / "wrong"), "", pattern)

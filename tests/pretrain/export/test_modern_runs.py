@@ -63,6 +63,15 @@ def test_a_trained_run_of_an_objective_becomes_a_stock_class_and_comes_back(
   differences = [float(each) for each in re.findall(r"(?:states|logits) (\d[\d.e-]+)", printed)]
   assert len(differences) >= 2 and max(differences) <= 1e-5 and "beyond the window" in printed
   assert json.loads((tmp_path / "out" / "config.json").read_text())["architectures"] == [kind]
+  card = (tmp_path / "out" / "README.md").read_text()
+  assert f"class `{kind}`" in card and "rotary positions" in card
+  task = "fill-mask" if kind == _LM else "token-classification"
+  assert f'`pipeline("{task}", model="out")`' in card
+  assert ('`classifier_activation` is "linear"' in card) == (recipe != "mlm")
+  labels = {
+    each.get("entity") for each in transformers.pipeline(task, model=str(tmp_path / "out"))("Ba [MASK] ba.")
+  }
+  assert labels <= {"ORIGINAL", "REPLACED"} if task == "token-classification" else labels == {None}
   assert __main__.main(["import", f"--from={tmp_path / 'out'}", f"--output={tmp_path / 'back'}"]) == 0
   _same(tmp_path / "run", tmp_path / "back")
   heads = {path.name for path in (tmp_path / "out").glob("generator*")}

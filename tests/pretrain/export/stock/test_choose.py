@@ -10,6 +10,16 @@ from pretrain.models.config import EncoderConfig
 
 T5 = EncoderConfig(vocab_size=40, hidden_size=24, num_layers=1, num_heads=2, mlp_size=20, max_length=16)
 NONE = dataclasses.replace(T5, relative_position="none")
+PRE = dataclasses.replace(
+  NONE,
+  norm_placement="pre",
+  norm_bias=False,
+  position="rope",
+  mlp="gated",
+  attention_bias=False,
+  mlp_bias=False,
+)
+RMS = dataclasses.replace(PRE, norm="rmsnorm", embedding_norm=False, activation="silu")
 
 
 def _changed(config, **fields):
@@ -29,6 +39,16 @@ def _changed(config, **fields):
     (NONE, 1, {"mlm"}, "bert", "no relative positions"),
     (NONE, 1, {"rtd", "classification"}, "bert", "tanh in the classification head"),
     (_changed(NONE, num_segments=2), 0, set(), "bert", "no relative positions"),
+    (PRE, 1, {"rtd", "classification"}, "modernbert", "gated MLPs, LayerNorm"),
+    (
+      _changed(PRE, norm_bias=True, attention_bias=True, activation="silu"),
+      1,
+      set(),
+      "modernbert",
+      "LayerNorm",
+    ),
+    (RMS, 1, {"rtd"}, "eurobert", "RMSNorm and no windows"),
+    (_changed(RMS, num_layers=2, global_every=2), 1, {"rtd"}, "ultrabert", "RMSNorm and windows"),
   ],
 )
 def test_the_exact_class_is_chosen_and_the_reason_told(config, pad_id, heads, layout, reason):
@@ -63,6 +83,23 @@ def test_a_gelu_head_goes_to_electra_or_nowhere():
       check_layout(layout, config, pad_id=1, heads=heads, activation="gelu")
   with pytest.raises(ConfigError, match=r"^--to=mpnet cannot represent this model exactly: the class has"):
     choose(T5, pad_id=1, heads=heads, activation="gelu")
+
+
+@pytest.mark.parametrize(
+  ("config", "nearest", "reason"),
+  [
+    (_changed(RMS, embedding_norm=True), "eurobert", "model.embedding_norm is True, and the class has False"),
+    (_changed(NONE, mlp="gated"), "bert", "model.mlp is 'gated', and the class has 'plain'"),
+    (_changed(PRE, position="learned"), "modernbert", "model.position is 'learned'"),
+    (_changed(NONE, norm="rmsnorm", norm_bias=False), "bert", "model.norm is 'rmsnorm'"),
+    (_changed(T5, num_layers=2, global_every=2), "bert", "some layers have a window of 128 tokens"),
+  ],
+)
+def test_an_encoder_without_a_class_is_refused_with_the_nearest(config, nearest, reason):
+  with pytest.raises(ConfigError) as caught:
+    choose(config, pad_id=1, heads=set())
+  first, *ways = str(caught.value).splitlines()
+  assert f"the nearest is {nearest}, but {reason}" in first and ways == ["  --to=torch"]
 
 
 def test_an_encoder_that_no_class_holds_is_refused():

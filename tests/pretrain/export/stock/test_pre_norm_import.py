@@ -94,10 +94,10 @@ def test_a_folder_of_a_class_is_read_and_compared_beyond_its_window(tmp_path, na
 
 
 @pytest.mark.parametrize(
-  ("name", "window", "word"), [("modernbert", 12, "local_attention"), ("ultrabert", 6, "sliding_window")]
+  ("name", "window", "word"), [("modernbert", 80, "local_attention"), ("ultrabert", 40, "sliding_window")]
 )
 def test_a_window_that_is_too_narrow_shows_in_the_comparison(tmp_path, name, window, word, monkeypatch):
-  write(tmp_path / "in", name)
+  write(tmp_path / "in", name, {word: window + 2})  # a token or two more, in rows of more than 32
   read = comparison._hidden
   monkeypatch.setattr(
     comparison,
@@ -211,6 +211,8 @@ def test_the_head_of_a_class_is_read(tmp_path, kind, head):
     ("modernbert", {"pad_token_id": 50283}, "pad_token_id is 50283; expected an id below vocab_size 9"),
     ("modernbert", {"vocab_size": 10}, r"tok_embeddings.weight has shape \(9, 8\); expected \(V=10, D=8\)"),
     ("modernbert", {"layer_types": ["full_attention"]}, "layer_types is .*; expected 4 of full_attention"),
+    ("modernbert", {"layer_types": [["full_attention"]] * 4}, "layer_types is .*; expected 4 of full_"),
+    ("eurobert", {"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000; expected at most 1000"),
     ("modernbert", {"layer_types": ["sliding_attention"] * 4}, "one at least full_attention"),
     ("modernbert", {"norm_bias": True}, "norm.bias is missing"),
     ("modernbert", {"local_attention": "16"}, "local_attention is '16'; expected an integer"),
@@ -252,3 +254,14 @@ def test_the_fields_of_a_folder_describe_an_encoder():
   for name, fields in CASES.items():
     config = EncoderConfig(**encoder_fields(fields | {"model_type": name}))
     assert config.has_windows == (name != "eurobert")
+
+
+def test_a_tokenizer_json_that_is_not_wordpiece_is_refused(tmp_path):
+  from tokenizers import Tokenizer, models
+
+  write(tmp_path / "in", "modernbert")
+  (tmp_path / "in" / "vocab.txt").unlink()
+  Tokenizer(models.BPE({"a": 0, "b": 1}, [])).save(str(tmp_path / "in" / "tokenizer.json"))
+  with pytest.raises(DataError, match=r"tokenizer\.json"):
+    bring(tmp_path)
+  assert not (tmp_path / "out").exists()

@@ -45,6 +45,11 @@ def extend(look: Look, source: pathlib.Path, output: pathlib.Path, *, most: int)
     made = _write(aside, source, look.words, words)
     if len(_read_as_whole(made)) < len(words):
       raise errors.DataError(f"{source}: its tokenizer reads new words otherwise; expected each as one piece")
+    if others := _never_made(source, look.words):
+      logger.warning(
+        f"{source}: {len(others)} pieces that its merges never made, such as {others[0]!r}, are now given to "
+        "such words too; their rows may be untrained"
+      )
   return vocabulary.load(output)
 
 
@@ -57,6 +62,18 @@ def _check_kind(source: pathlib.Path, words: vocabulary.Vocabulary) -> None:
       f"{source}: {model} chooses pieces by their scores, and a new word has none; expected WordPiece, or a "
       "tokenizer.json with a BPE or WordPiece model"
     )
+
+
+def _never_made(source: pathlib.Path, words: vocabulary.Vocabulary) -> list[str]:
+  """Returns the pieces of a BPE tokenizer.json that are made of others where a word equals them."""
+  if words.kind != vocabulary.TOKENIZER_JSON:
+    return []
+  tokenizer, content = tokenizer_json.read(source / tokenizer_json.NAME)
+  if "merges" not in content["model"] or content["model"].get("ignore_merges"):
+    return []
+  added = {token["content"] for token in content["added_tokens"]}
+  pieces = (piece for piece in content["model"]["vocab"] if piece not in added)
+  return [piece for piece in pieces if len(tokenizer.model.tokenize(piece)) > 1]
 
 
 def _candidates(look: Look) -> dict[str, tuple[int, ...]]:

@@ -11,7 +11,7 @@ from data.inspect import look
 from data.vocabulary import __main__ as vocabulary_command
 from data.vocabulary import extend, extension, tokenizer_json
 from data.vocabulary import train as vocabulary_train
-from tests import byte_level
+from tests import byte_level, lines
 from tests.data.conftest import make_documents, write_text
 from tests.data.vocabulary.test_tokenizer_json import unigram
 
@@ -169,3 +169,20 @@ def test_a_damaged_extension_is_refused(old, corpus, tmp_path, pieces):
 
 def test_rows_are_a_multiple_of_64():
   assert [extension.table_rows(size) for size in (1, 64, 65, 50_368)] == [64, 64, 128, 50_368]
+
+
+def test_a_piece_that_merges_never_made_is_reported(old, corpus, tmp_path):
+  content = json.loads((old / "tokenizer.json").read_text())
+  added = {token["content"]: token["id"] for token in content["added_tokens"]}
+  content["model"]["vocab"] |= added | {"Ġwxyz": 412}
+  byte_level.imported(tmp_path, Tokenizer.from_str(json.dumps(content)))
+  said = []
+  with lines.heard(said.append):
+    extended(tmp_path / "v", corpus, tmp_path / "out", 3)
+  (line,) = [line for line in said if "never made" in line]
+  assert "1 pieces that its merges never made, such as 'Ġwxyz'" in line
+  assert vocabulary.load(tmp_path / "out").encode("a wxyz")[1:] == [412]
+  said.clear()
+  with lines.heard(said.append):
+    extended(old, corpus, tmp_path / "other", 3)
+  assert not [line for line in said if "never made" in line]

@@ -37,7 +37,9 @@ def old(tmp_path_factory) -> pathlib.Path:
 def extended(old, corpus, output, most) -> vocabulary.Vocabulary:
   request = sources.Request(str(corpus))
   counted = look.with_text(look.at_vocabulary(str(old)), request, look.Asked(records=0), num_workers=1)
-  return extend.extend(counted, pathlib.Path(old), pathlib.Path(output), most=most)
+  assert counted.counts
+  cut = counted.counts.most_cut(len(counted.counts.cut))
+  return extend.extend(pathlib.Path(old), cut, pathlib.Path(output), most=most)
 
 
 def named(words: vocabulary.Vocabulary) -> dict[int, str]:
@@ -112,7 +114,7 @@ def test_wordpiece_takes_words_into_its_list(corpus, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["sentencepiece", "Unigram"])
-def test_pieces_that_are_chosen_by_score_are_refused(corpus, tmp_path, kind):
+def test_pieces_that_are_chosen_by_score_are_refused(corpus, tmp_path, kind, capfd):
   if kind == "Unigram":
     path = tmp_path / "tokenizer.json"
     unigram().save(str(path))
@@ -122,6 +124,10 @@ def test_pieces_that_are_chosen_by_score_are_refused(corpus, tmp_path, kind):
   with pytest.raises(errors.DataError, match=f"{kind} chooses pieces by their scores"):
     extended(tmp_path / "v", corpus, tmp_path / "out", 3)
   assert not (tmp_path / "out").exists()
+  # Before the text is read.
+  flags = [f"--from={tmp_path}/v", "--source=gone.txt", "--words=3", f"--output={tmp_path}/out"]
+  assert vocabulary_command.main(["extend", *flags]) == errors.DataError.exit_code
+  assert "by their scores" in "".join(capfd.readouterr())
 
 
 def test_a_text_without_words_to_take_is_refused(old, tmp_path):

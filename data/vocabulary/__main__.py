@@ -88,13 +88,16 @@ def _extend(args: argparse.Namespace) -> vocabulary.Vocabulary:
   if args.words < 1:
     raise errors.ConfigError(f"--words={args.words}: expected at least 1")
   files.refuse_others(args.output)
+  extend.check(pathlib.Path(args.old))
   request, everything = sources.request(args), look.Asked(records=0)
 
   def counted(directory: str) -> look.Look:
     return look.with_text(look.at_vocabulary(directory), request, everything, num_workers=args.workers)
 
   before = counted(args.old)
-  made = extend.extend(before, pathlib.Path(args.old), pathlib.Path(args.output), most=args.words)
+  assert before.counts
+  cut = before.counts.most_cut(len(before.counts.cut))
+  made = extend.extend(pathlib.Path(args.old), cut, pathlib.Path(args.output), most=args.words)
   fertility.by_script([before, counted(args.output)]).print()
   assert made.extends
   appended, rows = made.size - made.extends.size, extension.table_rows(made.size)

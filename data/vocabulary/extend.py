@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from data import errors, files, vocabulary
-from data.inspect.look import Look
 from data.vocabulary import tokenizer_files, tokenizer_json
 from data.vocabulary.extension import Extension
 
@@ -22,50 +21,73 @@ LEAST_TIMES = 2  # that a new word is in the text
 Words = Mapping[str, tuple[int, ...]]  # piece of a new word -> its pieces in the old vocabulary
 
 
-def extend(look: Look, source: pathlib.Path, output: pathlib.Path, *, most: int) -> vocabulary.Vocabulary:
-  """Writes the vocabulary in `source` with at most `most` new words to `output`; `look` has its counts.
+def extend(
+  source: pathlib.Path, cut: Sequence[tuple[tuple[int, ...], int]], output: pathlib.Path, *, most: int
+) -> vocabulary.Vocabulary:
+  """Writes the vocabulary in `source` with at most `most` new words to `output`.
 
-  The words are those that take most pieces beyond one for each occurrence in the text of `look`. Each occurs
-  at least LEAST_TIMES times, and the tokenizer can read it as a whole.
+  `cut` has the words of several pieces in a text, (ids of the pieces, times) each, in the order in which they
+  are wanted. Taken are the first that occur LEAST_TIMES times and that the tokenizer can read as a whole.
 
   DataError: this kind of vocabulary cannot take whole words, or the text has none. ConfigError: `output`
   exists and is not empty.
   """
-  _check_kind(source, look.words)
+  old = check(source)
   files.refuse_others(output)
   with files.whole_directory(output) as aside:
-    candidates = _candidates(look)
-    whole = _read_as_whole(_write(aside, source, look.words, candidates)) if candidates else ()
+    candidates = _candidates(old, cut)
+    whole = _read_as_whole(_write(aside, source, old, candidates)) if candidates else ()
     words = {word: candidates[word] for word in list(whole)[:most]}
     if not words:
       raise errors.DataError(
         f"{source}: no word of several pieces that it could take is in this text {LEAST_TIMES} times; name a "
         "longer text\n  --source=FILE"
       )
-    made = _write(aside, source, look.words, words)
+    made = _write(aside, source, old, words)
     if len(_read_as_whole(made)) < len(words):
       raise errors.DataError(f"{source}: its tokenizer reads new words otherwise; expected each as one piece")
+    if others := _never_made(source, old):
+      logger.warning(
+        f"{source}: {len(others)} pieces that its merges never made, such as {others[0]!r}, are now given to "
+        "such words too; their rows may be untrained"
+      )
   return vocabulary.load(output)
 
 
-def _check_kind(source: pathlib.Path, words: vocabulary.Vocabulary) -> None:
+def check(source: pathlib.Path) -> vocabulary.Vocabulary:
+  """Loads a vocabulary; DataError if its kind cannot take whole words."""
+  words = vocabulary.load(source)
   model = words.kind
   if words.kind == vocabulary.TOKENIZER_JSON:
     model = tokenizer_json.model_of(tokenizer_json.read(source / tokenizer_json.NAME)[0])
   if model in ("sentencepiece", "Unigram"):
     raise errors.DataError(
-      f"{source}: {model} chooses pieces by their scores, and a new word has none; expected WordPiece, or a "
-      "tokenizer.json with a BPE or WordPiece model"
+      f"{source}: {model} chooses pieces by their scores, and a new word has none; expected WordPiece "
+      "or BPE in a tokenizer.json"
     )
+  return words
 
 
-def _candidates(look: Look) -> dict[str, tuple[int, ...]]:
-  """Returns the words of several pieces that the text has LEAST_TIMES times, the most expensive first."""
-  words, found = look.words, {}
+def _never_made(source: pathlib.Path, words: vocabulary.Vocabulary) -> list[str]:
+  """Returns the pieces of a BPE tokenizer.json that are made of others where a word equals them."""
+  if words.kind != vocabulary.TOKENIZER_JSON:
+    return []
+  tokenizer, content = tokenizer_json.read(source / tokenizer_json.NAME)
+  if "merges" not in content["model"] or content["model"].get("ignore_merges"):
+    return []
+  added = {token["content"] for token in content["added_tokens"]}
+  pieces = (piece for piece in content["model"]["vocab"] if piece not in added)
+  return [piece for piece in pieces if len(tokenizer.model.tokenize(piece)) > 1]
+
+
+def _candidates(
+  words: vocabulary.Vocabulary, cut: Sequence[tuple[tuple[int, ...], int]]
+) -> dict[str, tuple[int, ...]]:
+  """Returns {new piece: its pieces} of the words that occur LEAST_TIMES times."""
+  found: dict[str, tuple[int, ...]] = {}
   known = {words.piece(i) for i in range(words.size)}
   continues = "" if words.marks_begin else words.mark
-  assert look.counts
-  for ids, times in look.counts.most_cut(len(look.counts.cut)):
+  for ids, times in cut:
     piece = words.piece(ids[0]) + "".join(words.piece(i).removeprefix(continues) for i in ids[1:])
     if times >= LEAST_TIMES and piece not in known and words.special_ids.unk not in ids:
       found.setdefault(piece, ids)

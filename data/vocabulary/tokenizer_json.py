@@ -140,8 +140,8 @@ def _check_template(path: pathlib.Path, tokenizer: Any, ids: Mapping[str, int]) 
   ):
     found = tokenizer.encode(*texts)
     if found.ids != expected:
-      written = " ".join(found.tokens)[:60]
-      raise errors.DataError(f"{path}: its input is {written!r}; expected {shown!r}; {_ADVICE}")
+      written = f"{' '.join(found.tokens)[:60]!r} {found.ids[:9]}"
+      raise errors.DataError(f"{path}: its input is {written}; expected {shown!r} {expected}; {_ADVICE}")
 
 
 def _encoder(tokenizer: Any, pieces: Sequence[str], special: Mapping[str, str], ids: Mapping[str, int]):

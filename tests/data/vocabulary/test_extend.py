@@ -11,7 +11,7 @@ from data.inspect import look
 from data.vocabulary import __main__ as vocabulary_command
 from data.vocabulary import extend, extension, tokenizer_json
 from data.vocabulary import train as vocabulary_train
-from tests import byte_level
+from tests import byte_level, lines
 from tests.data.conftest import make_documents, write_text
 from tests.data.vocabulary.test_tokenizer_json import unigram
 
@@ -37,7 +37,9 @@ def old(tmp_path_factory) -> pathlib.Path:
 def extended(old, corpus, output, most) -> vocabulary.Vocabulary:
   request = sources.Request(str(corpus))
   counted = look.with_text(look.at_vocabulary(str(old)), request, look.Asked(records=0), num_workers=1)
-  return extend.extend(counted, pathlib.Path(old), pathlib.Path(output), most=most)
+  assert counted.counts
+  cut = counted.counts.most_cut(len(counted.counts.cut))
+  return extend.extend(pathlib.Path(old), cut, pathlib.Path(output), most=most)
 
 
 def named(words: vocabulary.Vocabulary) -> dict[int, str]:
@@ -112,7 +114,7 @@ def test_wordpiece_takes_words_into_its_list(corpus, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["sentencepiece", "Unigram"])
-def test_pieces_that_are_chosen_by_score_are_refused(corpus, tmp_path, kind):
+def test_pieces_that_are_chosen_by_score_are_refused(corpus, tmp_path, kind, capfd):
   if kind == "Unigram":
     path = tmp_path / "tokenizer.json"
     unigram().save(str(path))
@@ -122,6 +124,10 @@ def test_pieces_that_are_chosen_by_score_are_refused(corpus, tmp_path, kind):
   with pytest.raises(errors.DataError, match=f"{kind} chooses pieces by their scores"):
     extended(tmp_path / "v", corpus, tmp_path / "out", 3)
   assert not (tmp_path / "out").exists()
+  # Before the text is read.
+  flags = [f"--from={tmp_path}/v", "--source=gone.txt", "--words=3", f"--output={tmp_path}/out"]
+  assert vocabulary_command.main(["extend", *flags]) == errors.DataError.exit_code
+  assert "by their scores" in "".join(capfd.readouterr())
 
 
 def test_a_text_without_words_to_take_is_refused(old, tmp_path):
@@ -169,3 +175,20 @@ def test_a_damaged_extension_is_refused(old, corpus, tmp_path, pieces):
 
 def test_rows_are_a_multiple_of_64():
   assert [extension.table_rows(size) for size in (1, 64, 65, 50_368)] == [64, 64, 128, 50_368]
+
+
+def test_a_piece_that_merges_never_made_is_reported(old, corpus, tmp_path):
+  content = json.loads((old / "tokenizer.json").read_text())
+  added = {token["content"]: token["id"] for token in content["added_tokens"]}
+  content["model"]["vocab"] |= added | {"Ġwxyz": 412}
+  byte_level.imported(tmp_path, Tokenizer.from_str(json.dumps(content)))
+  said = []
+  with lines.heard(said.append):
+    extended(tmp_path / "v", corpus, tmp_path / "out", 3)
+  (line,) = [line for line in said if "never made" in line]
+  assert "1 pieces that its merges never made, such as 'Ġwxyz'" in line
+  assert vocabulary.load(tmp_path / "out").encode("a wxyz")[1:] == [412]
+  said.clear()
+  with lines.heard(said.append):
+    extended(old, corpus, tmp_path / "other", 3)
+  assert not [line for line in said if "never made" in line]

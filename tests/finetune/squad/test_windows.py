@@ -223,10 +223,17 @@ def byte_level_words(tmp_path_factory):
 
 @pytest.mark.parametrize(
   ("text", "found"),
-  [("people make", " people make"), ("The", "The"), ("1895", "1895"), ("not", "not"), ("é", "é")],
+  [
+    ("people make", " people make"),
+    ("The", "The"),
+    ("1895", "1895"),
+    ("not", "not"),
+    ("é", "é"),
+    ("time", " time"),
+  ],
 )
 def test_a_context_has_the_ids_of_running_text_and_answers_are_found_in_it(byte_level_words, text, found):
-  context = "The people make (1895-1943) é is-not."
+  context = "The people make (1895-1943) é is-not time-out."
   made = build([answerable(context, text)], byte_level_words, training=True, max_length=128)
   (ids,), ((start, end),) = made.examples.ids, targets(made)
   query = byte_level_words.encode("who ?")

@@ -159,7 +159,7 @@ def test_a_vocabulary_that_extends_that_of_the_checkpoint_starts_from_its_rows(
       vocabulary_directory=str(tmp_path / "v"),
     )
   assert f"train.init_from={union}: 2 new words have the mean rows of their old pieces" in said[0]
-  assert "fresh: optimizer, step; left over: nothing" in said[1]
+  assert "fresh: optimizer, step; " in said[1]
   taken, saved = trees.by_path(params), saved_params(union)
   wider = {name for name, leaf in taken.items() if leaf.shape != saved[name].shape}
   assert wider == {"encoder/embeddings/token/embedding", "generator/mlm_head/bias", "heads/clm/bias"}

@@ -3,7 +3,9 @@
 Names and shapes come from `test_official_names`, which has them from the published code.
 """
 
+import functools
 import json
+import operator
 import sys
 
 import jax
@@ -13,6 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 from data import vocabulary
 from data.errors import ConfigError, DataError, StorageError
+from data.vocabulary import __main__ as vocabulary_command
 from pretrain.checkpoints.checkpoint import load_params
 from pretrain.export import __main__
 from pretrain.export.folders import write_own
@@ -266,3 +269,35 @@ def test_fields_that_an_older_version_did_not_have_have_their_defaults(tmp_path,
   write_own(tmp_path / "wrong", params, fields | write, tmp_path / "first" / "vocabulary")
   pattern = r"model.global_layers is \[1, '2'\]; expected a list of integers"
   _refused(tmp_path, str(tmp_path / "wrong"), "", pattern)
+
+
+def test_an_extended_vocabulary_brings_rows_for_its_words(make_workdir, tmp_path, capsys, export):
+  """The stock folder of a model, imported with the vocabulary that extends its own, has the mean rows."""
+  assert export(make_workdir("byte_level"), tmp_path / "out") == 0, capsys.readouterr().err
+  old = vocabulary.load(tmp_path / "out")
+  text = tmp_path / "text.txt"
+  text.write_text("\n".join(["A kinase and a ligand, an assay, a plasma, a chelate, a zymogen."] * 5))
+  flags = [f"--from={tmp_path}/out", f"--source={text}", f"--output={tmp_path}/v", "--words=7"]
+  assert vocabulary_command.main(["extend", *flags]) == 0, capsys.readouterr().err
+  made = vocabulary.load(tmp_path / "v")
+  _import(tmp_path / "out", tmp_path / "back", str(tmp_path / "v"))
+  (before, _), (after, meta) = load_params(make_workdir("byte_level")), load_params(tmp_path / "back")
+  assert meta["config"]["model"]["vocab_size"] == 448 and meta["vocabulary_digest"] == made.digest
+  assert made.extends and made.extends.digest == old.digest and made.size > old.size
+  for path in (("encoder", "embeddings", "token", "embedding"), ("heads", "mlm", "bias")):
+    table, wider = (
+      functools.reduce(operator.getitem, path, before),
+      functools.reduce(operator.getitem, path, after),
+    )
+    assert len(wider) == 448
+    for number, pieces in made.extends.pieces.items():
+      np.testing.assert_allclose(wider[number], table[list(pieces)].mean(0), rtol=1e-5, atol=1e-6)
+  for name in (vocabulary.NAME, "sha256.txt"):
+    (tmp_path / "out" / name).unlink()
+  content = json.loads((tmp_path / "out/tokenizer_config.json").read_text())
+  content["unk_token"], content["pad_token"] = content["pad_token"], content["unk_token"]
+  (tmp_path / "out/tokenizer_config.json").write_text(json.dumps(content))
+  with pytest.raises(
+    DataError, match=r"--vocabulary extends another vocabulary .*\n  python -m data.vocabulary"
+  ):
+    _import(tmp_path / "out", tmp_path / "other", str(tmp_path / "v"))

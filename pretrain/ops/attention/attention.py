@@ -117,10 +117,10 @@ def packed_attention(
   *,
   bias: jax.Array | None,
   key_mask: jax.Array,
-  segment_ids: jax.Array | None,
-  window: int | None,
-  dropout_rate: float,
-  row_keys: jax.Array | None,
+  segment_ids: jax.Array | None = None,
+  window: int | None = None,
+  dropout_rate: float = 0.0,
+  row_keys: jax.Array | None = None,
   added: jax.Array,
 ) -> jax.Array:
   """Computes `attention` with Triton from one array of queries, keys and values.

@@ -229,7 +229,7 @@ def _not_by_cudnn(
   length: int, head_dim: int, dtype: jnp.dtype, dropout_rate: float, *, is_masked: bool
 ) -> str:
   """Explains why cuDNN does not support these arrays; '' if it does."""
-  if is_masked:
+  if is_masked:  # its windows reach back only, with a causal mask
     return "cuDNN's attention has neither a window nor segments here"
   if dropout_rate:
     return f"cuDNN's dropout cannot be reproduced, and model.attention_dropout is {dropout_rate:g}"

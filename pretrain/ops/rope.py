@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pretrain.mesh.sharding import HEAD_AXIS, automatic_axes
 from pretrain.ops.attention.attention import platform
 
 _LANES = 128  # of a register of a TPU
@@ -37,7 +38,8 @@ def rotate(x: jax.Array, positions: jax.Array | None, *, length: int, theta: flo
   The first half of a head turns with its second half, as in GPT-NeoX and ModernBERT.
   """
   head_dim = x.shape[-1]
-  by_lanes = platform() == "tpu" and x.shape[2] * head_dim % _LANES == 0 and _LANES % head_dim == 0
+  fits = x.shape[2] * head_dim % _LANES == 0 and _LANES % head_dim == 0
+  by_lanes = platform() == "tpu" and fits and automatic_axes().get(HEAD_AXIS, 1) == 1
   turns = tables(length, head_dim, theta)
   if by_lanes:
     repeats = 2 * _LANES // head_dim
@@ -63,20 +65,20 @@ def rotate_lanes(x: jax.Array, cosines: jax.Array, sines: jax.Array) -> jax.Arra
   stay together, and a product with a permutation exchanges the halves of their heads, exactly. The sines of
   first halves are negative.
   """
-  head_dim, batch_and_tokens = x.shape[-1], x.shape[:2]
-  lanes = jnp.reshape(x, (*batch_and_tokens, -1, _LANES))
-  at = np.arange(_LANES)
+  head_dim, at, wide = x.shape[-1], np.arange(_LANES), jnp.reshape(x, (*x.shape[:2], -1))
   exchanged = at[:, None] == at // head_dim * head_dim + (at + head_dim // 2) % head_dim
   precision = jax.lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
-  other = jnp.einsum(
-    "...i,ij->...j",
-    lanes,
-    jnp.asarray(exchanged, x.dtype),
-    precision=precision,
-    preferred_element_type=jnp.float32,
-  )
-  turned = lanes.astype(jnp.float32) * cosines[..., None, :] + other * sines[..., None, :]
-  return jnp.reshape(turned.astype(x.dtype), x.shape)
+  turned = []
+  for lanes in jnp.split(wide, wide.shape[-1] // _LANES, axis=-1):  # an axis of 6 would be padded to 8
+    other = jnp.einsum(
+      "...i,ij->...j",
+      lanes,
+      jnp.asarray(exchanged, x.dtype),
+      precision=precision,
+      preferred_element_type=jnp.float32,
+    )
+    turned.append((lanes.astype(jnp.float32) * cosines + other * sines).astype(x.dtype))
+  return jnp.reshape(jnp.concatenate(turned, axis=-1), x.shape)
 
 
 def _forward(x: jax.Array, cosines: jax.Array, sines: jax.Array) -> tuple[jax.Array, tuple]:

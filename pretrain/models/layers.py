@@ -12,6 +12,7 @@ from pretrain.models.config import EncoderConfig
 from pretrain.ops import rope
 from pretrain.ops.attention.attention import BY_DISTANCE, attention, packed_attention, platform, reads_packed
 from pretrain.ops.attention.attention_at import attention_at
+from pretrain.ops.attention.attention_rows import LONGEST
 from pretrain.ops.dense import add_bias, product
 from pretrain.ops.draws import row_random
 from pretrain.ops.draws.row_random import Part, Use
@@ -189,8 +190,12 @@ class SelfAttention(nn.Module):
     width, heads = x.shape[-1], (config.num_heads, config.head_dim)
     names, has_bias = ("query", "key", "value"), config.attention_bias
     dense = [_Dense(config, (width, *heads), heads, has_bias, name=name)() for name in names]
-    # On a TPU the kernels for all queries take half the time of products for a seventh of them.
-    is_whole = read is None or (config.attention == "pallas_tpu" and 8 * read.shape[1] > x.shape[1])
+    # On a TPU the kernels for all queries take half the time of products for a seventh of them. On a GPU they
+    # alone need no scores in memory, which matters in long rows.
+    has_kernel = config.attention == "pallas_tpu" or (
+      config.attention == "triton" and rows.bias is None and x.shape[1] > LONGEST
+    )
+    is_whole = read is None or (has_kernel and 8 * read.shape[1] > x.shape[1])
     # The kernels with a bias by distance also sum the gradients of these three biases; not with RoPE between.
     is_rotated = config.position == "rope"
     by_kernel = is_whole and has_bias and not is_rotated and config.attention in BY_DISTANCE

@@ -96,7 +96,7 @@ def attention_choice(run: Run) -> attention.Choice:
         head_dim=encoder.head_dim,
         dtype=encoder.compute_dtype,
         dropout_rate=encoder.attention_dropout,
-        is_masked=not all(map(encoder.is_global, range(encoder.num_layers))),
+        is_masked=run.recipe.has_segments or not all(map(encoder.is_global, range(encoder.num_layers))),
         has_bias=encoder.relative_position != "none",
       )
     )

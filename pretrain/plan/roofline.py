@@ -149,12 +149,12 @@ def _products(instruction: Instruction, owner: Computation) -> list[tuple[float,
 
 def _of_triton(instruction: Instruction, owner: Computation) -> list[tuple[float, str]]:
   """Returns the products of Triton attention kernels, recognised by their number of arrays."""
-  products = {9: 2, 12: 4}.get(len(instruction.operands))  # forward; of keys and values
-  if products is None:
+  # Forward; of keys and values; of queries with scores computed again. The array is attended values or their
+  # gradient.
+  products, array = {9: (2, None), 12: (4, 9), 13: (3, 8)}.get(len(instruction.operands), (0, None))
+  if not products:
     return []
-  wide = (
-    instruction if products == 2 else owner[instruction.operands[9]]
-  )  # attended values, or their gradients
+  wide = instruction if array is None else owner[instruction.operands[array]]
   rows, length, width = wide.results[0].sizes
   return [(products * 2.0 * rows * length**2 * width, "triton")]
 

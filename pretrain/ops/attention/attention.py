@@ -117,10 +117,10 @@ def packed_attention(
   *,
   bias: jax.Array | None,
   key_mask: jax.Array,
-  segment_ids: jax.Array | None,
-  window: int | None,
-  dropout_rate: float,
-  row_keys: jax.Array | None,
+  segment_ids: jax.Array | None = None,
+  window: int | None = None,
+  dropout_rate: float = 0.0,
+  row_keys: jax.Array | None = None,
   added: jax.Array,
 ) -> jax.Array:
   """Computes `attention` with Triton from one array of queries, keys and values.
@@ -229,7 +229,7 @@ def _not_by_cudnn(
   length: int, head_dim: int, dtype: jnp.dtype, dropout_rate: float, *, is_masked: bool
 ) -> str:
   """Explains why cuDNN does not support these arrays; '' if it does."""
-  if is_masked:
+  if is_masked:  # its windows reach back only, with a causal mask
     return "cuDNN's attention has neither a window nor segments here"
   if dropout_rate:
     return f"cuDNN's dropout cannot be reproduced, and model.attention_dropout is {dropout_rate:g}"

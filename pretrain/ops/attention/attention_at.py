@@ -5,8 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrain.ops.attention.attention import platform
+from pretrain.ops.attention.attention_bands import blocks
+from pretrain.ops.attention.attention_rows import LONGEST
 from pretrain.ops.draws import row_random
 from pretrain.ops.draws.row_random import Part, Use
+
+_BLOCK = 256  # queries whose scores in a long row are computed at once
 
 
 def attention_at(
@@ -37,8 +41,20 @@ def attention_at(
 
   Returns:
     [batch, queries, heads, head_dim] in value's dtype; scores and softmax are float32.
+
+  Of long rows without bias and dropout no more than the scores of 256 queries exist at once.
   """
   length = key.shape[1]
+  masks = {"key_mask": key_mask, "segment_ids": segment_ids, "window": window}
+  if length > LONGEST and query.shape[1] > _BLOCK and bias is None and (row_keys is None or not dropout_rate):
+
+    @jax.checkpoint
+    def of_block(block: tuple[jax.Array, jax.Array]) -> jax.Array:
+      return attention_at(block[0], key, value, block[1], bias=None, **masks)
+
+    parts = (jnp.moveaxis(blocks(x, _BLOCK), 1, 0) for x in (query, positions))
+    attended = jnp.moveaxis(jax.lax.map(of_block, tuple(parts)), 0, 1)
+    return jnp.reshape(attended, (query.shape[0], -1, *query.shape[2:]))[:, : query.shape[1]]
   query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
   scores = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
   if bias is not None:

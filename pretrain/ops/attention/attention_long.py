@@ -5,18 +5,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pretrain.ops.attention.attention_inputs import Fixed, Settings
+from pretrain.ops.attention.attention_inputs import NO_GROUP, Fixed, Settings, tiles_read
 from pretrain.ops.attention.attention_long_sizes import LongSizes
 from pretrain.ops.attention.attention_long_tile import backward as backward_kernel
 from pretrain.ops.attention.attention_long_tile import forward as forward_kernel
 from pretrain.ops.attention.attention_sizes import TILE
 
 LONGEST = 8_192  # tokens: keys and values of a longer row, with their gradients, exceed VMEM
-_NO_GROUP = np.iinfo(np.int32).min  # of masked keys
 
 
 def _sizes(settings: Settings, query: jax.Array) -> LongSizes:
@@ -34,36 +32,13 @@ def _inputs(sizes: LongSizes, wide: dict, fixed: Fixed) -> dict:
   """Returns one device's arrays for the kernels."""
   segments = fixed.segment_ids
   segments = jnp.zeros((sizes.rows, sizes.length), jnp.int32) if segments is None else segments
-  of_keys = _padded(sizes, jnp.where(fixed.key_mask, segments, _NO_GROUP), _NO_GROUP)
+  of_keys = _padded(sizes, jnp.where(fixed.key_mask, segments, NO_GROUP), NO_GROUP)
   arrays = {name: _padded(sizes, x) for name, x in wide.items()}
   arrays |= {"of_queries": _padded(sizes, segments)[:, None, :], "of_keys": of_keys[:, None, :]}
-  return arrays if sizes.near else arrays | {"ranges": _ranges(sizes, of_keys)}
-
-
-def _ranges(sizes: LongSizes, of_keys: jax.Array) -> jax.Array:
-  """Returns [rows, blocks, 2] int32, the first chunk that a block of queries reads, and one after the last.
-
-  A chunk is read if its groups, from the least to the greatest, overlap those of the block, and if it is
-  within the window. Masked tokens do not count as queries: what they read is discarded.
-  """
-  (least, most), (from_least, to_most) = (
-    _bounds(sizes, of_keys, size) for size in (sizes.block, sizes.chunk)
-  )
-  is_read = (least[:, :, None] <= to_most[:, None, :]) & (most[:, :, None] >= from_least[:, None, :])
-  if sizes.window is not None:
-    block, chunk = np.arange(0, sizes.padded, sizes.block)[:, None], np.arange(0, sizes.padded, sizes.chunk)
-    is_after, is_before = chunk - (block + sizes.block - 1), block - (chunk + sizes.chunk - 1)
-    is_read &= np.maximum(is_after, is_before) <= sizes.window
-  last = is_read.shape[-1] - jnp.argmax(is_read[..., ::-1], axis=-1)
-  end = jnp.where(jnp.any(is_read, axis=-1), last, 1)  # without keys any average will do
-  return jnp.stack([jnp.argmax(is_read, axis=-1), end], axis=-1).astype(jnp.int32)
-
-
-def _bounds(sizes: LongSizes, groups: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
-  """Returns the least and greatest group of the keys in each part of `size` tokens, [rows, parts] each."""
-  parts = jnp.reshape(groups, (sizes.rows, -1, size))
-  least = jnp.where(parts == _NO_GROUP, np.iinfo(np.int32).max, parts)
-  return jnp.min(least, axis=-1), jnp.max(parts, axis=-1)
+  if sizes.near:
+    return arrays
+  ranges = tiles_read(of_keys, sizes.window, block=sizes.block, tile=sizes.chunk)
+  return arrays | {"ranges": jnp.stack(ranges, axis=-1)}
 
 
 def _call(sizes: LongSizes, kernel: str, arrays: dict, *, interpret: bool) -> dict:

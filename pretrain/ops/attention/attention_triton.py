@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrain.ops import triton_call
-from pretrain.ops.attention.attention_inputs import Fixed, Settings
+from pretrain.ops.attention.attention_inputs import NO_GROUP, Fixed, Settings, tiles_read
 from pretrain.ops.draws import row_random
 from pretrain.ops.triton_call import Launch
 
@@ -16,7 +16,7 @@ BLOCK = 64  # queries or keys of a block, as in the kernels
 _KEYS = 32  # keys of a tile in `attention_forward`
 _ROWS = 8  # rows that one program of `attention_bias` sums
 _FORWARD, _BACKWARD = "attention.attention_triton_kernels", "attention.attention_triton_backward_kernels"
-_NO_GROUP = np.iinfo(np.int32).min  # the segment of masked keys
+_SHORT = 1_024  # tokens of rows whose gradients of scores are stored: a square of each row and head
 
 
 def forward(settings: Settings, part, query, key, value, bias, fixed) -> tuple[jax.Array, ...]:
@@ -27,7 +27,8 @@ def forward(settings: Settings, part, query, key, value, bias, fixed) -> tuple[j
   """
   rows, length, width = _sizes(query, key)
   lse = jax.ShapeDtypeStruct((rows, width // settings.head_dim, 1, length), jnp.float32)
-  of_tokens = _of_tokens(settings, part, rows, length, width, fixed)
+  is_stored = _is_stored(settings, length, bias, fixed.segment_ids)
+  of_tokens = _of_tokens(settings, part, rows, length, width, fixed, is_stored)
   arrays = (
     *_wide(query, key, value),
     _tiles(bias, length, _KEYS),
@@ -45,7 +46,7 @@ def backward(
   lse, tiles, groups, facts, of_queries, of_keys, given,
 ) -> tuple:  # fmt: skip
   """Returns gradients of query, key, value, bias, and of biases added to query, key and value."""
-  del fixed  # `forward` saved its needed parts
+  segment_ids = fixed.segment_ids  # `forward` saved the other parts that are needed
   rows, length, width = out.shape
   heads, blocks, is_packed = width // settings.head_dim, -(-length // BLOCK), key is None
   inner = given.astype(jnp.float32) * out.astype(jnp.float32)
@@ -54,11 +55,19 @@ def backward(
   arrays = *_wide(query, key, value), tiles, *of_tokens, _first_head(settings, part, width), given, lse, inner
   like, nothing = jax.ShapeDtypeStruct(query.shape, query.dtype), jax.ShapeDtypeStruct((1,), query.dtype)
   d_scores = jax.ShapeDtypeStruct((rows, heads, blocks * BLOCK, blocks * BLOCK), query.dtype)
+  is_stored = _is_stored(settings, length, bias, segment_ids)
   sums = jax.ShapeDtypeStruct((rows, blocks, 3, width), jnp.float32)
-  wanted = like, nothing if is_packed else like, d_scores, sums
-  d_key, d_value, d_scores, sums = _over_tokens("attention_keys", settings, bias is not None, arrays, wanted)
+  wanted = like, nothing if is_packed else like, d_scores if is_stored else nothing, sums
+  has_bias = bias is not None
+  d_key, d_value, d_scores, sums = _over_tokens("attention_keys", settings, has_bias, arrays, wanted)
   with_keys = d_key if is_packed else jnp.zeros(1, query.dtype)
-  d_query, sums = _d_query(settings, query if is_packed else key, facts, d_scores, with_keys, sums)
+  if is_stored:
+    d_query, sums = _d_query(settings, query if is_packed else key, facts, d_scores, with_keys, sums)
+  else:
+    again = *arrays[:3], *arrays[4:], with_keys, sums  # without the bias
+    aliases = ((12, 1), (11, 0)) if is_packed else ((12, 1),)
+    wanted = like, jax.ShapeDtypeStruct(sums.shape, sums.dtype)
+    d_query, sums = _over_tokens("attention_queries_again", settings, False, again, wanted, aliases)
   d_bias = None if bias is None else _d_bias(d_scores, length).astype(bias.dtype)
   gradients = (d_query, None, None) if is_packed else (d_query, d_key, d_value)
   return *gradients, d_bias, jnp.sum(sums, axis=(0, 1))
@@ -78,19 +87,42 @@ def _first_head(settings: Settings, part, width: int) -> jax.Array:
   return jnp.full((1,), part * (width // settings.head_dim))
 
 
-def _of_tokens(settings: Settings, part, rows: int, length: int, width: int, fixed: Fixed) -> tuple:
+def _is_masked(settings: Settings, segment_ids: jax.Array | None) -> bool:
+  return settings.window is not None or segment_ids is not None
+
+
+def _is_stored(
+  settings: Settings, length: int, bias: jax.Array | None, segment_ids: jax.Array | None
+) -> bool:
+  """Returns whether gradients of scores are stored: the bias needs them, and otherwise it saves time."""
+  return bias is not None or (length <= _SHORT and not _is_masked(settings, segment_ids))
+
+
+def _of_tokens(
+  settings: Settings, part, rows: int, length: int, width: int, fixed: Fixed, is_stored: bool
+) -> tuple:
   """Returns the kernels' small arrays of rows and tokens: groups, facts, of_queries and of_keys."""
-  heads = width // settings.head_dim
-  segments = fixed.segment_ids
-  end, whole = jnp.full((rows,), length), jnp.zeros((rows,), jnp.int32)
-  if segments is None:
-    segments = jnp.zeros((rows, length), jnp.int32)
-    if settings.window is None:  # a row without any key averages over all tokens
-      end = jnp.max(jnp.where(fixed.key_mask, jnp.arange(1, length + 1), 0), axis=1)
-      end = jnp.where(end == 0, length, end)
-      whole = jnp.sum(jnp.cumprod(fixed.key_mask, axis=1, dtype=jnp.int32), axis=1)
-  groups = jnp.stack([segments, jnp.where(fixed.key_mask, segments, _NO_GROUP)], axis=1)
-  return groups, jnp.stack([end, whole], axis=1), *_words(fixed.words, part * heads, heads, length)
+  heads, blocks = width // settings.head_dim, -(-length // BLOCK)
+  segments = jnp.zeros((rows, length), jnp.int32) if fixed.segment_ids is None else fixed.segment_ids
+  groups = jnp.stack([segments, jnp.where(fixed.key_mask, segments, NO_GROUP)], axis=1)
+  starts, padded = np.arange(blocks) * BLOCK, blocks * BLOCK
+  nothing, everything = jnp.zeros((rows, blocks), jnp.int32), jnp.full((rows, blocks), padded)
+  if _is_masked(settings, fixed.segment_ids):
+    of_keys = jnp.pad(groups[:, 1], ((0, 0), (0, padded - length)), constant_values=NO_GROUP)
+    first, end = (BLOCK * at for at in tiles_read(of_keys, settings.window, block=BLOCK, tile=BLOCK))
+    if is_stored:  # of the whole square of scores, since all of it is added up
+      first, end = nothing, everything
+    queries = jnp.stack([first, first, jnp.minimum(end, length)], axis=-1)
+    keys = jnp.stack([first, first, end], axis=-1)
+  else:  # a row without any key averages over all tokens
+    end = jnp.max(jnp.where(fixed.key_mask, jnp.arange(1, length + 1), 0), axis=1, keepdims=True)
+    end = jnp.where(end == 0, length, end)
+    whole = jnp.sum(jnp.cumprod(fixed.key_mask, axis=1, dtype=jnp.int32), axis=1, keepdims=True)
+    queries = jnp.stack([nothing, whole // _KEYS * _KEYS + nothing, end + nothing], axis=-1)
+    ends = [starts + BLOCK <= whole, starts < end]
+    keys = jnp.stack([nothing, *(jnp.where(each, everything, 0) for each in ends)], axis=-1)
+  facts = jnp.stack([queries, keys], axis=1).astype(jnp.int32)
+  return groups, facts, *_words(fixed.words, part * heads, heads, length)
 
 
 def _tiles(bias: jax.Array | None, length: int, size: int) -> jax.Array:
@@ -120,23 +152,27 @@ def _words(
 
 
 def _over_tokens(
-  kernel: str, settings: Settings, biased: bool, arrays: Sequence, results: Sequence
+  kernel: str, settings: Settings, biased: bool, arrays: Sequence, results: Sequence, aliases: tuple = ()
 ) -> Sequence[jax.Array]:
-  """Runs `attention_forward` or `attention_keys` over the blocks of tokens of each row and head."""
+  """Runs a kernel over the blocks of tokens of each row and head; not `attention_queries`."""
   is_packed = arrays[0] is arrays[1]
   rows, length, width = _sizes(arrays[0], None if is_packed else arrays[1])
   constants = _constants(settings, length, width, arrays[0].dtype) | {
-    "biased": biased,
     "window": -1 if settings.window is None else settings.window,
     "limit": int(row_random.pair_limit(settings.dropout_rate)),
     "keeps": 1.0 - settings.dropout_rate,
     "packed": is_packed,
-    **({"keys": _KEYS} if kernel == "attention_forward" else {"queries": _queries(settings.head_dim)}),
   }
+  if kernel == "attention_queries_again":
+    constants |= {"keys": _KEYS}
+  elif kernel == "attention_forward":
+    constants |= {"biased": biased, "keys": _KEYS}
+  else:
+    constants |= {"biased": biased, "queries": _queries(settings.head_dim), "stored": results[2].ndim > 1}
   # Measured on an H200 with heads of 64. Wider heads with three stages do not fit smaller GPUs.
   warps, stages = (4, 3) if constants["lanes"] <= 64 else (8, 2)
   module = _FORWARD if kernel == "attention_forward" else _BACKWARD
-  launch = Launch(rows * constants["heads"] * -(-length // BLOCK), warps, stages)
+  launch = Launch(rows * constants["heads"] * -(-length // BLOCK), warps, stages, aliases)
   return triton_call.call(f"{module}.{kernel}", arrays, results, launch, constants)
 
 

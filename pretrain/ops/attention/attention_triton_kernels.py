@@ -12,8 +12,8 @@ already is. Tiles that every query reads are computed without a mask, all others
   bias: [heads, tiles, BLOCK, tile] float32, the bias times log2(e) for a block and a tile, by their distance
     in tiles: from (first tile, last block) to (last tile, first block).
   groups: [rows, 2, length] int32, numbers of queries and of keys: a key is read if the two are equal.
-  facts: [rows, 2] int32: the number of keys up to the last one in the row, and the number of first keys that
-    all queries read.
+  facts: [rows, 2, blocks, 3] int32: of each block of queries the keys that it reads, as the first, the first
+    of tiles with a mask, and the end; and of each block of keys the same for the queries that read it.
   of_queries: [rows, pairs of heads, length] int32, and of_keys: [length] int32, the dropout's words.
   first: [1] int32, the number of the first head.
 """
@@ -86,7 +86,7 @@ def attention_forward(
   apart: tl.constexpr = 3 * width if packed else width
   query, key, value = of_head(query, key, value, row, head, length, width, head_dim, packed)
   base = row.to(tl.int64) * length * width + head * head_dim
-  groups, facts = groups + 2 * row * length, facts + 2 * row
+  groups, facts = groups + 2 * row * length, facts + (2 * row * blocks + tile) * 3
   query_at = tile * BLOCK + tl.arange(0, BLOCK)
   real = query_at < length
   scaled = scaled_query(block_of(query, query_at, length, apart, head_dim, lanes), head_dim)
@@ -96,8 +96,8 @@ def attention_forward(
   bias = tiles_of_bias(bias, head, tile, length, keys)
   highest = tl.full([BLOCK], float("-inf"), tl.float32)
   state = highest, tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK, lanes], tl.float32)
-  end, whole = tl.load(facts), tl.load(facts + 1) // keys * keys
-  for start in range(0, whole, keys):
+  first_key, whole, end = tl.load(facts), tl.load(facts + 1), tl.load(facts + 2)
+  for start in range(first_key, whole, keys):
     state = _forward_tile(
       state, start, scaled, query_at, of_query, of_group, is_odd, key, value, bias, groups,
       of_keys, length, apart, head_dim, lanes, biased, window, limit, precision, keys, False,

@@ -1,6 +1,7 @@
 """Run: pytest tests/pretrain/models/test_pre_norm.py. Encoders with pre-norm layers, windows and segments."""
 
 import dataclasses
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import pytest
 from pretrain.models import encoder
 from pretrain.models.config import EncoderConfig
 from pretrain.models.layers import normalised_inner
+from pretrain.ops.attention import attention
 from pretrain.ops.positions import take_positions
 from tests.pretrain import drawn
 from tests.pretrain.models.small_encoder import CONFIG, IDS, KEYS, MASK, B, L, init_encoder
@@ -213,3 +215,15 @@ def test_inner_states_of_a_growing_stream_are_compared_at_one_scale():
   np.testing.assert_allclose(np.var(found, -1), 1.0, atol=1e-5)
   post = dataclasses.replace(config, norm_placement="post")
   assert normalised_inner(post, states) is states
+
+
+def test_on_tpus_long_rows_get_the_kernels_where_nothing_has_a_bias():
+  x = jax.ShapeDtypeStruct((2, 8_192, 16), jnp.float32)
+
+  def body(**changed) -> str:
+    config = dataclasses.replace(MODERN, hidden_size=16, num_heads=2, attention_dropout=0.0, **changed)
+    with mock.patch.object(attention, "platform", return_value="tpu"):
+      return encoder.Trunk(config, parent=None)._body(x, KEYS, is_masked=True)
+
+  assert body() == "pallas_tpu"
+  assert body(relative_position="t5", position="none") == "plain"

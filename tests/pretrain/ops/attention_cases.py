@@ -56,8 +56,8 @@ def long_case(
   The gradient of padding's results is 0: bodies may differ there, because nothing reads them.
   """
   made = case(rows, length, heads, head_dim, dtype=dtype, has_bias=False, window=window)
-  at, ends = np.arange(length), np.asarray([0.07, 0.1, 0.45, 0.46, 0.9, 0.97])
-  segments = np.stack([np.sum(at[:, None] >= length * (ends - 0.05 * row), axis=1) for row in range(rows)])
+  at, ends = np.arange(length), np.asarray([0.1, 0.2, 0.45, 0.55, 0.9, 0.97])
+  segments = np.stack([np.sum(at[:, None] >= length * (ends - 0.02 * row), axis=1) for row in range(rows)])
   real = segments < len(ends)  # the last segment is padding
   options = made.options | {"key_mask": jnp.asarray(real), "segment_ids": jnp.asarray(segments, jnp.int32)}
   return Case(made.arrays, (made.given * real[:, :, None, None]).astype(dtype), options)

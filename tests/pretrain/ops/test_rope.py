@@ -1,5 +1,8 @@
 """Run: pytest tests/pretrain/ops/test_rope.py. Rotary positions."""
 
+from unittest import mock
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -49,3 +52,22 @@ def test_sixteen_bits_are_rotated_in_float32():
   expected = rope.rotate(x.astype(jnp.float32), None, length=600, theta=100.0)
   assert found.dtype == jnp.bfloat16
   np.testing.assert_array_equal(found, expected.astype(jnp.bfloat16))
+
+
+def test_rotating_in_registers_of_a_tpu_is_the_same_rotation_with_the_same_gradient():
+  x, given = (drawn.normal(seed, 2, 9, 4, 64) for seed in range(2))
+  positions = jnp.asarray(np.random.default_rng(0).integers(0, 9, (2, 9)), jnp.int32)
+  for at in (None, positions):
+
+    def rotated(x, at=at):
+      return rope.rotate(x, at, length=9, theta=10_000.0)
+
+    expected, backward = jax.vjp(rotated, x)
+    with (
+      mock.patch.object(rope, "platform", return_value="tpu"),
+      mock.patch.object(rope, "rotate_lanes", wraps=rope.rotate_lanes) as used,
+    ):
+      found, backward_by_lanes = jax.vjp(rotated, x)
+    assert used.called
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(backward_by_lanes(given)[0], backward(given)[0], atol=1e-6)

@@ -19,7 +19,7 @@ from triton.compiler import compile as compile_kernel
 
 from pretrain.ops import gelu_triton, triton_call
 from pretrain.ops.vocab import lookup_triton
-from tests.pretrain.ops.attention_cases import case, results
+from tests.pretrain.ops.attention_cases import case, long_case, results
 
 _TYPES = {"float32": "*fp32", "bfloat16": "*bf16", "int32": "*i32"}
 
@@ -28,6 +28,23 @@ def _attention() -> None:
   """Base-size heads with a bias and dropout."""
   of_case = case(2, 512, 12, 64, dtype=jnp.bfloat16, dropout_rate=0.1)
   jax.eval_shape(lambda: results(of_case.arrays, of_case.given, implementation="triton", **of_case.options))
+
+
+def _long_attention() -> None:
+  """Base-size heads of rows of 8,192 tokens with segments and a window."""
+  of_case = long_case(1, 256, 12, 64, dtype=jnp.bfloat16, window=64)
+
+  def longer(x):
+    return x if x is None or x.ndim == 0 else jax.ShapeDtypeStruct((1, 8_192, *x.shape[2:]), x.dtype)
+
+  arrays, given = jax.tree.map(longer, (of_case.arrays, of_case.given))
+  masks = {name: longer(of_case.options[name]) for name in ("key_mask", "segment_ids")}
+  jax.eval_shape(
+    lambda arrays, given, masks: results(arrays, given, implementation="triton", window=64, **masks),
+    arrays,
+    given,
+    masks,
+  )
 
 
 def _gelu() -> None:
@@ -44,7 +61,7 @@ def _lookup() -> None:
     jax.eval_shape(lookup_triton.added, table, ids, jax.ShapeDtypeStruct((1024, 768), dtype))
 
 
-OPS = {"attention": _attention, "gelu": _gelu, "lookup": _lookup}
+OPS = {"attention": _attention, "long_attention": _long_attention, "gelu": _gelu, "lookup": _lookup}
 
 
 def _calls(op: str) -> list[tuple]:

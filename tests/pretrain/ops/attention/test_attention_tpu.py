@@ -12,8 +12,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from data.errors import ConfigError
 from pretrain.mesh import sharding
 from pretrain.ops import triton_call
-from pretrain.ops.attention import attention, attention_long
-from pretrain.ops.attention.attention_long_sizes import LongSizes
+from pretrain.ops.attention import attention
+from pretrain.ops.attention.attention_inputs import NO_GROUP, tiles_read
 from pretrain.plan import targets
 from pretrain.settings.mesh import MeshSettings
 from tests.pretrain.ops import attention_cases
@@ -36,7 +36,7 @@ def test_two_tiles_and_two_groups_of_heads_with_padding_and_dropout_equal_plain(
 
 
 def test_segments_and_window_without_bias_equal_plain_in_bfloat16():
-  of_case = long_case(4, 20, 2, 8, dtype=jnp.bfloat16, window=5)
+  of_case = long_case(4, 40, 2, 8, dtype=jnp.bfloat16, window=5)
   # Products of values rounded to 8 bits, probabilities and gradients of scores rounded once more: 2**-8 each.
   found, expected = (at_tokens(of_case, found) for found in (_found(of_case), plain(of_case)))
   assert_same(found, expected, tolerance=3 * 2**-8)
@@ -60,15 +60,15 @@ def test_long_rows_with_segments_window_and_padding_equal_plain(length, heads, w
 
 def test_a_block_of_queries_reads_the_chunks_of_its_segments_and_window_only():
   segments = jnp.asarray([[1] * 700 + [2] * 1_500 + [3] * 1_700 + [0] * 196])
-  groups = jnp.where(segments == 0, attention_long._NO_GROUP, segments)
+  groups = jnp.where(segments == 0, NO_GROUP, segments)
   for window, expected in (
-    (None, [[0, 1], [0, 3], [0, 3], [0, 3], [0, 4], [2, 4], [2, 4], [2, 4]]),
-    (600, [[0, 1], [0, 2], [0, 3], [0, 3], [1, 4], [2, 4], [2, 4], [2, 4]]),
+    (None, ([0, 0, 0, 0, 0, 2, 2, 2], [1, 3, 3, 3, 4, 4, 4, 4])),
+    (600, ([0, 0, 0, 0, 1, 2, 2, 2], [1, 2, 3, 3, 4, 4, 4, 4])),
   ):
-    sizes = LongSizes(1, 4_096, 2, 64, 0.0, window)
-    np.testing.assert_array_equal(attention_long._ranges(sizes, groups)[0], expected)
-  nothing = attention_long._ranges(sizes, jnp.full((1, 4_096), attention_long._NO_GROUP))
-  np.testing.assert_array_equal(nothing[0], [[0, 1]] * 8)
+    first, end = tiles_read(groups, window, block=512, tile=1_024)
+    np.testing.assert_array_equal((first[0], end[0]), expected)
+  first, end = tiles_read(jnp.full((1, 4_096), NO_GROUP), None, block=512, tile=1_024)
+  np.testing.assert_array_equal((first[0], end[0]), ([0] * 8, [1] * 8))
 
 
 def test_on_a_mesh_every_device_computes_its_long_rows_and_heads():

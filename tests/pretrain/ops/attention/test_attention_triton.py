@@ -16,7 +16,7 @@ from pretrain.mesh import sharding
 from pretrain.ops import triton_call
 from pretrain.ops.attention import attention, attention_triton
 from pretrain.settings.mesh import MeshSettings
-from tests.pretrain.ops.attention_cases import Case, assert_same, case, plain, results
+from tests.pretrain.ops.attention_cases import Case, assert_same, at_tokens, case, long_case, plain, results
 
 if importlib.util.find_spec("triton") is None:
   pytest.skip("triton, which compiles the kernels, is not installed", allow_module_level=True)
@@ -48,6 +48,22 @@ def test_segments_and_window_with_bias_and_odd_widths_equal_plain():
   assert_same(_found(of_case), plain(of_case), tolerance=2e-6)
 
 
+@pytest.mark.parametrize(("length", "window"), [(200, 20), (130, None), (200, 100)])
+def test_blocks_outside_window_and_segments_are_skipped_and_nothing_is_missing(length, window):
+  of_case = long_case(2, length, 2, 16, window=window)
+  assert_same(at_tokens(of_case, _found(of_case)), at_tokens(of_case, plain(of_case)), tolerance=2e-6)
+
+
+def test_long_rows_without_window_and_segments_store_no_square(monkeypatch):
+  monkeypatch.setattr(attention_triton, "_SHORT", 100)
+  of_case = case(3, 130, 2, 16, has_bias=False, dropout_rate=0.1)
+  jax.clear_caches()
+  with mock.patch.object(attention_triton, "_d_query", side_effect=AssertionError):
+    found = _found(of_case)
+  assert_same(found, plain(of_case), tolerance=2e-6)
+  jax.clear_caches()
+
+
 def test_half_precision_without_bias_equals_plain():
   # The interpreter has no bfloat16. Products of values rounded to 11 bits, rounded once more: 2**-11 each.
   of_case = case(3, 20, 2, 8, dtype=jnp.float16, has_bias=False, has_segments=True, window=5)
@@ -64,10 +80,11 @@ def test_on_a_mesh_every_device_computes_its_rows_and_heads():
   assert_same(found, plain(of_case), tolerance=2e-6)
 
 
-def test_queries_keys_and_values_in_one_array_have_the_same_results_and_their_gradients_in_one():
-  of_case = case(3, 70, 3, 16, dropout_rate=0.25)
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_queries_keys_and_values_in_one_array_have_the_same_results_and_their_gradients_in_one(is_masked):
+  of_case = long_case(3, 140, 3, 16, window=20) if is_masked else case(3, 70, 3, 16, dropout_rate=0.25)
   *wide, bias = of_case.arrays
-  options = {name: of_case.options[name] for name in ("key_mask", "dropout_rate", "row_keys")}
+  options = of_case.options
 
   def call(packed, bias, added):
     return attention.packed_attention(packed, bias=bias, added=added, **options)
@@ -77,7 +94,7 @@ def test_queries_keys_and_values_in_one_array_have_the_same_results_and_their_gr
   found = {"out": out, "bias": bias, "added": added} | dict(
     zip(("query", "key", "value"), jnp.moveaxis(packed, 2, 0), strict=True)
   )
-  assert_same(found, plain(of_case), tolerance=2e-6)
+  assert_same(at_tokens(of_case, found), at_tokens(of_case, plain(of_case)), tolerance=2e-6)
 
 
 def test_keys_are_masked_where_they_are_not_the_last_of_a_row():
@@ -116,6 +133,19 @@ def test_more_rows_than_one_program_sums_and_a_part_that_is_not_full():
   assert_same(_found(of_case), plain(of_case), tolerance=2e-6)
 
 
+NAMES = {f"attention_{name}" for name in ("forward", "keys", "queries", "bias")}
+
+
+def test_the_kernels_of_long_rows_compile_for_an_a100_and_an_h100_and_fit_the_smallest_gpus():
+  command = [sys.executable, "-m", "tests.pretrain.ops.triton_compiled", "long_attention", "80", "90"]
+  done = subprocess.run(command, capture_output=True, text=True, check=False)
+  assert done.returncode == 0, done.stderr[-2000:]
+  most = {"80": 99 * 1024, "90": 113 * 1024}
+  for capability, kernels in json.loads(done.stdout).items():
+    assert kernels.keys() == {"attention_forward", "attention_keys", "attention_queries_again"}
+    assert max(kernels.values()) <= most[capability], (capability, kernels)
+
+
 def test_the_kernels_compile_for_an_a100_and_an_h100_and_fit_the_smallest_gpus():
   command = [sys.executable, "-m", "tests.pretrain.ops.triton_compiled", "attention", "80", "90"]
   done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -123,7 +153,7 @@ def test_the_kernels_compile_for_an_a100_and_an_h100_and_fit_the_smallest_gpus()
   # All that a program of an A10 or an L4 has; half of an H100's: two programs run at once.
   most = {"80": 99 * 1024, "90": 113 * 1024}
   for capability, kernels in json.loads(done.stdout).items():
-    assert kernels.keys() == {"attention_forward", "attention_keys", "attention_queries", "attention_bias"}
+    assert kernels.keys() == NAMES
     assert max(kernels.values()) <= most[capability], (capability, kernels)
 
 

@@ -227,6 +227,9 @@ def _train() -> ConfigDict:
     {
       "batch_size": 2_048,  # examples per update, over all devices and microbatches
       "microbatches": 1,  # gradient accumulation: parts of the batch that are computed one after another
+      # Batch-size warm-up (ModernBERT): rows of the first batches, a multiple of a microbatch; 0: none.
+      "batch_size_start": 0,
+      "batch_warmup_steps": 0,  # updates in which batches grow to batch_size, one microbatch at a time
       "total_steps": 125_000,  # updates; the schedule ends there
       "init_from": "",  # checkpoint directory: start with its encoder, heads and generator, if they fit
       "log_every": 100,  # steps between lines of the log

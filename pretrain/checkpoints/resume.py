@@ -218,4 +218,6 @@ def changed_packages(meta: Mapping[str, Any]) -> list[str]:
 def _is_safe(name: str, saved: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
   if name == "train.total_steps":
     return given.get(name, 0) >= saved.get(name, 0)
+  if name == "train.microbatches" and saved.get("train.batch_size_start"):
+    return False  # batches grow by a microbatch
   return name in SAFE_FIELDS

@@ -55,6 +55,10 @@ _BASES = {
     "model.global_every": 2,
     "optimizer.schedule": "wsd",
     "optimizer.decay_steps": 2,
+    "train.batch_size": 32,
+    "train.microbatches": 4,
+    "train.batch_size_start": 8,
+    "train.batch_warmup_steps": 6,
   },
   "sharded": {"mesh.data": 4, "mesh.fsdp": -1},
   "fixed": {
@@ -196,6 +200,8 @@ _ROWS: dict[str, list[tuple]] = {
   "modern": [
     ("optimizer.decay_steps", 3, "step"),
     ("optimizer.decay_shape", "one_minus_sqrt", "step"),
+    ("train.batch_size_start", 16, "step batches"),
+    ("train.batch_warmup_steps", 3, "step batches"),
     ("model.rope_theta", 1e4, "step eval"),
     ("model.rope_theta_local", 1e3, "step eval"),
     ("model.window", 4, "step eval"),

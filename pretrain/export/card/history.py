@@ -8,6 +8,7 @@ from data.corpora import CORPORA
 from data.tables import Cells
 from pretrain.logs import metrics
 from pretrain.settings import mixture
+from pretrain.settings.batch_sizes import batch_sizes
 
 _TAKEN = {
   "--new_phase": "weights of the previous phase",  # written by earlier versions
@@ -90,7 +91,7 @@ def _fine_tuning(meta: Mapping[str, Any]) -> list[str]:
 
 def _pretraining(meta: Mapping[str, Any], hours: float) -> dict[str, str]:
   config, step = meta["config"], _pretraining_step(meta)
-  data, batch_size, optimizer = config["data"], config["train"]["batch_size"], config["optimizer"]
+  data, sizes, optimizer = config["data"], batch_sizes(config["train"]), config["optimizer"]
   weights = {name: part["weight"] for name, part in config["objectives"].items() if part["weight"]}
   kind = config["corruption"]["kind"]
   corruption = f"{config['generator']['num_layers']}-layer generator" if kind == "generator" else kind
@@ -102,8 +103,8 @@ def _pretraining(meta: Mapping[str, Any], hours: float) -> dict[str, str]:
     "text": text,
     **({"rates by step": mixture.shown(stages)} if len(stages) > 1 else {}),
     "updates": f"{step:,}" + (f"; the weights are the mean of those after {averaged}" if averaged else ""),
-    "tokens seen": f"{step * batch_size * data['length']:,} (padding counted)",
-    "batch": f"{batch_size:,} x {data['length']} tokens, {packing}",
+    "tokens seen": f"{sizes.rows_before(step) * data['length']:,} (padding counted)",
+    "batch": f"{sizes.shown()} x {data['length']} tokens, {packing}",
     "corruption": f"{corruption}, mask rate {config['corruption']['mask_rate']}",
     "objectives (weight)": ", ".join(f"{name} ({weight:g})" for name, weight in weights.items()),
     "learning rate": f"{optimizer['learning_rate']:g}, warm-up {optimizer['warmup_steps']:,} updates, then "

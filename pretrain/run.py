@@ -63,7 +63,7 @@ class Run:
     """Returns masked held-out batch `index`; a row's draws depend only on its index among held-out rows."""
     rows = index * ids.shape[0] + jnp.arange(ids.shape[0])
     progress = jnp.full(ids.shape[:1], progress)
-    return self.recipe.mask(Batch(ids, step_row_keys(EVAL_SEED, 0, rows), progress))
+    return self.recipe.mask(Batch(ids, step_row_keys(EVAL_SEED, 0, rows), progress), train=False)
 
   def compile_train_step(self) -> Callable:
     """Compiles (state, global ids) -> (state, metrics), with the state donated."""

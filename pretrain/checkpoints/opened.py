@@ -111,7 +111,9 @@ def config_of(saved: Mapping[str, Any]) -> ConfigDict:
   config = base.get_config()
   known, given = resume.flatten(config.to_dict()), resume.flatten(saved)
   kept = {name: value for name, value in given.items() if name in known}
-  config.update_from_flattened_dict(
-    {name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()}
-  )
+  config.update_from_flattened_dict({name: _tupled(value) for name, value in kept.items()})
   return config
+
+
+def _tupled(value: Any) -> Any:
+  return tuple(map(_tupled, value)) if isinstance(value, list) else value

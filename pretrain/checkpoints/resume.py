@@ -101,8 +101,11 @@ def _has_files(path: Path) -> bool:
 
 def flatten(config: Mapping[str, Any]) -> dict[str, Any]:
   """Returns `fields.flatten` with tuples as lists, as in JSON: saved and given values compare equal."""
-  leaves = fields.flatten(config).items()
-  return {name: list(value) if isinstance(value, tuple) else value for name, value in leaves}
+  return {name: _listed(value) for name, value in fields.flatten(config).items()}
+
+
+def _listed(value: Any) -> Any:
+  return [_listed(one) for one in value] if isinstance(value, tuple) else value
 
 
 def check_same_run(

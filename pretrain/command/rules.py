@@ -143,6 +143,15 @@ def _corruption(config: Fields) -> Iterator[str]:
       f"{show(config, 'corruption.mask_token_rate', 'corruption.random_token_rate')}: these fractions of the "
       f"chosen tokens add up to more than 1"
     )
+  if stages := config["corruption.mask_rates"]:
+    starts, shown = [start for start, _ in stages], show(config, "corruption.mask_rates")
+    if starts[0] != 0 or starts != sorted({*starts}) or starts[-1] >= 1:
+      yield f"{shown}: expected ascending fractions of the run, from 0 and below 1"
+    if any(not 0 < rate < 1 for _, rate in stages):
+      yield f"{shown}: expected rates in (0, 1)"
+    if rule == "electra_google":
+      google = show(config, "corruption.mask_rates", "corruption.mask_rule")
+      yield f"{google}: this rule has one rate\n  --config.corruption.mask_rates="
   if rule == "electra_google" and random > 0:
     yield (
       f"{show(config, 'corruption.random_token_rate', 'corruption.mask_rule')}: this rule inserts no random "

@@ -125,6 +125,8 @@ _ROWS: dict[str, list[tuple]] = {
     ("corruption.kind", "random", "step eval"),
     ("corruption.mask_rule", "bernoulli", "step eval"),
     ("corruption.mask_rate", 0.3, "step eval"),
+    ("corruption.mask_rates", ((0.0, 0.3), (0.5, 0.15)), "step eval"),
+    ("corruption.eval_mask_rate", 0.3, "eval"),
     ("corruption.mask_special", "none", "step eval"),
     ("corruption.mask_token_rate", 0.7, "step eval"),
     ("corruption.random_token_rate", 0.05, "step eval"),

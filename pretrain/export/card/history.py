@@ -105,7 +105,7 @@ def _pretraining(meta: Mapping[str, Any], hours: float) -> dict[str, str]:
     "updates": f"{step:,}" + (f"; the weights are the mean of those after {averaged}" if averaged else ""),
     "tokens seen": f"{sizes.rows_before(step) * data['length']:,} (padding counted)",
     "batch": f"{sizes.shown()} x {data['length']} tokens, {packing}",
-    "corruption": f"{corruption}, mask rate {config['corruption']['mask_rate']}",
+    "corruption": f"{corruption}, mask rate {_mask_rate(config['corruption'])}",
     "objectives (weight)": ", ".join(f"{name} ({weight:g})" for name, weight in weights.items()),
     "learning rate": f"{optimizer['learning_rate']:g}, warm-up {optimizer['warmup_steps']:,} updates, then "
     f"{optimizer['schedule']}",
@@ -117,6 +117,11 @@ def _pretraining(meta: Mapping[str, Any], hours: float) -> dict[str, str]:
     "hours": f"{hours:.2f} (from logged speeds)" if hours else "not recorded",
     "packages": ", ".join(f"{name} {version}" for name, version in meta["packages"].items()),
   }
+
+
+def _mask_rate(corruption: Mapping[str, Any]) -> str:
+  stages = corruption.get("mask_rates") or [(0.0, corruption["mask_rate"])]
+  return ", ".join(f"{rate}" + (f" from {start:.0%} on" if start else "") for start, rate in stages)
 
 
 def _records(data: Mapping[str, Any], records: Mapping[str, Any]) -> tuple[str, str]:

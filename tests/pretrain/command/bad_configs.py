@@ -113,6 +113,24 @@ CASES = [
   (MLM, {"data.source": ""}, "no text"),
   (MLM, {"mesh.data": 0}, "expected sizes of at least 1"),
   (MLM, {"mesh.fsdp": -1}, "-1 (all other devices) at most once"),
+  (MLM, {"corruption.mask_rates": (0.0, 0.3)}, "expected pairs of numbers (such as (0,0.3),(0.8,0.15))"),
+  (
+    MLM,
+    {"corruption.mask_rates": ((0.1, 0.3),)},
+    "expected ascending fractions of the run, from 0 and below 1",
+  ),
+  (MLM, {"corruption.mask_rates": ((0.0, 0.3), (0.0, 0.2))}, "expected ascending fractions of the run"),
+  (MLM, {"corruption.mask_rates": ((0.0, 0.3), (1.0, 0.2))}, "expected ascending fractions of the run"),
+  (MLM, {"corruption.mask_rates": ((0.0, 1.0),)}, "expected rates in (0, 1)"),
+  (
+    MLM,
+    {
+      "corruption.mask_rates": ((0.0, 0.3),),
+      "corruption.mask_rule": "electra_google",
+      "corruption.random_token_rate": 0.0,
+    },
+    "this rule has one rate\n  --config.corruption.mask_rates=",
+  ),
   # Contrast.
   (COCO, {"objectives.scl.group_size": 24}, "not a multiple of 24"),
   (COCO, {"objectives.scl.group_size": 1}, "nothing to contrast"),

@@ -93,6 +93,9 @@ def _corruption() -> ConfigDict:
       "kind": "mask",  # of damage: 'mask' ([MASK] and the mix below), 'random' (uniform tokens), 'generator'
       "mask_rule": "count",  # how many: 'count' (probabilistic rounding), 'bernoulli', 'electra_google'
       "mask_rate": 0.15,  # fraction of tokens that are chosen
+      # Instead, rates that change: ((0.0, 0.3), (0.8, 0.15)) is 0.3, and 0.15 from 80 % of the steps on.
+      "mask_rates": (),
+      "eval_mask_rate": 0.0,  # of held-out rows, so that runs can be compared; 0: as in training
       "mask_special": "all",  # which special tokens may be chosen: 'all', 'sep_only', 'none'
       "mask_token_rate": 1.0,  # fraction of the chosen that become [MASK] ...
       "random_token_rate": 0.0,  # ... a random token (not 'electra_google'); the rest keep their token
@@ -231,6 +234,9 @@ def _train() -> ConfigDict:
     {
       "batch_size": 2_048,  # examples per update, over all devices and microbatches
       "microbatches": 1,  # gradient accumulation: parts of the batch that are computed one after another
+      # Batch-size warm-up (ModernBERT): rows of the first batches, a multiple of a microbatch; 0: none.
+      "batch_size_start": 0,
+      "batch_warmup_steps": 0,  # updates in which batches grow to batch_size, one microbatch at a time
       "total_steps": 125_000,  # updates; the schedule ends there
       "init_from": "",  # checkpoint directory: start with its encoder, heads and generator, if they fit
       "log_every": 100,  # steps between lines of the log

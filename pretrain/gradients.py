@@ -21,14 +21,15 @@ def make_gradients(
   weight_dtype: jnp.dtype | None,
   shared: device_program.Shared,
 ) -> Callable[[ArrayTree, ArrayTree, ArrayTree], tuple[tuple[jax.Array, ArrayTree], ArrayTree]]:
-  """Returns (params, rows, totals) -> ((loss, metrics), gradients), for `on_own_rows`.
+  """Returns (params, rows, (totals, turns)) -> ((loss, metrics), gradients), for `on_own_rows`.
 
-  `rows` are the batch, or for several `microbatches` the result of `split`. `loss_fn` is as in
-  `step.StepLoss`, `weight_dtype` as in `step.make_train_step`. `shared` are the axes along which parameters
-  and gradients are sharded over `data`.
+  `rows` are the batch, or for several `microbatches` the result of `split`, of which the first `turns` are
+  computed (None: all). `loss_fn` is as in `step.StepLoss`, `weight_dtype` as in `step.make_train_step`.
+  `shared` are the axes along which parameters and gradients are sharded over `data`.
   """
 
-  def gradients(params: ArrayTree, rows: ArrayTree, totals: ArrayTree):
+  def gradients(params: ArrayTree, rows: ArrayTree, of_batch: tuple[ArrayTree, jax.Array | None]):
+    totals, turns = of_batch
     casts = {} if weight_dtype is None else device_program.casts(params, weight_dtype)
     gradient = jax.value_and_grad(
       lambda params, part: loss_fn(device_program.with_casts(params, casts), part, totals), has_aux=True
@@ -38,7 +39,7 @@ def make_gradients(
     if microbatches == 1:
       values, grads = gradient(whole, rows)
     else:
-      values, grads = accumulate(lambda part: gradient(whole, part), rows)
+      values, grads = accumulate(lambda part: gradient(whole, part), rows, turns)
     return device_program.total(values), device_program.total_gradients(grads, shared=shared)
 
   return gradients
@@ -57,11 +58,20 @@ def split(batch: ArrayTree, *, microbatches: int) -> ArrayTree:
   return jax.tree.map(parts_of, batch)
 
 
-def accumulate(function: Callable[[ArrayTree], ArrayTree], parts: ArrayTree) -> ArrayTree:
-  """Sums a function's pytree of float arrays over the first axis of `parts`, one part at a time."""
+def accumulate(
+  function: Callable[[ArrayTree], ArrayTree], parts: ArrayTree, turns: jax.Array | None = None
+) -> ArrayTree:
+  """Sums a function's pytree of float arrays over the first axis of `parts`, one part at a time.
+
+  Only the first `turns` parts, [] int32, are read if given.
+  """
   first = jax.tree.map(lambda leaf: leaf[0], parts)
   zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(function, first))
-  total, _ = jax.lax.scan(
-    lambda sums, part: (jax.tree.map(jnp.add, sums, function(part)), None), zeros, parts
-  )
-  return total
+
+  def add(sums: ArrayTree, part: ArrayTree) -> ArrayTree:
+    return jax.tree.map(jnp.add, sums, function(part))
+
+  if turns is not None:
+    take = lambda turn: jax.tree.map(lambda leaf: leaf[turn], parts)  # noqa: E731
+    return jax.lax.fori_loop(0, turns, lambda turn, sums: add(sums, take(turn)), zeros)
+  return jax.lax.scan(lambda sums, part: (add(sums, part), None), zeros, parts)[0]

@@ -116,13 +116,14 @@ class Recipe:
         params["generator"]["mixture"] = heads.init_mixture(mixture_key, self.generator.members[0])
     return params
 
-  def mask(self, batch: Batch) -> MaskedBatch:
-    """Chooses and masks tokens; needs no parameters."""
-    ids = batch.ids
+  def mask(self, batch: Batch, *, train: bool = True) -> MaskedBatch:
+    """Chooses and masks tokens, at the rate of training or evaluation; needs no parameters."""
+    ids, settings = batch.ids, self.masking if train else self.masking.in_evaluation
     if "selected" in batch.given:
-      chosen = masking.masking_of(self.masking, batch.row_keys, ids, batch.given["selected"], self.tokens)
+      chosen = masking.masking_of(settings, batch.row_keys, ids, batch.given["selected"], self.tokens)
     else:
-      chosen = masking.select_and_mask(self.masking, batch.row_keys, ids, self.tokens)
+      stage = masking.stage_of(settings, batch.progress)
+      chosen = masking.select_and_mask(settings, batch.row_keys, ids, self.tokens, stage)
     token_mask = ids != self.tokens.pad
     segments = segments_of(ids, token_mask, cls=self.tokens.cls) if self.has_segments else None
     return MaskedBatch(batch, Corrupted(ids, token_mask, chosen, chosen.masked_ids, batch.row_keys, segments))

@@ -17,6 +17,7 @@ from pretrain.mesh import sharding
 from pretrain.mesh.compiler_options import compiler_options
 from pretrain.ops.draws.row_random import step_row_keys
 from pretrain.recipe import Batch, MaskedBatch, Recipe
+from pretrain.settings.batch_sizes import batch_sizes
 
 EVAL_SEED = 0x5EED  # makes held-out masks, samples and crops the same at every evaluation of every run
 
@@ -45,6 +46,13 @@ class Run:
   def _initial(self) -> step.TrainState:
     return step.init_state(self.recipe.init(initial_key(self.config.seed)), self.optimizer)
 
+  def turns(self, at: jax.Array) -> jax.Array | None:
+    """Returns the number of microbatches at a step, [] int32; None: all, as batches do not grow."""
+    sizes = batch_sizes(self.config.train)
+    if not sizes.smaller:
+      return None
+    return sizes.microbatches - jnp.maximum(sizes.smaller - at // sizes.updates, 0)
+
   def batch_of(self, ids: jax.Array, at: jax.Array) -> MaskedBatch:
     """Returns the masked batch of a training step; keys are functions of (seed, step, row) only."""
     rows = jnp.arange(ids.shape[0])
@@ -55,7 +63,7 @@ class Run:
     """Returns masked held-out batch `index`; a row's draws depend only on its index among held-out rows."""
     rows = index * ids.shape[0] + jnp.arange(ids.shape[0])
     progress = jnp.full(ids.shape[:1], progress)
-    return self.recipe.mask(Batch(ids, step_row_keys(EVAL_SEED, 0, rows), progress))
+    return self.recipe.mask(Batch(ids, step_row_keys(EVAL_SEED, 0, rows), progress), train=False)
 
   def compile_train_step(self) -> Callable:
     """Compiles (state, global ids) -> (state, metrics), with the state donated."""
@@ -69,6 +77,7 @@ class Run:
         stays_finite=optim.stays_finite(_optimizer_settings(self.config)),
       ),
       microbatches=self.config.train.microbatches,
+      turns=self.turns,
       weight_dtype=self.recipe.encoder.compute_dtype,
       shard_update=self.config.optimizer.shard_update,
     )

@@ -76,6 +76,7 @@ def make_train_step(
   update: StepUpdate,
   *,
   microbatches: int = 1,
+  turns: Callable[[jax.Array], jax.Array | None] = lambda at: None,
   weight_dtype: jnp.dtype | None = None,
   shard_update: bool = False,
 ) -> Callable[[TrainState, ArrayTree], tuple[TrainState, Metrics]]:
@@ -85,6 +86,7 @@ def make_train_step(
     loss_of: the loss of a batch.
     update: the optimizer, and how its gradients are clipped and checked.
     microbatches: parts of the batch computed one after another.
+    turns: step -> the number of parts that its batch has, or None: all; other parts are padding.
     weight_dtype: to which the kernels of layers are cast once a step; None: the loss casts them.
     shard_update: whether state and gradients are sharded over `data` along `sharding.update_axes`.
 
@@ -102,7 +104,7 @@ def make_train_step(
       loss_of.loss_fn, microbatches=microbatches, weight_dtype=weight_dtype, shared=shared
     )
     own_gradients = on_own_rows(gradients, state.params, row_axis=axis, returns="gradients", shared=shared)
-    (loss, metrics), grads = own_gradients(state.params, rows, totals)
+    (loss, metrics), grads = own_gradients(state.params, rows, (totals, turns(state.step)))
     norm = optim.gradient_norm(grads, frozen=update.is_frozen)
     rate = jnp.asarray(update.schedule(state.step - state.skipped))
     # is_good is known before the update, so that the update is one pass over the donated state, in place.

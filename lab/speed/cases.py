@@ -26,6 +26,7 @@ from pretrain.corruption.masking import TokenIds
 from pretrain.mesh import chips, sharding
 from pretrain.plan import flops
 from pretrain.run import Run, make_run
+from pretrain.settings.batch_sizes import WITHOUT_WARMUP
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BASE_RECIPES = ("roberta_base", "electra_base", "coco_lm_base", "amos_base", "taco_base")
@@ -46,6 +47,7 @@ def make_config(recipe: str, *, batch: int, length: int, changes: Iterable[str] 
     changed[name] = fields.parse_value(name, text)
   sizes = {"train.batch_size": batch, "data.length": length}
   config.update_from_flattened_dict(fields.renamed_values(config) | changed | sizes)
+  config.train.update(WITHOUT_WARMUP)
   config.model.max_length = max(length, config.model.max_length)
   for objective in config.objectives.values():
     if "group_size" in objective:

@@ -85,7 +85,7 @@ def run_one(arguments: argparse.Namespace) -> None:
       values = measure(run, state.params, heldout, unigram, batches=arguments.eval_batches)
       seconds = round(time.perf_counter() - started, 1)
       line = {"name": name, "seed": arguments.seed, "step": done, "seconds": seconds, **values}
-      line["tokens"] = done * config.train.batch_size * config.data.length
+      line["tokens"] = settings.sizes.rows_before(done) * config.data.length
       print(json.dumps(line), file=file, flush=True)
       shown = "  ".join(f"{key} {value:.3f}" for key, value in values.items() if "baseline" not in key)
       logger.info(f"{name} seed {arguments.seed} step {done:,}/{total:,} {seconds:.0f} s  {shown}")

@@ -240,11 +240,13 @@ def show_examples(directory: Path, *, steps: str) -> None:
       "run on prepared records"
     )
   config.train.eval_batches = 0
-  records, skips = prepared.open(reading_settings(config)), skipping.known_skips(meta)
+  settings, skips = reading_settings(config), skipping.known_skips(meta)
+  records, sizes = prepared.open(settings), settings.sizes
   resume.check_records(records.digests, meta)
   words = vocabulary.load(records.vocabulary)
   for step in range(int(asked[1]), int(asked[2]) + 1):
-    numbers = records.train.examples(skipping.position(step - 1, skips), config.train.batch_size)
+    at = skipping.first_row(step - 1, skips, sizes)
+    numbers = records.train.examples(0, 0, rows=range(at, at + sizes.rows(step - 1)))
     ids = records.train.numbered(numbers)
     texts = [words.decode([int(one) for one in row if one != words.special_ids.pad]) for row in ids]
     digest = hashlib.sha256(ids.astype("<i4").tobytes()).hexdigest()

@@ -23,6 +23,7 @@ from pretrain.mesh import trees
 from pretrain.models import heads
 from pretrain.reading import prepared
 from pretrain.run import Run, make_run
+from pretrain.settings.batch_sizes import WITHOUT_WARMUP
 from pretrain.settings.corruption import GeneratorSettings
 from pretrain.settings.run import reading_settings
 
@@ -52,7 +53,7 @@ def open_run(directory: str | os.PathLike, step: int | None = None, *, rows: int
   # Before `batch_size` changes, by which a feed counts.
   heldout, records = prepared.open_heldout(reading_settings(config))
   config.mesh.update({"data": 1, "fsdp": 1, "tensor": 1})
-  config.train.update({"batch_size": rows, "microbatches": 1})
+  config.train.update({"batch_size": rows, "microbatches": 1, **WITHOUT_WARMUP})
   encoder = saved.open_encoder()
   vocabulary = encoder.vocabulary
   if heldout.vocabulary.digest != vocabulary.digest:
@@ -110,7 +111,9 @@ def config_of(saved: Mapping[str, Any]) -> ConfigDict:
   config = base.get_config()
   known, given = resume.flatten(config.to_dict()), resume.flatten(saved)
   kept = {name: value for name, value in given.items() if name in known}
-  config.update_from_flattened_dict(
-    {name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()}
-  )
+  config.update_from_flattened_dict({name: _tupled(value) for name, value in kept.items()})
   return config
+
+
+def _tupled(value: Any) -> Any:
+  return tuple(map(_tupled, value)) if isinstance(value, list) else value

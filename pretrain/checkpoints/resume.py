@@ -101,8 +101,11 @@ def _has_files(path: Path) -> bool:
 
 def flatten(config: Mapping[str, Any]) -> dict[str, Any]:
   """Returns `fields.flatten` with tuples as lists, as in JSON: saved and given values compare equal."""
-  leaves = fields.flatten(config).items()
-  return {name: list(value) if isinstance(value, tuple) else value for name, value in leaves}
+  return {name: _listed(value) for name, value in fields.flatten(config).items()}
+
+
+def _listed(value: Any) -> Any:
+  return [_listed(one) for one in value] if isinstance(value, tuple) else value
 
 
 def check_same_run(
@@ -218,4 +221,6 @@ def changed_packages(meta: Mapping[str, Any]) -> list[str]:
 def _is_safe(name: str, saved: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
   if name == "train.total_steps":
     return given.get(name, 0) >= saved.get(name, 0)
+  if name == "train.microbatches" and saved.get("train.batch_size_start"):
+    return False  # batches grow by a microbatch
   return name in SAFE_FIELDS

@@ -7,6 +7,7 @@ choices and limits come from the settings; a field without one has the type of i
 import ast
 import dataclasses
 import functools
+import itertools
 import math
 import types
 import typing
@@ -24,6 +25,7 @@ from pretrain.settings.model import OLD_REMAT
 __all__ = ["Fields", "show"]
 
 Value = bool | int | float | str | tuple
+_PAIRS = tuple[tuple[float, float], ...]
 _TYPE_NAMES = {
   bool: "true or false",
   int: "a whole number",
@@ -31,6 +33,7 @@ _TYPE_NAMES = {
   str: "text",
   tuple[int, ...]: "whole numbers (such as 4,6,8)",
   tuple[float, ...]: "finite numbers (such as 1e-5,2e-5)",
+  _PAIRS: "pairs of numbers (such as (0,0.3),(0.8,0.15))",
 }
 # Values of earlier versions that are still accepted: {field: {old value: new value}}.
 _OLD_VALUES = {"model.remat": OLD_REMAT}
@@ -145,13 +148,22 @@ def type_problem(name: str, value: Any, schema: Schema = PRETRAINING) -> str | N
   if kind.value_type is float and isinstance(value, int) and not isinstance(value, bool):
     return None
   wanted = typing.get_origin(kind.value_type) or kind.value_type
-  elements = value if isinstance(value, tuple) else ()
-  if type(value) is not wanted or any(type(e) not in kind.element_types for e in elements):
+  elements = _elements(value, kind) if isinstance(value, tuple) else ()
+  if type(value) is not wanted or elements is None:
     expected = _TYPE_NAMES[kind.value_type]
     return f"{name}={show_value(value)}: expected {expected}, as {default!r} in {schema.file}"
   if any(not math.isfinite(e) for e in (value, *elements) if isinstance(e, float)):
     return f"{name}={show_value(value)}: expected a finite number"
   return None
+
+
+def _elements(value: tuple, kind: Kind) -> tuple | None:
+  """Returns the numbers of a tuple, those of pairs one after another; None if it has the wrong ones."""
+  if kind.value_type == _PAIRS:
+    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):
+      return None
+    value = tuple(itertools.chain(*value))
+  return value if all(type(element) in kind.element_types for element in value) else None
 
 
 def parse_value(name: str, text: str, schema: Schema = PRETRAINING) -> Value:
@@ -179,7 +191,9 @@ def parse_value(name: str, text: str, schema: Schema = PRETRAINING) -> Value:
 
 def _parse_tuple(text: str, kind: Kind) -> tuple:
   inside = text.strip().strip("()[]").strip().rstrip(",")
+  if kind.value_type == _PAIRS and inside:
+    inside = f"({inside}".rstrip(")") + ")"
   values = ast.literal_eval(f"({inside},)") if inside else ()
-  if any(type(value) not in kind.element_types for value in values):
+  if _elements(values, kind) is None:
     raise ValueError(text)
   return values

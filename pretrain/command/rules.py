@@ -143,6 +143,15 @@ def _corruption(config: Fields) -> Iterator[str]:
       f"{show(config, 'corruption.mask_token_rate', 'corruption.random_token_rate')}: these fractions of the "
       f"chosen tokens add up to more than 1"
     )
+  if stages := config["corruption.mask_rates"]:
+    starts, shown = [start for start, _ in stages], show(config, "corruption.mask_rates")
+    if starts[0] != 0 or starts != sorted({*starts}) or starts[-1] >= 1:
+      yield f"{shown}: expected ascending fractions of the run, from 0 and below 1"
+    if any(not 0 < rate < 1 for _, rate in stages):
+      yield f"{shown}: expected rates in (0, 1)"
+    if rule == "electra_google":
+      google = show(config, "corruption.mask_rates", "corruption.mask_rule")
+      yield f"{google}: this rule has one rate\n  --config.corruption.mask_rates="
   if rule == "electra_google" and random > 0:
     yield (
       f"{show(config, 'corruption.random_token_rate', 'corruption.mask_rule')}: this rule inserts no random "
@@ -187,6 +196,7 @@ def _training(config: Fields) -> Iterator[str]:
       f"{show(config, 'optimizer.end_learning_rate', 'optimizer.learning_rate')}: the final rate is above "
       "the peak"
     )
+  yield from _batch_warmup(config)
   outside = [step for step in config["train.checkpoint_steps"] if not 1 <= step <= total]
   if outside:
     yield (f"{show(config, 'train.checkpoint_steps', 'train.total_steps')}: expected steps from 1 to {total}")
@@ -203,6 +213,31 @@ def _training(config: Fields) -> Iterator[str]:
   yield from feed.problems(config)
   if not any(config[f"data.{name}"] for name in ("source", "directory", "mixture", "stages")):
     yield "data.source='', data.directory='': no text\n  --config.data.source=installed_docs"
+
+
+def _batch_warmup(config: Fields) -> Iterator[str]:
+  """Yields an error if batches cannot grow from the first size to the last in equal numbers of updates."""
+  start, warmup = config["train.batch_size_start"], config["train.batch_warmup_steps"]
+  batch, microbatches = config["train.batch_size"], config["train.microbatches"]
+  shown = show(config, "train.batch_size_start", "train.batch_warmup_steps")
+  if bool(start) != bool(warmup):
+    yield f"{shown}: a warm-up of the batch size needs both; set both or neither"
+  if not (start and warmup) or batch % microbatches:
+    return
+  unit = batch // microbatches
+  if start >= batch or start % unit:
+    sizes = show(config, "train.batch_size_start", "train.batch_size", "train.microbatches")
+    yield f"{sizes}: expected whole microbatches of {unit} rows, fewer than {microbatches}"
+    return
+  smaller = (batch - start) // unit
+  if warmup % smaller:
+    near = math.ceil(warmup / smaller) * smaller
+    yield (
+      f"{shown}: the {smaller} smaller sizes need equal numbers of updates, for example\n"
+      f"  --config.train.batch_warmup_steps={near}"
+    )
+  if config["data.feed"] == "seqio":
+    yield f"{shown}, data.feed='seqio': a feed has batches of one size\n  --config.data.feed=records"
 
 
 def _mesh(config: Fields, num_devices: int | None) -> Iterator[str]:

@@ -44,10 +44,10 @@ class Masking(NamedTuple):
 def capacity(settings: MaskingSettings, length: int) -> int:
   """Returns the static number of slots per row for chosen positions.
 
-  It is ceil(rate * length) for count rules; for Bernoulli draws six standard deviations above the mean,
-  rounded up to a multiple of 8 (length 256, rate 0.15: 80).
+  With the largest rate it is ceil(rate * length) for count rules; for Bernoulli draws six standard deviations
+  above the mean, rounded up to a multiple of 8 (length 256, rate 0.15: 80).
   """
-  rate = settings.mask_rate
+  rate = max(settings.rates)
   if settings.mask_rule == "bernoulli":
     slots = math.ceil(rate * length + 6 * math.sqrt(rate * (1 - rate) * length))
     return min(-(-slots // 8) * 8, length)
@@ -70,20 +70,35 @@ def maskable_tokens(settings: MaskingSettings, ids: jax.Array, tokens: TokenIds)
   return jnp.all(jnp.stack([ids != token for token in excluded]), axis=0)
 
 
-def select_count(settings: MaskingSettings, row_keys: jax.Array, maskable: jax.Array) -> jax.Array:
+def stage_of(settings: MaskingSettings, progress: jax.Array) -> jax.Array | None:
+  """Returns each row's index in `mask_rates`, [batch] int32, at its progress; None if there are no stages."""
+  if not settings.mask_rates:
+    return None
+  # A quotient of steps may be rounded to a little below the fraction at which a stage begins.
+  starts = np.asarray([start * (1 - 2.0**-22) for start, _ in settings.mask_rates], np.float32)
+  return jnp.sum(progress[:, None] >= starts, axis=1) - 1
+
+
+def select_count(
+  settings: MaskingSettings, row_keys: jax.Array, maskable: jax.Array, stage: jax.Array | None = None
+) -> jax.Array:
   """Chooses floor(rate * n + u) of a row's n maskable tokens, uniformly without replacement.
 
-  Returns [batch, length] bool. Source: official MC-BERT mask_tokens_dataset2.py (probabilistic rounding: the
-  mean rate is exact).
+  Each row has the rate of its `stage`, see `stage_of`. Returns [batch, length] bool. Source: official MC-BERT
+  mask_tokens_dataset2.py (probabilistic rounding: the mean rate is exact).
   """
   length = maskable.shape[1]
-  # A table in float64: in float32, 0.15 * 20 would be slightly more than 3.
-  expected = settings.mask_rate * np.arange(length + 1, dtype=np.float64)
+  # Tables in float64: in float32, 0.15 * 20 would be slightly more than 3.
+  expected = np.asarray(settings.rates)[:, None] * np.arange(length + 1, dtype=np.float64)
   whole = np.floor(expected)
   numbers = jnp.sum(maskable, axis=-1)
+
+  def of_rows(table: np.ndarray) -> jax.Array:
+    return jnp.asarray(table[0])[numbers] if stage is None else jnp.asarray(table)[stage, numbers]
+
   uniform = row_random.row_uniform(row_random.key_words(row_random.fold(row_keys, Use.MASK_COUNT)), ())
-  rounds_up = uniform < jnp.asarray((expected - whole).astype(np.float32))[numbers]
-  count = jnp.asarray(whole.astype(np.int32))[numbers] + rounds_up
+  rounds_up = uniform < of_rows((expected - whole).astype(np.float32))
+  count = of_rows(whole.astype(np.int32)) + rounds_up
   words = row_random.key_words(row_random.fold(row_keys, Use.MASK_POSITIONS))
   priority = jnp.where(maskable, row_random.row_uniform(words, (length,)), 2.0)
   # Ranks by two stable sorts, so that ties are broken by position.
@@ -91,13 +106,16 @@ def select_count(settings: MaskingSettings, row_keys: jax.Array, maskable: jax.A
   return maskable & (ranks < count[:, None])
 
 
-def select_bernoulli(settings: MaskingSettings, row_keys: jax.Array, maskable: jax.Array) -> jax.Array:
-  """Chooses each maskable token independently with probability `mask_rate`: [batch, length] bool.
+def select_bernoulli(
+  settings: MaskingSettings, row_keys: jax.Array, maskable: jax.Array, stage: jax.Array | None = None
+) -> jax.Array:
+  """Chooses each maskable token independently, with its row's rate as probability: [batch, length] bool.
 
   Source: Hugging Face DataCollatorForLanguageModeling, as TACO uses it.
   """
   words = row_random.key_words(row_random.fold(row_keys, Use.MASK_POSITIONS))
-  return maskable & (row_random.row_uniform(words, maskable.shape[1:]) < settings.mask_rate)
+  rate = settings.rates[0] if stage is None else jnp.asarray(settings.rates, jnp.float32)[stage][:, None]
+  return maskable & (row_random.row_uniform(words, maskable.shape[1:]) < rate)
 
 
 def random_tokens(words: jax.Array, shape: tuple[int, ...], tokens: TokenIds, *, special: bool) -> jax.Array:
@@ -164,11 +182,18 @@ def masking_of(
 
 
 def select_and_mask(
-  settings: MaskingSettings, row_keys: jax.Array, ids: jax.Array, tokens: TokenIds
+  settings: MaskingSettings,
+  row_keys: jax.Array,
+  ids: jax.Array,
+  tokens: TokenIds,
+  stage: jax.Array | None = None,
 ) -> Masking:
-  """Chooses tokens of ids [batch, length] int32 by the configured rule and masks them, never padding."""
+  """Chooses tokens of ids [batch, length] int32 by the configured rule and masks them, never padding.
+
+  `stage` is that of `stage_of`; the rule 'electra_google' has none.
+  """
   maskable = maskable_tokens(settings, ids, tokens)
   if settings.mask_rule == "electra_google":
     return _mask_electra_google(settings, row_keys, ids, maskable, tokens)
   select = {"count": select_count, "bernoulli": select_bernoulli}[settings.mask_rule]
-  return masking_of(settings, row_keys, ids, select(settings, row_keys, maskable), tokens)
+  return masking_of(settings, row_keys, ids, select(settings, row_keys, maskable, stage), tokens)

@@ -144,17 +144,17 @@ class Throughput:
   def __init__(
     self,
     *,
-    tokens_per_step: int,
+    tokens_before: Callable[[int], int],
     flops_per_token: float,
     peak_flops: float | None,
     clock: Callable[[], float] = time.perf_counter,
   ) -> None:
     """Starts without a measurement: the first step compiles.
 
-    `tokens_per_step` is of the global batch; `peak_flops` is the sum over all devices, per second (None:
-    unknown, no MFU).
+    `tokens_before` returns the tokens of the global batches before a step; `peak_flops` is the sum over all
+    devices, per second (None: unknown, no MFU).
     """
-    self._tokens = tokens_per_step
+    self._tokens_before = tokens_before
     self._flops = flops_per_token
     self._peak = peak_flops
     self._clock = clock
@@ -171,7 +171,8 @@ class Throughput:
     if start is None or step <= start[0] or now <= start[1]:
       return {}
     steps_per_second = (step - start[0]) / (now - start[1])
-    tokens_per_second = steps_per_second * self._tokens
+    tokens = self._tokens_before(step) - self._tokens_before(start[0])
+    tokens_per_second = steps_per_second * (tokens / (step - start[0]))
     speed = {"perf/steps_per_second": steps_per_second, "perf/tokens_per_second": tokens_per_second}
     if self._peak:
       speed["perf/mfu"] = tokens_per_second * self._flops / self._peak

@@ -30,6 +30,7 @@ from pretrain.reading.prepared import (
 )
 from pretrain.run import Run, make_run
 from pretrain.settings import feed, mixture
+from pretrain.settings.batch_sizes import batch_sizes
 from pretrain.settings.run import DataFields, ReadingSettings, reading_settings
 
 GIB = 1 << 30
@@ -185,7 +186,8 @@ def _sharding_lines(run: Run) -> dict[str, str]:
 
 def _cost_lines(run: Run) -> dict[str, str]:
   config = run.config
-  tokens = config.train.batch_size * config.data.length
+  sizes, length = batch_sizes(config.train), config.data.length
+  tokens = sizes.rows_before(config.train.total_steps) * length
   per_token = flops.training_flops_per_token(config.to_dict())
   memory, attends = memory_per_device(run), attention_choice(run)
   with jax.set_mesh(run.mesh):
@@ -194,8 +196,8 @@ def _cost_lines(run: Run) -> dict[str, str]:
   options = compiler_options(kind)
   peak = config.train.peak_flops or chips.peak_flops(kind)
   lines = {
-    "tokens per step": f"{tokens:,}",
-    "tokens in all": f"{tokens * config.train.total_steps:,}",
+    "tokens per step": sizes.shown(length),
+    "tokens in all": f"{tokens:,}",
     "training MFLOP per token": f"{per_token / 1e6:,.1f}",
     "attention": ": ".join(filter(None, attends)),
     "layers": f"{together} of {config.model.num_layers} in each iteration of a loop",
@@ -209,7 +211,7 @@ def _cost_lines(run: Run) -> dict[str, str]:
   basis = (
     f"half of the peak of {count} x {kind}" if peak else f"a matrix product here, {speed / 1e9:,.0f} GFLOP/s"
   )
-  seconds = per_token * tokens * config.train.total_steps / speed
+  seconds = per_token * tokens / speed
   lines["time, estimated"] = f"{seconds / 3600:,.1f} h at the speed of {basis}"
   return lines
 

@@ -61,10 +61,14 @@ def training_flops_per_token(config: Mapping[str, Any]) -> float:
 
 
 def _masked_fraction(config: Mapping[str, Any]) -> float:
-  """Returns predicted positions per token under the count rule; other rules have the same mean."""
-  length = config["data"]["length"]
+  """Returns predicted positions per token under the count rule at its largest rate.
+
+  Other rules have the same mean. In stages with smaller rates positions stay unused.
+  """
+  length, fields = config["data"]["length"], config["corruption"]
+  rate = max([rate for _, rate in fields.get("mask_rates", ())] or [fields["mask_rate"]])
   # Rounded first, because 0.07 * 100 is a little above 7 in floating point.
-  return math.ceil(round(config["corruption"]["mask_rate"] * length, 9)) / length
+  return math.ceil(round(rate * length, 9)) / length
 
 
 def _generator_parts(config: Mapping[str, Any]) -> dict[str, float]:

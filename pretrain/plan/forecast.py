@@ -21,6 +21,7 @@ from pretrain.plan.dry_run import local_bytes, memory_per_device
 from pretrain.plan.program import Execution, Program, parse
 from pretrain.plan.targets import Target
 from pretrain.run import Run, make_run
+from pretrain.settings.batch_sizes import WITHOUT_WARMUP
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -84,8 +85,9 @@ _OPTIONS: dict[str, dict[str, str | bool]] = {"cuda": {"xla_gpu_enable_triton_ge
 
 
 def planned_run(config: ConfigDict, target: Target) -> Run:
-  """Makes a run on a target's devices; dtype `auto` means bfloat16, but float32 on CPUs."""
+  """Makes a run on a target's devices, of its largest batch; dtype `auto` is bfloat16, on CPUs float32."""
   config = copy.deepcopy(config)
+  config.train.update(WITHOUT_WARMUP)  # loops of a fixed number of turns can be counted
   if config.model.dtype == "auto":
     config.model.dtype = "float32" if target.chip.platform == "cpu" else "bfloat16"
   size = config.model.vocab_size

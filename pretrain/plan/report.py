@@ -10,6 +10,7 @@ from pretrain.plan.dry_run import GIB
 from pretrain.plan.forecast import Forecast
 from pretrain.plan.search import Try, expected_bytes
 from pretrain.plan.targets import Target
+from pretrain.settings.batch_sizes import batch_sizes
 
 _ROW = "  {mesh:<24} {microbatches:>12} {rows:>13} {memory:>12}  {fits:<4} {step:>9}"
 HEAD = _ROW.format(
@@ -48,9 +49,14 @@ def row(item: Try) -> str:
 
 
 def compiled_plan(target: Target, tries: Sequence[Try], chosen: Try, platform: str) -> str:
+<<<<<<< HEAD
   """Formats the plan that a compiler's results recommend: memory, communication, times and flags."""
   forecast, steps = chosen.forecast, chosen.config.train.total_steps
   tokens = chosen.config.train.batch_size * chosen.config.data.length
+=======
+  """Formats all about the recommended try."""
+  forecast = chosen.forecast
+>>>>>>> h_O
   sizes = " ".join(f"--config.mesh.{axis}={size}" for axis, size in forecast.mesh.items())
   sections = [
     f"recommended: {sizes} --config.train.microbatches={forecast.microbatches}",
@@ -58,7 +64,7 @@ def compiled_plan(target: Target, tries: Sequence[Try], chosen: Try, platform: s
     _largest_microbatch(tries, chosen, target),
     _section("communication in a step, of a device", _exchange(forecast)),
     _section("time of a step", _time(forecast, target, platform)),
-    _section("the whole run", to_the_end(steps, tokens, forecast.step_seconds, forecast.devices)),
+    _section("the whole run", to_the_end(chosen.config, forecast.step_seconds, forecast.devices)),
   ]
   return "\n\n".join(sections)
 
@@ -128,13 +134,15 @@ def _time(found: Forecast, target: Target, platform: str) -> dict[str, str]:
   return lines
 
 
-def to_the_end(steps: int, tokens: int, step_seconds: float, devices: int) -> dict[str, str]:
-  """Returns speed, hours and chip-hours of a run from its steps, their tokens and their duration."""
-  hours = step_seconds * steps / 3600
+def to_the_end(config: ConfigDict, step_seconds: float, devices: int) -> dict[str, str]:
+  """Returns speed, hours and chip-hours of a run from the duration of a step of the largest batch."""
+  sizes, steps = batch_sizes(config.train), config.train.total_steps
+  tokens = config.train.batch_size * config.data.length
+  hours = step_seconds * (sizes.rows_before(steps) / sizes.batch_size) / 3600
   speed = tokens / step_seconds
   return {
     "tokens/s": f"{speed:,.0f}, {speed / devices:,.0f} per device",
-    "steps": f"{steps:,} of {tokens:,} tokens",
+    "steps": f"{steps:,} of {sizes.shown(config.data.length)} tokens",
     "hours": f"{hours:,.1f}",
     "chip-hours": f"{hours * devices:,.1f}",
   }
@@ -154,7 +162,7 @@ def formula_plan(config: ConfigDict, found: Forecast, target: Target, how_to_ins
     _section(
       "time of a step", {"total": f"{seconds:.4g} s at half of the peak of {found.devices} x {chip.kind}"}
     ),
-    _section("the whole run", to_the_end(config.train.total_steps, tokens, seconds, found.devices)),
+    _section("the whole run", to_the_end(config, seconds, found.devices)),
     f"These are estimates by formula. To compile the real step for that machine, {how_to_install}",
   ]
   return "\n\n".join(sections)

@@ -1,4 +1,4 @@
-"""The batches of a run as global arrays, read ahead."""
+"""The batches of a run as global arrays of one shape, read ahead."""
 
 import concurrent.futures
 from collections.abc import Callable, Sequence
@@ -8,8 +8,9 @@ import numpy as np
 
 from data.records import TrainingRecords
 from pretrain.mesh import sharding
-from pretrain.reading.skips import Skip, position
+from pretrain.reading.skips import Skip, first_row
 from pretrain.run import Run
+from pretrain.settings.batch_sizes import batch_sizes
 
 PATIENCE = 0.2  # seconds between checks for a stop while waiting
 STEPS_AHEAD = 2  # batches read while the device computes
@@ -29,7 +30,8 @@ class Batches:
   ) -> None:
     """Begins to read at step `first`, without the batches of `skips`."""
     self._records, self._run, self._skips = records, run, skips
-    self._rows = sharding.local_rows(run.mesh, run.config.train.batch_size)
+    self._sizes = batch_sizes(run.config.train)
+    self._rows = sharding.local_rows(run.mesh, self._sizes.batch_size)
     self._first, self._together = first, max(1, ROWS_AT_ONCE // len(self._rows))
     self._pool = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
     self._ahead: dict[int, concurrent.futures.Future] = {}
@@ -43,10 +45,25 @@ class Batches:
 
   def _read(self, first: int) -> list[np.ndarray]:
     """Returns this process's rows for each step that is read together."""
-    size = self._run.config.train.batch_size
-    places = [position(step, self._skips) for step in range(first, first + self._together)]
-    examples = [number for at in places for number in self._records.examples(at, size, rows=self._rows)]
-    return np.split(self._records.numbered(examples), self._together)
+    steps = range(first, first + self._together)
+    places = [self._places(step, self._rows) for step in steps]
+    examples = self._records.examples(0, 0, rows=[at for of_step in places for at in of_step])
+    ends = np.cumsum([len(of_step) for of_step in places])
+    parts = np.split(self._records.numbered(examples), ends[:-1])
+    return [self._filled(step, part) for step, part in zip(steps, parts)]
+
+  def _places(self, step: int, rows: Sequence[int]) -> list[int]:
+    """Returns the positions in the data of those of `rows` that the batch of a step has."""
+    first, size = first_row(step, self._skips, self._sizes), self._sizes.rows(step)
+    return [first + row for row in rows if row < size]
+
+  def _filled(self, step: int, read: np.ndarray) -> np.ndarray:
+    """Returns this process's rows of a largest batch; those that the batch of the step lacks are padding."""
+    if len(read) == len(self._rows):
+      return read
+    filled = np.full((len(self._rows), read.shape[1]), self._run.recipe.tokens.pad, read.dtype)
+    filled[np.asarray(self._rows) < self._sizes.rows(step)] = read
+    return filled
 
   def arrives(self, step: int, is_stopping: Callable[[], bool]) -> bool:
     """Waits for the batch of a step; returns False if `is_stopping` returns True first."""
@@ -68,9 +85,9 @@ class Batches:
 
   def again(self, step: int) -> tuple[jax.Array, list[int]]:
     """Returns the batch of an earlier step, as `at`, and the numbers of its records."""
-    at, size = position(step, self._skips), self._run.config.train.batch_size
-    local = self._records.batch(at, size, rows=self._rows)
-    return sharding.to_global(self._run.mesh, local), self._records.examples(at, size)
+    places = self._places(step, range(self._sizes.batch_size))
+    local = self._filled(step, self._records.batch(0, 0, rows=self._places(step, self._rows)))
+    return sharding.to_global(self._run.mesh, local), self._records.examples(0, 0, rows=places)
 
   def close(self) -> None:
     """Stops reading."""

@@ -85,7 +85,7 @@ class Found:
 
   def train(self, settings: ReadingSettings) -> MixedRecords:
     """Opens the training records: each source in its own order, each stage from its step on."""
-    firsts = [step * settings.batch_size for step in self.steps]
+    firsts = [settings.sizes.rows_before(step) for step in self.steps]
     rates = [[source.rates[at] for source in self.sources] for at in range(len(firsts))]
     return self._open(settings, "train", Mixture(list(zip(firsts, rates))), fraction=settings.data.fraction)
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pretrain.settings.batch_sizes import BatchSizes
+
 
 class Skip(NamedTuple):
   """Skipped batches: from update `at` on, data is read `batches` batches further on."""
@@ -14,9 +16,22 @@ class Skip(NamedTuple):
   zscore: float
 
 
+def _before(step: int, skips: Sequence[Skip]) -> list[Skip]:
+  return [skip for skip in skips if skip.at <= step]
+
+
 def position(step: int, skips: Sequence[Skip]) -> int:
   """Returns the number of the data batch for the update after `step` updates; without skips `step`."""
-  return step + sum(skip.batches for skip in skips if skip.at <= step)
+  return step + sum(skip.batches for skip in _before(step, skips))
+
+
+def first_row(step: int, skips: Sequence[Skip], sizes: BatchSizes) -> int:
+  """Returns the position in the data of the first row for the update after `step` updates.
+
+  A skip leaves out the rows of its batches.
+  """
+  rows = sizes.rows_before
+  return rows(step) + sum(rows(skip.at + skip.batches) - rows(skip.at) for skip in _before(step, skips))
 
 
 def known_skips(saved: Mapping[str, Any]) -> tuple[Skip, ...]:

@@ -99,7 +99,7 @@ def _facts(run: ShownRun) -> list[str]:
   total = run.fields.get("train.total_steps")
   return [
     f"{run.step:,}" + (f" of {total:,}" if isinstance(total, int) else ""),
-    _count(run.step * run.tokens_per_step) if run.tokens_per_step else "-",
+    _count(run.tokens(run.step)) if run.tokens(1) else "-",
     _duration(hours[-1]) if len(hours) > 1 else "-",
     f"{speed:,.0f}" if speed else "-",
     shown(losses[-1][1]) if losses else "-",

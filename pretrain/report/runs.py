@@ -12,6 +12,7 @@ from pretrain.logs import metrics, trackers
 from pretrain.report import written_tables
 from pretrain.report.written_tables import WrittenTable
 from pretrain.settings import mixture
+from pretrain.settings.batch_sizes import batch_sizes
 from pretrain.watching import diagnosis
 
 _NO_REPORTS = (checkpoint.DIRECTORY, "tensorboard", "vocabulary")  # folders of a workdir without reports
@@ -47,11 +48,12 @@ class ShownRun:
     """The last step that is known to be done."""
     return max([line["step"] for line in self.lines] + [*self.steps], default=0)
 
-  @property
-  def tokens_per_step(self) -> int:
-    """Tokens of a global batch, padding counted; 0 if the config is missing."""
-    rows, length = self.fields.get("train.batch_size"), self.fields.get("data.length")
-    return rows * length if isinstance(rows, int) and isinstance(length, int) else 0
+  def tokens(self, step: int) -> int:
+    """Returns the tokens of the first `step` batches, padding counted; 0 if the config is missing."""
+    if not {"train.batch_size", "data.length"} <= self.fields.keys():
+      return 0
+    train = {name.removeprefix("train."): value for name, value in self.fields.items()}
+    return batch_sizes(train).rows_before(step) * self.fields["data.length"]
 
   @property
   def trackers(self) -> dict[str, str]:

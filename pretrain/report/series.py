@@ -85,15 +85,16 @@ def charts(runs: Sequence[ShownRun], over: Axis = "step") -> tuple[dict[str, lis
 def _axis(runs: Sequence[ShownRun], over: Axis) -> tuple[str, list[Place]]:
   """Returns the horizontal axis' label, and for each run a function from steps to the axis."""
   if over == "token":
-    if not all(run.tokens_per_step for run in runs):
+    if not all(run.tokens(1) for run in runs):
       raise ConfigError(
         "--over=token needs the batch size in every run's config.json, which is missing; use\n  --over=step"
       )
-    most = max(run.step * run.tokens_per_step for run in runs)
+    most = max(run.tokens(run.step) for run in runs)
     units = (("tokens (billions)", 1e9), ("tokens (millions)", 1e6), ("tokens (thousands)", 1e3))
     label, size = next((pair for pair in units if most >= pair[1]), ("tokens", 1.0))
-    scales = [run.tokens_per_step / size for run in runs]
-    return label, [lambda steps, scale=scale: steps * scale for scale in scales]
+    return label, [
+      lambda steps, run=run: np.array([run.tokens(step) for step in steps]) / size for run in runs
+    ]
   if over == "hour":
     clocks = [metrics.hours(run.lines) for run in runs]
     if not all(len(steps) > 1 for steps, _ in clocks):

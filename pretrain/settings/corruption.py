@@ -3,7 +3,17 @@
 import dataclasses
 from typing import Annotated, Literal
 
-from pretrain.settings.field_types import Count, CountOrZero, Fraction, Limit, NotNegative, Positive
+from pretrain.settings.field_types import (
+  Count,
+  CountOrZero,
+  Fraction,
+  FractionBelowOne,
+  Limit,
+  NotNegative,
+  Positive,
+)
+
+Stages = tuple[tuple[float, float], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,6 +27,20 @@ class MaskingSettings:
   mask_token_rate: Fraction
   random_token_rate: Fraction
   random_token_from: Literal["non_special", "all"]
+  mask_rates: Stages = ()
+  eval_mask_rate: FractionBelowOne = 0.0
+
+  @property
+  def rates(self) -> tuple[float, ...]:
+    """The mask rates of the stages of a run."""
+    return tuple(rate for _, rate in self.mask_rates) or (self.mask_rate,)
+
+  @property
+  def in_evaluation(self) -> "MaskingSettings":
+    """The settings for held-out rows."""
+    if not self.eval_mask_rate:
+      return self
+    return dataclasses.replace(self, mask_rate=self.eval_mask_rate, mask_rates=())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

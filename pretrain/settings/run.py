@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from ml_collections import ConfigDict
 
+from pretrain.settings.batch_sizes import BatchSizes, batch_sizes
 from pretrain.settings.field_types import (
   Count,
   CountOrZero,
@@ -73,6 +74,8 @@ class TrainFields:
 
   batch_size: Count
   microbatches: Count
+  batch_size_start: CountOrZero
+  batch_warmup_steps: CountOrZero
   total_steps: Count
   init_from: str
   log_every: Count
@@ -102,6 +105,7 @@ class ReadingSettings:
   seed: int
   vocab_size: int  # size of the vocabulary, if the run trains one
   batch_size: int
+  sizes: BatchSizes  # of all batches
   total_steps: int
   eval_batches: int  # of held-out blocks; 0: none are read
 
@@ -109,5 +113,5 @@ class ReadingSettings:
 def reading_settings(config: ConfigDict) -> ReadingSettings:
   """Returns the fields of a config that determine which records are read and in which order."""
   of_train = {name: config.train[name] for name in ("batch_size", "total_steps", "eval_batches")}
-  sizes = {"seed": config.seed, "vocab_size": config.model.vocab_size, **of_train}
-  return ReadingSettings(data=DataFields(**config.data), **sizes)
+  of_run = {"seed": config.seed, "vocab_size": config.model.vocab_size, **of_train}
+  return ReadingSettings(data=DataFields(**config.data), sizes=batch_sizes(config.train), **of_run)

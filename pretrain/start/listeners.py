@@ -32,6 +32,7 @@ from pretrain.reading.feed import FeedMark
 from pretrain.reading.opened import Prepared
 from pretrain.reading.skips import Skip
 from pretrain.run import Run
+from pretrain.settings.batch_sizes import batch_sizes
 from pretrain.start.beginning import Start
 from pretrain.start.preflight import PROBING
 from pretrain.watching.finite import Finite
@@ -62,10 +63,14 @@ class Parts:
     self.written = Written(fields, self.workdir, first, run_id)
     peak = config.train.peak_flops or chips.peak_flops(jax.devices()[0].device_kind)
     self.speed = Throughput(
-      tokens_per_step=config.train.batch_size * config.data.length,
+      tokens_before=self.tokens_before,
       flops_per_token=flops.training_flops_per_token(config.to_dict()),
       peak_flops=peak * self.run.mesh.devices.size if peak else None,
     )
+
+  def tokens_before(self, step: int) -> int:
+    """Returns the tokens of the batches before a step, padding counted."""
+    return batch_sizes(self.run.config.train).rows_before(step) * self.run.config.data.length
 
   def is_stopping(self, step: int) -> bool:
     """Returns whether a stop must end the work at a step; all processes call it at the same points."""
@@ -109,7 +114,7 @@ Row = Callable[[Parts], Listener | None]
 LISTENERS: tuple[Row, ...] = (
   lambda parts: parts.written,
   lambda parts: Saves(parts.checkpoints, parts.workdir),
-  lambda parts: Progress(parts.bar, parts.run.config.train.batch_size * parts.run.config.data.length),
+  lambda parts: Progress(parts.bar, parts.tokens_before),
   lambda parts: Finite(parts.run, parts.batches, parts.checkpoints, parts.workdir),
   _spikes,
   lambda parts: Intervals(parts.run, parts.saved, parts.written, parts.speed, parts.bar.disable),

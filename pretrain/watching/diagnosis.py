@@ -73,7 +73,7 @@ def _program(run: Run) -> Callable:
     batch = run.batch_of(ids, at)
     rows = batch if microbatches == 1 else split(batch, microbatches=microbatches)
     own_gradients = on_own_rows(gradients, params, row_axis=int(microbatches > 1), returns="gradients")
-    values, grads = own_gradients(params, rows, run.recipe.totals(batch))
+    values, grads = own_gradients(params, rows, (run.recipe.totals(batch), run.turns(at)))
     return values, norms(grads), norms(params)
 
   places = (run.state_shardings.params, sharding.batch_sharding(run.mesh), None)

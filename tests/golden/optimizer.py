@@ -1,5 +1,6 @@
 """Golden kinds of optimisers: h_schedule (rates, Adam, clipping), q_schedules, q_stableadamw."""
 
+import bisect
 import functools
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrain import optim
+from pretrain.settings.batch_sizes import BatchSizes
 from tests.golden.compare import Checks
 from tests.golden.files import Golden
 
@@ -104,7 +106,8 @@ def _check_clipping(golden: Golden, checks: Checks) -> None:
 
 
 def check_trapezoids(golden: Golden, checks: Checks) -> None:
-  """Learning rates of ModernBERT's schedules, as factors of the peak."""
+  """ModernBERT's schedules: learning rates as factors of the peak, and batch sizes."""
+  check_batch_warmups(golden, checks)
   for match in golden.groups(r"(wsd|one_minus_sqrt)/(\d+)/cfg"):
     prefix, is_root = match.group(0).removesuffix("/cfg"), match.group(1) == "one_minus_sqrt"
     *sizes, end = _decimals(golden[f"{prefix}/cfg"])
@@ -122,6 +125,38 @@ def check_trapezoids(golden: Golden, checks: Checks) -> None:
     rates = jax.vmap(optim.make_schedule(settings))(steps)
     official_start = 1e-10 if warmup else 0.0  # of the warm-up; ours starts at 0
     checks.compare("lr", f"{prefix}/factor", rates + jnp.where(steps == 0, official_start, 0.0))
+
+
+def check_batch_warmups(golden: Golden, checks: Checks) -> None:
+  """Batch sizes of ModernBERT's warm-up by tokens seen; ours go by updates, which are the same sizes.
+
+  With microbatches of one token and `tokens` updates of each size, `before` counts official tokens in units
+  of 1 / (sum of the sizes). Official thresholds are products in float64, rounded up, so a size may begin one
+  token after its exact threshold.
+  """
+  for match in golden.groups(r"(batch/\d+)/cfg"):
+    prefix = match.group(1)
+    low, high, tokens = map(int, golden[f"{prefix}/cfg"])
+    scale = sum(range(low, high))
+    sizes = BatchSizes(high, high, low, tokens * (high - low))
+    starts = [sizes.rows_before(tokens * number) for number in range(1, high - low + 1)]
+    thresholds = [-(-start // scale) for start in starts[: len(golden[f"{prefix}/thresholds"])]]
+    later = golden[f"{prefix}/thresholds"] - np.asarray(thresholds)
+    checks.hold(
+      "sizes",
+      f"{prefix}/thresholds",
+      condition=all(late in (0, start % scale == 0) for late, start in zip(later, starts)),
+      found=f"official ones are later by {set(later.tolist())}",
+    )
+    seen, official = golden[f"{prefix}/tokens"], golden[f"{prefix}/size"]
+    ours = np.asarray([sizes.rows(_updates(sizes, int(one) * scale)) for one in seen])
+    is_start = np.isin(seen * scale, [start for start in starts[:-1] if start % scale == 0])
+    checks.compare("sizes", f"{prefix}/size", ours - (is_start & (ours == official + 1)))
+
+
+def _updates(sizes: BatchSizes, rows: int) -> int:
+  """Returns the number of updates whose batches are complete after `rows` rows."""
+  return bisect.bisect_right(range(rows + 2), rows, key=sizes.rows_before) - 1
 
 
 def check_stable_adamw(golden: Golden, checks: Checks) -> None:

@@ -55,6 +55,10 @@ _BASES = {
     "model.global_every": 2,
     "optimizer.schedule": "wsd",
     "optimizer.decay_steps": 2,
+    "train.batch_size": 32,
+    "train.microbatches": 4,
+    "train.batch_size_start": 8,
+    "train.batch_warmup_steps": 6,
   },
   "segments": {
     "corruption.kind": "generator",
@@ -129,6 +133,8 @@ _ROWS: dict[str, list[tuple]] = {
     ("corruption.kind", "random", "step eval"),
     ("corruption.mask_rule", "bernoulli", "step eval"),
     ("corruption.mask_rate", 0.3, "step eval"),
+    ("corruption.mask_rates", ((0.0, 0.3), (0.5, 0.15)), "step eval"),
+    ("corruption.eval_mask_rate", 0.3, "eval"),
     ("corruption.mask_special", "none", "step eval"),
     ("corruption.mask_token_rate", 0.7, "step eval"),
     ("corruption.random_token_rate", 0.05, "step eval"),
@@ -204,6 +210,8 @@ _ROWS: dict[str, list[tuple]] = {
   "modern": [
     ("optimizer.decay_steps", 3, "step"),
     ("optimizer.decay_shape", "one_minus_sqrt", "step"),
+    ("train.batch_size_start", 16, "step batches"),
+    ("train.batch_warmup_steps", 3, "step batches"),
     ("model.rope_theta", 1e4, "step eval"),
     ("model.rope_theta_local", 1e3, "step eval"),
     ("model.window", 4, "step eval"),

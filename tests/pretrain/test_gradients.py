@@ -19,7 +19,9 @@ def test_kernels_cast_once_a_step_give_the_same_loss_and_float32_gradients():
       return recipe.loss_fn(params, part, totals, train=True)
 
     function = make_gradients(loss, microbatches=2, weight_dtype=weight_dtype, shared={})
-    (value, _), grads = jax.jit(function)(params, split(masked, microbatches=2), recipe.totals(masked))
+    (value, _), grads = jax.jit(function)(
+      params, split(masked, microbatches=2), (recipe.totals(masked), None)
+    )
     return value, trees.by_path(grads)
 
   (expected, wanted), (value, found) = gradients(None), gradients(jnp.dtype(jnp.bfloat16))

@@ -38,6 +38,16 @@ def test_progress_is_the_fraction_of_all_steps(mlm_run):
   np.testing.assert_allclose(masked.batch.progress, [0.5, 0.5])
 
 
+def test_held_out_rows_have_their_mask_rate_at_all_times(small_records):
+  fields = {"corruption.mask_rates": ((0.0, 0.3), (0.5, 0.1)), "corruption.eval_mask_rate": 0.2}
+  run, ids = small_run(small_config("mlm", small_records, fields)), jnp.full((8, 20), 7, jnp.int32)
+  chosen = [run.batch_of(ids, at).corrupted.masking.weights.sum(axis=1) for at in (2, 3)]
+  np.testing.assert_array_equal(chosen, [[6.0] * 8, [2.0] * 8])
+  for progress in (0.0, 1.0):
+    weights = run.eval_batch_of(ids, 0, progress).corrupted.masking.weights
+    np.testing.assert_array_equal(weights, np.ones((8, 4)))
+
+
 def test_keys_of_a_heldout_row_depend_on_its_place_and_not_on_the_cut_nor_the_seed(mlm_run, small_records):
   ids = jnp.zeros((8, 4), jnp.int32)
   whole = [key for index in range(2) for key in _keys(mlm_run.eval_batch_of(ids, index, 0.0))]

@@ -49,18 +49,28 @@ def _nothing_is_frozen(path: str) -> bool:
   return False
 
 
-def _make(loss=_loss, *, frozen=_nothing_is_frozen, clip_norm: float = 0.0, microbatches: int = 1, **changes):
+def _make(
+  loss=_loss,
+  *,
+  frozen=_nothing_is_frozen,
+  clip_norm: float = 0.0,
+  microbatches: int = 1,
+  turns=lambda at: None,
+  totals=_totals,
+  **changes,
+):
   defaults = {"learning_rate": 0.1, "total_steps": 1, "schedule": "constant", "weight_decay": 0.0}
   defaults |= {"adam_eps": 1e-8}  # far below the gradients here
   settings = optim.OptimizerSettings(**(defaults | changes))
   params = {"w": jnp.asarray([0.5, -0.2, 0.1]), "fixed": jnp.zeros(2)}
   optimizer, _ = optim.make_optimizer(settings, params=params, frozen=frozen)
   function = step.make_train_step(
-    step.StepLoss(lambda data, at: data, _totals, loss),
+    step.StepLoss(lambda data, at: data, totals, loss),
     step.StepUpdate(
       optimizer, lambda count: 1.0 + count, frozen, clip_norm, stays_finite=optim.stays_finite(settings)
     ),
     microbatches=microbatches,
+    turns=turns,
   )
   return jax.jit(function, donate_argnums=0), step.init_state(params, optimizer)
 
@@ -114,6 +124,22 @@ def test_microbatches_change_nothing_but_rounding(microbatches):
     np.testing.assert_allclose(found[name], expected[name], rtol=1e-6, err_msg=name)
   np.testing.assert_allclose(same_state.params["w"], state.params["w"], rtol=1e-6)
   assert set(rows) == {8 // microbatches}
+
+
+@pytest.mark.parametrize("turns", [1, 3, 4])
+def test_a_step_reads_only_its_first_parts(turns):
+  batch, rows = _batch(), 2 * turns
+  # The other rows are poisoned: reading one would make the loss infinite.
+  poisoned = Data(batch.x, jnp.where(jnp.arange(8) < rows, 0.0, jnp.inf))
+  few, state = _make(microbatches=turns)
+  grown, same_state = _make(
+    microbatches=4, turns=lambda at: turns + at, totals=lambda data: {"rows": jnp.float32(rows)}
+  )
+  state, expected = few(state, jax.tree.map(lambda leaf: leaf[:rows], poisoned))
+  same_state, found = grown(same_state, poisoned)
+  for name in expected:
+    np.testing.assert_allclose(found[name], expected[name], rtol=1e-6, err_msg=name)
+  np.testing.assert_allclose(same_state.params["w"], state.params["w"], rtol=1e-6)
 
 
 def test_accumulate_takes_consecutive_rows_together():

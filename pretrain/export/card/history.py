@@ -8,6 +8,7 @@ from data.corpora import CORPORA
 from data.tables import Cells
 from pretrain.logs import metrics
 from pretrain.settings import mixture
+from pretrain.settings.batch_sizes import batch_sizes
 
 _TAKEN = {
   "--new_phase": "weights of the previous phase",  # written by earlier versions
@@ -90,7 +91,7 @@ def _fine_tuning(meta: Mapping[str, Any]) -> list[str]:
 
 def _pretraining(meta: Mapping[str, Any], hours: float) -> dict[str, str]:
   config, step = meta["config"], _pretraining_step(meta)
-  data, batch_size, optimizer = config["data"], config["train"]["batch_size"], config["optimizer"]
+  data, sizes, optimizer = config["data"], batch_sizes(config["train"]), config["optimizer"]
   weights = {name: part["weight"] for name, part in config["objectives"].items() if part["weight"]}
   kind = config["corruption"]["kind"]
   corruption = f"{config['generator']['num_layers']}-layer generator" if kind == "generator" else kind
@@ -102,9 +103,9 @@ def _pretraining(meta: Mapping[str, Any], hours: float) -> dict[str, str]:
     "text": text,
     **({"rates by step": mixture.shown(stages)} if len(stages) > 1 else {}),
     "updates": f"{step:,}" + (f"; the weights are the mean of those after {averaged}" if averaged else ""),
-    "tokens seen": f"{step * batch_size * data['length']:,} (padding counted)",
-    "batch": f"{batch_size:,} x {data['length']} tokens, {packing}",
-    "corruption": f"{corruption}, mask rate {config['corruption']['mask_rate']}",
+    "tokens seen": f"{sizes.rows_before(step) * data['length']:,} (padding counted)",
+    "batch": f"{sizes.shown()} x {data['length']} tokens, {packing}",
+    "corruption": f"{corruption}, mask rate {_mask_rate(config['corruption'])}",
     "objectives (weight)": ", ".join(f"{name} ({weight:g})" for name, weight in weights.items()),
     "learning rate": f"{optimizer['learning_rate']:g}, warm-up {optimizer['warmup_steps']:,} updates, then "
     f"{optimizer['schedule']}",
@@ -116,6 +117,11 @@ def _pretraining(meta: Mapping[str, Any], hours: float) -> dict[str, str]:
     "hours": f"{hours:.2f} (from logged speeds)" if hours else "not recorded",
     "packages": ", ".join(f"{name} {version}" for name, version in meta["packages"].items()),
   }
+
+
+def _mask_rate(corruption: Mapping[str, Any]) -> str:
+  stages = corruption.get("mask_rates") or [(0.0, corruption["mask_rate"])]
+  return ", ".join(f"{rate}" + (f" from {start:.0%} on" if start else "") for start, rate in stages)
 
 
 def _records(data: Mapping[str, Any], records: Mapping[str, Any]) -> tuple[str, str]:

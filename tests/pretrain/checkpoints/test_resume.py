@@ -9,7 +9,7 @@ import pytest
 from configs import base
 from data import command, manifest
 from data.errors import ConfigError, DataError, StorageError
-from pretrain.checkpoints import checkpoint, resume, warm_start
+from pretrain.checkpoints import checkpoint, opened, resume, warm_start
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.command.fields import known_fields
 from pretrain.mesh import trees
@@ -35,8 +35,10 @@ def test_the_same_config_has_no_changes():
 def test_a_config_read_back_from_json_is_the_same():
   saved = _meta()
   saved["config"]["generator"]["mlm_layers"] = [1, 2]
-  config = _changed({"generator.mlm_layers": (1, 2)})
+  saved["config"]["corruption"]["mask_rates"] = [[0.0, 0.3], [0.8, 0.15]]
+  config = _changed({"generator.mlm_layers": (1, 2), "corruption.mask_rates": ((0.0, 0.3), (0.8, 0.15))})
   assert resume.check_same_run(config, DIGESTS, saved) == []
+  assert resume.flatten(opened.config_of(saved["config"])) == resume.flatten(config)
 
 
 def test_stages_of_a_mixture_count_the_batches_that_were_left_out():

@@ -206,3 +206,57 @@ def test_same_key_same_masks_and_other_step_other_masks(settings):
   jax.tree.map(np.testing.assert_array_equal, first, again)
   assert not np.array_equal(first.selected, other.selected)
   assert not np.array_equal(first.selected[0], first.selected[1])
+
+
+# Rates that change during a run.
+
+STAGES = ((0.0, 0.3), (0.8, 0.15))
+of_rules = pytest.mark.parametrize("settings", [COUNT, BERNOULLI], ids=["count", "bernoulli"])
+
+
+def _mask_at(settings: MaskingSettings, progress: float) -> masking.Masking:
+  stage = masking.stage_of(settings, np.full(ROWS, progress, np.float32))
+  return jax.tree.map(np.asarray, mask.select_and_mask(settings, _keys(), _ids(), TOKENS, stage))
+
+
+@of_rules
+@pytest.mark.parametrize(("progress", "rate"), [(0.0, 0.3), (0.799, 0.3), (0.8, 0.15), (1.0, 0.15)])
+def test_a_stage_chooses_the_tokens_of_its_rate(settings, progress, rate):
+  found = _mask_at(dataclasses.replace(settings, mask_rate=0.9, mask_rates=STAGES), progress)
+  expected = _mask(dataclasses.replace(settings, mask_rate=rate))
+  np.testing.assert_array_equal(found.selected, expected.selected)
+  np.testing.assert_array_equal(found.masked_ids, expected.masked_ids)
+  # Capacity is that of the largest rate; slots beyond the stage's count are unused.
+  slots = masking.capacity(dataclasses.replace(settings, mask_rate=0.3), LENGTH)
+  assert found.positions.shape == (ROWS, slots)
+  np.testing.assert_array_equal(found.weights.sum(axis=1), expected.selected.sum(axis=1))
+  assert (found.positions[found.weights == 0] == LENGTH).all()
+
+
+@of_rules
+def test_stages_of_one_rate_are_that_rate(settings):
+  same = dataclasses.replace(settings, mask_rates=((0.0, settings.mask_rate), (0.5, settings.mask_rate)))
+  for progress in (0.0, 0.5):
+    jax.tree.map(np.testing.assert_array_equal, _mask_at(same, progress), _mask(settings))
+
+
+@pytest.mark.parametrize("total", [10, 30, 1_000, 125_000, 999_990, 2_000_000])
+def test_a_stage_begins_at_the_step_of_its_fraction(total):
+  stages = dataclasses.replace(COUNT, mask_rates=((0.0, 0.3), (0.1, 0.2), (0.7, 0.15), (0.9, 0.1)))
+
+  @jax.jit
+  def found(steps):
+    return masking.stage_of(stages, (steps / total).astype(np.float32))
+
+  for number, tenths in ((1, 1), (2, 7), (3, 9)):
+    first = total * tenths // 10
+    np.testing.assert_array_equal(
+      found(np.asarray([first - 1, first, first + 1])), [number - 1, number, number]
+    )
+
+
+def test_held_out_rows_have_a_rate_of_their_own():
+  staged = dataclasses.replace(COUNT, mask_rates=STAGES)
+  assert staged.in_evaluation is staged
+  fixed = dataclasses.replace(staged, eval_mask_rate=0.05).in_evaluation
+  assert fixed.rates == (0.05,) and masking.capacity(fixed, 512) == 26

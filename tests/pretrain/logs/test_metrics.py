@@ -138,7 +138,7 @@ class Clock:
 
 
 def meter(clock: Clock, peak: float | None) -> Throughput:
-  return Throughput(tokens_per_step=1000, flops_per_token=2e6, peak_flops=peak, clock=clock)
+  return Throughput(tokens_before=lambda step: 1000 * step, flops_per_token=2e6, peak_flops=peak, clock=clock)
 
 
 def test_speed_is_measured_between_two_calls():

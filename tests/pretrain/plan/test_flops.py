@@ -190,3 +190,9 @@ def test_known_devices_have_a_peak(kind, tera):
 
 def test_a_cpu_has_none():
   assert chips.peak_flops("cpu") is None
+
+
+def test_changing_rates_cost_their_largest():
+  stages = MLM | {"corruption.mask_rates": ((0.0, 0.3), (0.8, 0.15))}
+  largest = MLM | {"corruption.mask_rate": 0.3}
+  assert flops.training_flops_per_token(config(stages)) == flops.training_flops_per_token(config(largest))

@@ -171,9 +171,15 @@ def test_a_step_waits_for_what_nothing_runs_beside():
 
 
 def test_the_end_of_the_run_is_steps_times_seconds():
-  lines = report.to_the_end(7200, 64 * 32, 2.0, 8)
+  config = small(train__total_steps=7200, train__batch_size=64, data__length=32)
+  lines = report.to_the_end(config, 2.0, 8)
   assert lines["hours"] == "4.0" and lines["chip-hours"] == "32.0"
   assert lines["tokens/s"] == "1,024, 128 per device"
+  assert lines["steps"] == "7,200 of 2,048 tokens"
+  # Half of the run at half of the rows: three quarters of the time.
+  config.train.update({"microbatches": 2, "batch_size_start": 32, "batch_warmup_steps": 3600})
+  lines = report.to_the_end(config, 2.0, 8)
+  assert lines["hours"] == "3.0" and lines["steps"].startswith("7,200 of 1,024 to 2,048 (after 3,600")
 
 
 def test_formulas_where_no_compiler_is_installed(monkeypatch, capsys):

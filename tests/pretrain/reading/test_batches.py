@@ -39,3 +39,28 @@ def test_every_step_gets_its_batch(small_records, monkeypatch, at_once, together
     assert again[step][1] == records.examples(at, SIZE)
   read.close()
   assert set(records.reads) == {together * SIZE}
+
+
+WARMUP = {"train.microbatches": 4, "train.batch_size_start": 2, "train.batch_warmup_steps": 6}
+
+
+def test_growing_batches_read_every_row_once_and_skip_what_a_spike_skipped(small_records):
+  records = PackedRecords(small_records, length=LENGTH, seed=0)
+  run = small_run(small_config("mlm", small_records, WARMUP))
+  rows = [2, 2, 4, 4, 6, 6, 8, 8]
+  skip = Skip(3, 2, 5, 9.0, 8.0)  # after 3 updates the batches of updates 3 and 4, 4 + 6 rows
+  read = batches.Batches(records, run, first=0, skips=[skip])
+  at = 0
+  for step, size in enumerate(rows):
+    at += 10 * (step == skip.at)
+    batch = np.asarray(read.at(step))
+    np.testing.assert_array_equal(
+      batch[:size], records.numbered(records.examples(0, 0, rows=range(at, at + size)))
+    )
+    assert batch.shape == (SIZE, LENGTH)
+    assert (batch[size:] == records.pad).all()
+    again, numbers = read.again(step)
+    np.testing.assert_array_equal(again, batch)
+    assert numbers == records.examples(0, 0, rows=range(at, at + size))
+    at += size
+  read.close()

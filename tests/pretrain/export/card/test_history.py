@@ -50,7 +50,17 @@ def test_numbers_of_the_run_are_those_of_its_config():
   assert rows["updates"] == "7" and rows["tokens seen"] == "7,000 (padding counted)"
   assert rows["batch"].startswith("10 x 100 tokens")
   assert rows["dropout"] == "0.1, attention 0.2"
+  assert rows["corruption"] == "mask, mask rate 0.15"
   assert rows["Adam"].startswith("b1 0.8, b2 0.9, ")
+
+
+def test_what_changes_during_a_run_is_told():
+  fields = {"train.batch_size": 10, "train.microbatches": 5, "data.length": 100}
+  fields |= {"train.batch_size_start": 4, "train.batch_warmup_steps": 3}  # 4, 6, 8, 10, 10, 10, 10 rows
+  rows = _rows(fields | {"corruption.mask_rates": [[0.0, 0.3], [0.8, 0.15]]})
+  assert rows["tokens seen"] == "5,800 (padding counted)"
+  assert rows["batch"].startswith("4 to 10 (after 3 updates) x 100 tokens")
+  assert rows["corruption"] == "mask, mask rate 0.3, 0.15 from 80% on"
 
 
 def test_a_run_from_scratch_began_with_random_values():

@@ -49,14 +49,8 @@ def row(item: Try) -> str:
 
 
 def compiled_plan(target: Target, tries: Sequence[Try], chosen: Try, platform: str) -> str:
-<<<<<<< HEAD
   """Formats the plan that a compiler's results recommend: memory, communication, times and flags."""
-  forecast, steps = chosen.forecast, chosen.config.train.total_steps
-  tokens = chosen.config.train.batch_size * chosen.config.data.length
-=======
-  """Formats all about the recommended try."""
   forecast = chosen.forecast
->>>>>>> h_O
   sizes = " ".join(f"--config.mesh.{axis}={size}" for axis, size in forecast.mesh.items())
   sections = [
     f"recommended: {sizes} --config.train.microbatches={forecast.microbatches}",

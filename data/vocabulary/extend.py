@@ -84,14 +84,14 @@ def _candidates(
   words: vocabulary.Vocabulary, cut: Sequence[tuple[tuple[int, ...], int]]
 ) -> dict[str, tuple[int, ...]]:
   """Returns {new piece: its pieces} of the words that occur LEAST_TIMES times."""
-  found: dict[str, tuple[int, ...]] = {}
+  wanted: dict[str, tuple[int, ...]] = {}
   known = {words.piece(i) for i in range(words.size)}
   continues = "" if words.marks_begin else words.mark
   for ids, times in cut:
     piece = words.piece(ids[0]) + "".join(words.piece(i).removeprefix(continues) for i in ids[1:])
     if times >= LEAST_TIMES and piece not in known and words.special_ids.unk not in ids:
-      found.setdefault(piece, ids)
-  return found
+      wanted.setdefault(piece, ids)
+  return wanted
 
 
 def _read_as_whole(made: vocabulary.Vocabulary) -> list[str]:

@@ -4,6 +4,7 @@ Its ids are those of `encode(text, add_special_tokens=False)`. Text that spells 
 slot, `[unused0]`, is read as text. In the library itself such text may give the id of the spare slot.
 """
 
+import itertools
 import json
 import os
 import pathlib
@@ -102,7 +103,7 @@ def open_file(path: pathlib.Path, special: Mapping[str, str]) -> Opened:
   pieces = pieces_of(tokenizer)
   ids = {role: pieces.index(piece) for role, piece in special.items()}
   _check_template(path, tokenizer, ids)
-  encode_batch = _encoder(tokenizer, pieces, special, ids)
+  encode_batch = _encoder(tokenizer, special, ids)
   is_bytes = _is_byte_level(content)
   mark = (
     model.get("continuing_subword_prefix", "##") if kind == "WordPiece" else BYTE_MARK if is_bytes else "▁"
@@ -138,13 +139,13 @@ def _check_template(path: pathlib.Path, tokenizer: Any, ids: Mapping[str, int]) 
     (["a"], [*cls, *plain, *sep], "[CLS] a [SEP]"),
     (["a", "a"], [*cls, *plain, *sep, *plain, *sep], "[CLS] a [SEP] a [SEP]"),
   ):
-    found = tokenizer.encode(*texts)
-    if found.ids != expected:
-      written = f"{' '.join(found.tokens)[:60]!r} {found.ids[:9]}"
+    encoding = tokenizer.encode(*texts)
+    if encoding.ids != expected:
+      written = f"{' '.join(encoding.tokens)[:60]!r} {encoding.ids[:9]}"
       raise errors.DataError(f"{path}: its input is {written}; expected {shown!r} {expected}; {_ADVICE}")
 
 
-def _encoder(tokenizer: Any, pieces: Sequence[str], special: Mapping[str, str], ids: Mapping[str, int]):
+def _encoder(tokenizer: Any, special: Mapping[str, str], ids: Mapping[str, int]):
   """Returns a function from texts to ids that gives no special id but [UNK], and no spare slot."""
   from tokenizers import AddedToken
 
@@ -155,11 +156,11 @@ def _encoder(tokenizer: Any, pieces: Sequence[str], special: Mapping[str, str], 
   tokenizer.encode_special_tokens = True
 
   def encode_batch(texts: Sequence[str]) -> list[list[int]]:
-    return [found.ids for found in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+    return [one.ids for one in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
 
   never, unk = {ids[role] for role in ids if role != "unk"}, ids["unk"]
   probes = encode_batch([text for name in silent[:5] for text in (name, f" {name}", f"a{name} a")])
-  if not never.intersection(*[set().union(*probes)]):
+  if never.isdisjoint(itertools.chain(*probes)):
     return encode_batch
   # A model of which a special name is an ordinary piece, such as Unigram.
-  return lambda texts: [[unk if i in never else i for i in found] for found in encode_batch(texts)]
+  return lambda texts: [[unk if i in never else i for i in encoded] for encoded in encode_batch(texts)]

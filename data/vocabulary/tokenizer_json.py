@@ -23,7 +23,7 @@ _ROLES_OF_OTHERS = {"bos": "cls", "eos": "sep"}  # of decoders' tokenizers, wher
 _ADVICE = "a tokenizer.json is carried as it is, or not at all"
 
 
-class Opened(NamedTuple):
+class OpenedTokenizer(NamedTuple):
   """What a vocabulary needs of a file."""
 
   pieces: list[str]  # by id, as in the file; '' where an id has no piece
@@ -85,7 +85,7 @@ def pieces_of(tokenizer: Any) -> list[str]:
   return [by_id.get(number, "") for number in range(max(by_id, default=-1) + 1)]
 
 
-def open_file(path: pathlib.Path, special: Mapping[str, str]) -> Opened:
+def open_file(path: pathlib.Path, special: Mapping[str, str]) -> OpenedTokenizer:
   """Opens a file whose special pieces are {'cls': '[CLS]', ...}.
 
   DataError: it is unreadable, truncates or pads, has another model than `MODELS`, or writes other inputs than
@@ -109,7 +109,7 @@ def open_file(path: pathlib.Path, special: Mapping[str, str]) -> Opened:
     model.get("continuing_subword_prefix", "##") if kind == "WordPiece" else BYTE_MARK if is_bytes else "▁"
   )
   normalize = tokenizer.normalizer.normalize_str if tokenizer.normalizer else str
-  return Opened(
+  return OpenedTokenizer(
     pieces,
     encode_batch,
     tokenizer.decoder.decode if tokenizer.decoder else " ".join,

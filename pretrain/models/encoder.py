@@ -262,7 +262,7 @@ def _run_layers(
     return bodies[0](part[0], carry, rows, part[1]) if period == 1 else each(carry, part, period)
 
   inside, beyond = ((stack, steps), None) if whole == layers else _split((stack, steps), whole)
-  states: list[jax.Array | None] = []
+  states = []
   if whole:
     if period > 1:
       inside = jax.tree.map(lambda leaf: leaf.reshape(-1, period, *leaf.shape[1:]), inside)
@@ -270,13 +270,12 @@ def _run_layers(
     carry, collected = jax.lax.scan(turn, carry, inside, length=whole // period, unroll=unroll)
     if collected is not None and period > 1:
       collected = collected.reshape(-1, *collected.shape[2:])
-    states.append(collected)
+    states = [collected]
   if beyond is not None:
     carry, collected = each(carry, beyond, layers - whole)
     states.append(collected)
-  if collect is None:
-    return carry, None
-  return carry, states[0] if len(states) == 1 else jnp.concatenate(states)
+  states = [part for part in states if part is not None]
+  return carry, jnp.concatenate(states) if len(states) > 1 else states[0] if states else None
 
 
 def _split(tree: Any, at: int) -> tuple[Any, Any]:

@@ -215,11 +215,11 @@ def _not_by_rows() -> str:
 
 def _not_on_tpu(length: int, head_dim: int, dropout_rate: float, *, has_bias: bool) -> str:
   """Explains why the TPU kernels do not support these arrays; '' if they do."""
-  most, given = attention_long.LONGEST, ""
+  most, because = attention_long.LONGEST, ""
   if has_bias or dropout_rate:
-    most, given = attention_tpu.LONGEST, " with a relative bias" if has_bias else " with attention dropout"
+    most, because = attention_tpu.LONGEST, " with a relative bias" if has_bias else " with attention dropout"
   if length > most:
-    return f"rows have {length} tokens, but its kernels support at most {most}{given}"
+    return f"rows have {length} tokens, but its kernels support at most {most}{because}"
   if head_dim % 8:
     return f"heads have width {head_dim}, but its kernels support multiples of 8"
   return ""

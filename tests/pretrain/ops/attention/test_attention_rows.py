@@ -9,6 +9,8 @@ import pytest
 from pretrain.ops.attention import attention_bands, attention_rows
 from tests.pretrain.ops.attention_cases import assert_same, at_tokens, case, long_case, plain, results
 
+MASKS = {"key_mask": jnp.bool_, "segment_ids": jnp.int32}
+
 
 def _found(of_case, implementation="by_rows"):
   return results(of_case.arrays, of_case.given, implementation=implementation, **of_case.options)
@@ -59,8 +61,4 @@ def test_a_local_layer_of_8192_tokens_needs_no_square_of_scores():
       of_case.arrays, of_case.given, implementation="by_rows", window=window, **masks
     ).compile()
     found = program.memory_analysis().temp_size_in_bytes
-    print(f"window {window}: {found / 1e6:.0f} MB")
-    assert found < most, window  # scores of one row and all heads would be 3.2 GB
-
-
-MASKS = {"key_mask": jnp.bool_, "segment_ids": jnp.int32}
+    assert found < most, (window, found)  # scores of one row and all heads would be 3.2 GB

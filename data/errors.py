@@ -60,7 +60,7 @@ class PeerError(UserError):
 
 
 def of_code(code: int, line: str, *, otherwise: type[UserError] = PeerError) -> UserError:
-  """Returns the error for another process's exit code and message; `otherwise` for an unknown code."""
+  """Returns a UserError with message `line`, of the class with exit code `code`, or else of `otherwise`."""
   kinds = {kind.exit_code: kind for kind in (ConfigError, DataError, DivergedError, StorageError)}
   return kinds.get(code, otherwise)(line)
 

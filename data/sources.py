@@ -91,7 +91,7 @@ class Unit:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """The units of a source, and a digest of names and sizes; for files also '/' and one of their content."""
+  """The units of a source, and a digest of its names and sizes; files add '/' and a digest of content."""
 
   units: tuple[Unit, ...]
   input_digest: str

@@ -40,7 +40,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def serve(argv: Sequence[str] | None) -> None:
-  """Sends messages until stdin closes; ConfigError and DataError as for `data.feed.stream.Stream`."""
+  """Sends a Task's facts, held-out blocks and batches until stdin closes; errors as of `stream.Stream`."""
   # The trainer decides when to stop: after a signal it may still need batches to finish its step.
   for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, signal.SIG_IGN)

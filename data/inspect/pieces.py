@@ -122,6 +122,6 @@ class Counts:
     return dict(sorted(found.items(), key=lambda item: -item[1][PIECES]))
 
   def most_cut(self, most: int) -> list[tuple[tuple[int, ...], int]]:
-    """Returns (pieces, count) of the words that take the most pieces beyond one per occurrence."""
+    """Returns (pieces, count) of the words with the most extra pieces, (pieces - 1) * count, in order."""
     saved = sorted(self.cut.items(), key=lambda item: (-item[1] * (len(item[0]) - 1), item[0]))
     return saved[:most]

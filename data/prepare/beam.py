@@ -125,7 +125,7 @@ def _refuse_closed(job_endpoint: str) -> None:
 
 @contextlib.contextmanager
 def engine(options: Options, work: pathlib.Path, seen: Sequence[str]) -> Iterator["Engine"]:
-  """Opens a Beam engine whose steps are files in `work`.
+  """Opens an engine that runs a preparation's steps with Beam, by files in the directory `work`.
 
   StorageError: a worker on another machine does not see `work` or one of the paths `seen`.
   """

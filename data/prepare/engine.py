@@ -116,13 +116,13 @@ def _is_absolute(path: str) -> bool:
 
 
 def is_follower(args: argparse.Namespace) -> bool:
-  """Returns whether this process only works for another one, which prepares (a rank above 0)."""
+  """Returns whether this process is a rank above 0, which only does parts of the steps of rank 0."""
   return args.engine == "ranks" and args.engine_options.rank > 0
 
 
 @contextlib.contextmanager
 def opened(args: argparse.Namespace) -> Iterator[Engine]:
-  """Opens the engine that the flags name; the directory `work` of the preparation must exist."""
+  """Opens the engine that `--engine` names; the output's directory of intermediate files must exist."""
   work = pathlib.Path(args.output) / "work"
   if args.engine == "beam":
     from data.prepare import beam

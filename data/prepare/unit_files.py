@@ -73,7 +73,7 @@ class Unsorted:
     self._sizes.append(np.fromiter(map(len, records), np.int64, len(records)))
 
   def sort(self, seed: int, unit: int) -> None:
-    """Writes `<split>.ids`, the records by key, and `<split>.index`, [2, records] <u8: keys, ends in ids."""
+    """Writes records in key order (`<split>.ids`), their keys and ends (`.index`, [2, records] uint64)."""
     sizes = np.concatenate(self._sizes)
     keys = shuffle_keys(seed, unit, sizes.size)
     order = np.argsort(keys, kind="stable")

@@ -65,7 +65,7 @@ def pool(num_workers: int) -> Iterator[Pool]:
 
 
 def gathered(request: sources.Request, directory: pathlib.Path, num_workers: int) -> sources.Request:
-  """Returns the request; for `installed_docs` it writes the text to `directory/source` and names that."""
+  """Returns `request`; writes the text of `installed_docs` to a file, which then is the source."""
   if request.source != "installed_docs":
     return request
   with pool(num_workers) as here:

@@ -62,7 +62,7 @@ class DocumentSource(seqio.DataSource):
     return False
 
   def list_shards(self, split: str) -> list[str]:
-    """Returns a name for each unit; DataError if the source is missing."""
+    """Returns the shards' names, one for each unit of the text source; DataError if it is missing."""
     return [f"{unit.name}[{unit.start}:{unit.stop}]" for unit in self._units]
 
   def get_dataset(

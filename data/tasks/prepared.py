@@ -87,7 +87,7 @@ class PreparedSource(seqio.DataSource):
 
 
 class PreparedTask(BlocksTask):
-  """A Task over prepared records; the source, not seqio, repeats and shuffles.
+  """A seqio Task over prepared records; its `source`, not seqio, repeats and shuffles them.
 
   `get_dataset` has the additional option `first`, the first row.
   """

@@ -114,7 +114,7 @@ class FedRecords:
     return self.numbered(self.examples(step, batch_size, rows=rows))
 
   def numbered(self, numbers: Sequence[int]) -> np.ndarray:
-    """Returns training blocks by number, [blocks, length] int32; those of the last CALLS calls are kept."""
+    """Returns training blocks by number, [blocks, length] int32; caches those of the last CALLS calls."""
     first, last = min(numbers) // self._size, max(numbers) // self._size
     with self._lock:
       self._calls.append(first)

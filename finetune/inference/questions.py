@@ -25,7 +25,7 @@ class Questions:
   """Inputs and answers of extractive question answering; has the methods of `rows.Rows`."""
 
   def __init__(self, schema: TaskSchema, encoder: OpenedEncoder, task: Mapping[str, Any]) -> None:
-    """`task` is the stored task: windows, and the metric, which shows whether "no answer" is allowed."""
+    """Reads window sizes, and whether "no answer" is allowed, from `task`, the model's stored task."""
     self.schema, self._encoder = schema, encoder
     self._can_be_null = not str(task.get("metric", "best_f1")).startswith(("f1", "exact"))
     is_masked, pad_id = bool(task.get("mask_query", True)), encoder.vocabulary.special_ids.pad
@@ -62,7 +62,7 @@ class Questions:
     return [decoded[question.id] for question in questions]
 
   def answers(self, outputs: Sequence[Prediction]) -> list[dict[str, Any]]:
-    """Returns {column: value} for each row: text ('': no answer), probability, lead of "no answer"."""
+    """Returns {column: value} for each row: answer ('': none), probability, margin of "no answer"."""
     made = []
     for prediction in outputs:
       text = prediction.text_at(0.0)

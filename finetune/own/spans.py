@@ -72,7 +72,7 @@ def inputs(rows: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> I
 
 
 def _shown(sizes: Sequence[int], first: int, behind: int, room: int) -> range:
-  """Returns words from [first, behind) and around it, up to `room` tokens; at least [first, behind)."""
+  """Returns the range of words around [first, behind) that fits into `room` tokens; never less than that."""
   used = sum(sizes[first:behind])
   grew = True
   while grew:
@@ -86,6 +86,6 @@ def _shown(sizes: Sequence[int], first: int, behind: int, room: int) -> range:
 
 
 def join(made: Inputs, outputs: Sequence[np.ndarray], schema: TaskSchema) -> list[np.ndarray]:
-  """Groups the outputs [labels] of all targets by row: [targets, labels] float32 each."""
+  """Returns, for each row, the outputs of all its targets: [targets, labels] float32."""
   by_target = np.reshape(np.asarray(outputs, np.float32), (-1, len(schema.labels)))
   return np.split(by_target, np.cumsum(made.counts)[:-1])

@@ -57,7 +57,7 @@ def is_entities(labels: Sequence[str]) -> bool:
 
 
 def is_iob1(labels: Sequence[str]) -> bool:
-  """Returns whether spans begin with I-, as in IOB1: it has B- only between touching spans, here none."""
+  """Returns whether all tags are O or like I-X, as in IOB1, which uses B- only between touching spans."""
   return OUTSIDE in labels and len(labels) > 1 and all(mark[:2] == "I-" for mark in labels if mark != OUTSIDE)
 
 
@@ -114,7 +114,7 @@ def _windows(sizes: Sequence[int], room: int):
 
 
 def join(made: Inputs, outputs: Sequence[np.ndarray], schema: TaskSchema) -> list[np.ndarray]:
-  """Averages the outputs [length, labels] at each word over its inputs: [words, labels] float32 by row.
+  """Averages each word's output over the inputs that contain it: [words, labels] float32 per row.
 
   An output may be longer than its input, by padding. A word that was truncated gets O, or the first class if
   there is no O.

@@ -109,7 +109,7 @@ def number_of(row: Row, column: str) -> float:
 
 
 def several_of(row: Row, schema: TaskSchema) -> list[str]:
-  """Returns all labels of a row: one, several, or one for each word or target; DataError: none."""
+  """Returns all labels of a row: one, several, or one per word or target; DataError if one is missing."""
   if schema.kind == "tagging":
     return tagging.tags_of(row, schema)
   if schema.kind == "span_pairs":

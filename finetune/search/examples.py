@@ -17,7 +17,7 @@ from data.errors import DataError
 
 
 class Examples(NamedTuple):
-  """A set of examples; the first axis of all lists and arrays is the example."""
+  """Tokenised examples with their labels; the first axis of all lists and arrays is the example."""
 
   ids: list[np.ndarray]  # n x [length] int32 with special ids, not padded
   fields: dict[str, np.ndarray]  # {name: [n, ...]}, one value per example
@@ -101,7 +101,7 @@ def bucket_lengths(sizes: np.ndarray, *, most: int, multiple: int) -> list[int]:
 
 @dataclasses.dataclass(frozen=True)
 class Buckets:
-  """A set of examples sorted by padded length."""
+  """The numbers of examples, grouped by the length to which they are padded."""
 
   lengths: tuple[int, ...]  # increasing
   members: tuple[np.ndarray, ...]  # for each length [n] int64 numbers of its examples, increasing
@@ -150,7 +150,7 @@ class TrainingOrder:
     return len(self._batches)
 
   def batch(self, seed: int, step: int) -> tuple[int, np.ndarray]:
-    """Returns the padded length of a step (from 0; the same for every seed) and its example numbers."""
+    """Returns the padded length, the same for all seeds, and the example numbers of a step from 0."""
     epoch, place = divmod(step, self.steps_per_epoch)
     bucket, number = self._batches[_permutation(self.steps_per_epoch, self.shape_seed, epoch)[place]]
     rows = self.buckets.members[bucket]
@@ -177,7 +177,7 @@ def evaluation_batches(
 
 @dataclasses.dataclass(frozen=True)
 class Feed:
-  """Makes the host batches, by step, of runs that share a training set."""
+  """Makes the training batch of each step, on the host, for runs that share a training set."""
 
   examples: Examples
   order: TrainingOrder

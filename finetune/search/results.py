@@ -23,7 +23,7 @@ FORMAT = 2
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-  """The content of a file of results."""
+  """The content of a results file: a run's cell, seed, evaluations and fingerprint."""
 
   cell: Cell
   seed: int
@@ -33,7 +33,7 @@ class _Run:
 
 
 class Results:
-  """The finished runs of a task under a workdir."""
+  """The stored results of a task's finished runs, one file per cell and seed in a workdir."""
 
   def __init__(
     self, workdir: str | os.PathLike, task: str, fingerprint: Mapping[str, Any], *, seed_field: str = ""
@@ -60,7 +60,7 @@ class Results:
         self._split(path)
 
   def fingerprint_of(self, seed: int) -> dict[str, Any]:
-    """Returns the fingerprint of runs with this seed, without the values of other seeds."""
+    """Returns the JSON values that identify runs with this seed, without those of other seeds."""
     return _of_seed(self.fingerprint, self._seed_field, seed)
 
   def path(self, cell: Cell, seed: int) -> pathlib.Path:

@@ -14,7 +14,7 @@ from pretrain.models.encoder import init_encoder
 
 @dataclasses.dataclass(frozen=True)
 class WarmStart:
-  """A checkpoint opened for fine-tuning."""
+  """A pretraining checkpoint opened for fine-tuning: its encoder, vocabulary, heads and metadata."""
 
   encoder: OpenedEncoder  # the session replaces the fields of `config.model` in its config
   heads: dict  # heads of pretraining, {'rtd': {...}, ...}

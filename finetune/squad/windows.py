@@ -23,7 +23,7 @@ _WORD = re.compile("[^ \t\r\n\u202f]+")  # the official code splits at no other 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """Sizes of windows and of answers, in tokens, and how many answers are compared."""
+  """How contexts are cut into windows and answers are decoded: sizes in tokens, answers compared."""
 
   max_length: int  # of a window, special tokens included
   stride: int  # from the start of a window to the start of the next
@@ -73,7 +73,7 @@ class Window(NamedTuple):
 
   @property
   def part(self) -> slice:
-    """The positions of the context's part in the window."""
+    """The slice of the window's tokens that holds its part of the context."""
     return slice(self.offset, self.offset + self.count)
 
 
@@ -199,7 +199,7 @@ def _allowed(window: Window) -> np.ndarray:
 
 
 def _target(span: tuple[int, int] | None, window: Window) -> tuple[int, int]:
-  """Returns the positions in the window of a span of the document; (0, 0), [CLS], unless all is inside."""
+  """Returns where the window has a span of the document, or (0, 0), [CLS], unless it has all of it."""
   if span is None or span[0] < window.first or span[1] >= window.first + window.count:
     return 0, 0
   shift = window.offset - window.first

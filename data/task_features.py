@@ -8,7 +8,7 @@ from data import errors
 
 @dataclasses.dataclass(frozen=True)
 class Tokenised:
-  """The feature with ids of a Task that has ids instead of text, and how its blocks are packed."""
+  """Which feature of a seqio Task has token ids, of which vocabulary, and how its blocks are packed."""
 
   feature: str
   vocabulary: str  # its directory

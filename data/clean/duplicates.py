@@ -279,7 +279,7 @@ def _write_lists(
 
 
 def list_of(directory: pathlib.Path, unit: sources.Unit) -> pathlib.Path:
-  """Returns the path of a unit's list of documents to drop: an array of DROPPED, in order of `index`."""
+  """Returns the path of a unit's list of duplicates to drop: a .npy array of DROPPED by document index."""
   return directory / f"{files.digest_json(dataclasses.asdict(unit))[:16]}.npy"
 
 

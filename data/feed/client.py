@@ -81,7 +81,7 @@ def _run(command: list[str], child_in: int, child_out: int, ended: list[tuple[in
 
 
 class FedRecords:
-  """The training blocks of a feed, with the interface of `PackedRecords`; numbers follow its order."""
+  """Training blocks that a feed sends, numbered in that order, with the interface of `PackedRecords`."""
 
   def __init__(self, feed: Feed, *, batch_size: int, words: manifest.VocabularyInfo) -> None:
     """Reads `feed`, which no other object may read, in batches of `batch_size` blocks."""

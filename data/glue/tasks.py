@@ -56,7 +56,7 @@ class Split:
     return len(self.first)
 
   def take(self, rows: Sequence[int] | np.ndarray) -> "Split":
-    """Returns a split of these rows, [n] int, in this order; official only if it has every row once."""
+    """Returns a split with these rows, [n] int, in this order; `is_official` only with every row once."""
     rows = np.asarray(rows, np.int64)
     is_whole = len(rows) == len(self) and len(np.unique(rows)) == len(self)
     return dataclasses.replace(

@@ -111,7 +111,7 @@ def _value(value: Any, kind: Any) -> Any:
 
 
 def _in_arrow(value: Any) -> Any:
-  """Returns a value with `Exact` replaced by its integer, which Arrow converts to its own type."""
+  """Replaces `Exact` times and dates in a value by their integers, which Arrow converts to its types."""
   if isinstance(value, list):
     return [_in_arrow(item) for item in value]
   if isinstance(value, dict):

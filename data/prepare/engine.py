@@ -39,7 +39,7 @@ def add_flag(parser: command.Parser) -> None:
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-  """Returns the flags before '--' and the engine's options after it."""
+  """Splits a command line into the flags before '--' and the engine's options after it."""
   at = [*arguments, "--"].index("--")
   return list(arguments[:at]), list(arguments[at + 1 :])
 

@@ -29,7 +29,7 @@ def path(work: pathlib.Path, number: int, what: str) -> pathlib.Path:
 
 @contextlib.contextmanager
 def attempt(work: pathlib.Path, number: int) -> Iterator[pathlib.Path]:
-  """Yields a new directory for a unit's files; if the block succeeds, they are renamed into `work`."""
+  """Yields a temporary directory; its files are renamed into `work` if the block that writes succeeds."""
   aside = path(work, number, f"{secrets.token_hex(4)}.part")
   aside.mkdir()
   try:

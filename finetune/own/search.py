@@ -90,7 +90,7 @@ class Own:
     )
 
   def dev_outputs(self, outputs_of: OutputsOf, num_runs: int) -> Sequence[Outputs]:
-    """Returns every run's outputs on development rows for `metrics.measure`; numbers in the file's scale."""
+    """Returns every run's outputs on the development rows; those of a regression in the file's scale."""
     made = self.task.dev.inputs
     by_run = texts.outputs(
       made.examples,

@@ -205,6 +205,6 @@ def _unknown(row: Row, label: str, known: Sequence[str], why: str) -> None:
 
 
 def is_held_out(text: str, fraction: float) -> bool:
-  """Returns whether a row is held out for development: a hash of its text, so equal texts stay together."""
+  """Returns whether a row is held out for development, by a hash of its text: equal texts stay together."""
   digest = hashlib.sha256(text.encode()).digest()
   return int.from_bytes(digest[:8], "big") < fraction * 2**64

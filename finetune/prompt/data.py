@@ -27,7 +27,7 @@ _MAIN = {"cola": "matthews", "mrpc": "f1", "qqp": "f1", "stsb": "pearson"}
 
 @dataclasses.dataclass(frozen=True)
 class Lengths:
-  """The sizes of a task's prompts and evaluation batches."""
+  """The sizes of a task's prompts and evaluation batches, and the number of demonstration sets."""
 
   max_length: int  # tokens of a prompt with its demonstrations
   num_samples: int  # sets of demonstrations in evaluation, whose predictions are averaged

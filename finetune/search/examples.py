@@ -30,7 +30,7 @@ class Examples(NamedTuple):
 
 
 def add_to_digest(digest: Any, ids: Iterable[np.ndarray], *values: np.ndarray) -> None:
-  """Adds the token ids of examples and arrays of their labels to a digest of hashlib."""
+  """Updates a hashlib digest with the token ids of examples and with arrays of their labels."""
   for of_one in ids:
     digest.update(of_one.tobytes() + b"|")
   for array in values:
@@ -167,7 +167,7 @@ def _permutation(size: int, *key: int) -> np.ndarray:
 def evaluation_batches(
   examples: Examples, buckets: Buckets, *, num_runs: int, batch_size: int, pad_id: int
 ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-  """Yields (example numbers, the same batch for every run) until every example was in one batch."""
+  """Yields (example numbers, batch copied for every run) until every example was in one batch."""
   for length, members in zip(buckets.lengths, buckets.members):
     for start in range(0, len(members), batch_size):
       rows = members[start : start + batch_size]

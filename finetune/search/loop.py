@@ -136,7 +136,7 @@ def train(
 def _restore(
   group: RunGroup, checkpoints: Checkpoints, saving: Saving
 ) -> tuple[TrainState, Any, dict[str, Any]]:
-  """Returns the saved state, the best parameters and the meta; DataError: they belong to other runs."""
+  """Returns the saved state, best parameters and metadata of runs; DataError if they are of other runs."""
   meta = read_meta(step_path(checkpoints.directory))
   if meta.get("identity") != saving.identity:
     raise DataError(

@@ -84,7 +84,7 @@ class Program:
     self.shapes: set[tuple] = set()  # compiled: (function, runs, batch, length)
 
   def group(self, runs: Runs) -> "RunGroup":
-    """Returns a group that trains these runs together."""
+    """Returns a `RunGroup`, which trains these runs together on the devices."""
     assert np.max(runs.learning_rates) <= LARGEST_RATE
     num_devices = min(len(self.devices), runs.count)
     if num_devices not in self._compiled:
@@ -197,11 +197,11 @@ class RunGroup:
     )
 
   def init_state(self) -> step.TrainState:
-    """Returns the states before the first step."""
+    """Returns the training state of every run before the first step."""
     return self._functions.init(self._hyper)
 
   def abstract_state(self) -> step.TrainState:
-    """Returns shapes, dtypes and shardings of the states, to restore them."""
+    """Returns the shapes, dtypes and shardings of the runs' training states, to restore saved ones."""
     place = self._functions.sharding
     return jax.tree.map(
       lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),

@@ -28,7 +28,7 @@ class Record(NamedTuple):
 
 
 class Summary(NamedTuple):
-  """Median, mean, spread and range of a metric over runs, and each run's value; all are fractions."""
+  """Median, mean, spread and range of a metric over runs, each run's value, and its skipped updates."""
 
   median: float  # of an even number of runs the mean of the middle two
   mean: float

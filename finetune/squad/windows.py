@@ -209,7 +209,7 @@ def _target(span: tuple[int, int] | None, window: Window) -> tuple[int, int]:
 def _answer_span(
   question: Question, document: Document, answers: dict[str, list[int]], vocabulary: Vocabulary
 ) -> tuple[tuple[int, int] | None, str]:
-  """Returns the first and last token of the answer in the document, or None and the reason, if it has one.
+  """Returns the answer's (first, last) token in the document and '', or None and why it is not located.
 
   Only the first gold answer is located. (The official code does not train on questions with several.)
   """
@@ -234,7 +234,7 @@ def _answer_span(
 
 
 def _find_in_words(ids: list[int], answer: list[int], vocabulary: Vocabulary) -> tuple[int, int]:
-  """Returns (first, number) of an answer's tokens in its words, `1895` in `(1895-1943)`; all if not found."""
+  """Finds an answer in its words' tokens, `1895` in `(1895-1943)`: (first, number), or else all of them."""
   for at in range(len(ids) - len(answer) + 1):
     if answer and ids[at : at + len(answer)] == answer:
       return at, len(answer)

@@ -80,7 +80,7 @@ def named_reason(error: BaseException, *, most: int | None = None, words: str | 
 
 
 def on_one_line(error: BaseException) -> str:
-  """Returns the whole message on one line."""
+  """Returns an error's whole message with its lines joined to one."""
   return " ".join(str(error).split())
 
 

@@ -18,7 +18,7 @@ class Tokenised:
 
 
 def ids_of(task, text_field: str) -> Tokenised | None:
-  """Returns the description of a Task's ids; None if the Task has text.
+  """Returns which feature of a seqio Task has token ids, as `Tokenised`; None if the Task has text.
 
   DataError: several features have ids of a supported vocabulary.
   """

@@ -70,7 +70,7 @@ def _listen(begin: queue.Queue[int]) -> None:
 def batches(
   chunks: Iterable[np.ndarray], size: int, number: int, first: int
 ) -> Iterator[tuple[dict, np.ndarray | None]]:
-  """Yields messages with the speed, then the batches of `chunks`; the first chunk begins batch `number`.
+  """Yields messages for the trainer: the reading speed, then batches; `chunks` begin at batch `number`.
 
   The speed is {"blocks_per_second", "read": the next batch}. A batch is {"number", "before": the sha256 of
   all ids before it, "sha256": the same including its own}, with its rows. Batches before `first` are read but

@@ -44,7 +44,7 @@ class Feed:
     self.facts: dict[str, Any] = self.described.pop("facts")
 
   def begin(self, batch: int) -> dict[str, Any]:
-    """Requests all batches from `batch` on; returns the child's speed (see `__main__.batches`)."""
+    """Requests all batches from `batch` on; returns {'blocks_per_second', 'read'} of the child process."""
     with contextlib.suppress(BrokenPipeError):  # the child has ended, and `receive` raises its error
       os.write(self._commands, f"{json.dumps(batch)}\n".encode())
     return self.receive()[0]

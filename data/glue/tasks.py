@@ -42,7 +42,7 @@ class GlueTask:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-  """The rows of one split, as columns."""
+  """One split of a GLUE task: the sentences, labels and ids of its rows, as columns."""
 
   first: list[str]  # first sentences, as in the file
   second: list[str] | None  # second sentences; None: the task has single sentences

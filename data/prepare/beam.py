@@ -179,7 +179,7 @@ class Engine:
     self._looked = 0.0
 
   def map(self, function: Callable, *items: Sequence[Any], name: str) -> list[Any]:
-    """Returns the results in order; shows progress as `name`.
+    """Returns `function`'s results for all items, in order; shows progress as `name`.
 
     UserError: the error of the first part that failed. DataError: workers or the runner gave up.
     """

@@ -20,7 +20,7 @@ NAMES = ("pool", "beam", "ranks")
 
 
 class Engine(Protocol):
-  """The interface of all engines."""
+  """The interface of an engine: it runs a preparation's function for many items, in some processes."""
 
   def map(self, function: Callable, *items: Sequence[Any], name: str) -> list[Any]:
     """Returns `list(map(function, *items))`; progress is shown as `name`."""

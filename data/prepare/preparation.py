@@ -84,7 +84,7 @@ def settings_of(args: argparse.Namespace) -> dict[str, Any]:
 def _make(
   args: argparse.Namespace, request: sources.Request, settings: dict[str, Any], pool: engine.Engine
 ) -> manifest.Manifest:
-  """Runs every step whose result is missing; returns the manifest."""
+  """Runs every step of a preparation whose result is missing; returns the manifest."""
   output = pathlib.Path(args.output)
   request = workers.gathered(request, output, args.workers)  # here: other machines have other packages
   plan = sources.plan(request, digests=lambda paths: pool.map(sources.content_digest, paths, name="read"))

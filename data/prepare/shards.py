@@ -50,7 +50,7 @@ class Packed:
 
 
 def write_shard(packed: Packed, split: str, shards: int, shard: int) -> manifest.Shard:
-  """Writes one of the `shards` shards of a split, in shuffled order, as ArrayRecord; returns its entry."""
+  """Writes shard number `shard` of a split, shuffled, as an ArrayRecord file; returns its manifest entry."""
   job = packed.job
   name = f"{split}-{shard:05d}-of-{shards:05d}.arrayrecord"
   final = pathlib.Path(job.output) / name

@@ -72,7 +72,7 @@ def begin(work: pathlib.Path) -> None:
 
 
 def publish(work: pathlib.Path, function: Callable, items: Sequence[Sequence[Any]], name: str) -> "Step":
-  """Writes a call of `function` for each tuple of `zip(*items)`; returns its step."""
+  """Writes a step: a call of `function` for each tuple of `zip(*items)`. Returns the step."""
   folder = work / FOLDER
   # A random part, because network file systems may show old content under a reused name.
   number = len(list(folder.glob(f"*/{CALL}")))

@@ -23,7 +23,7 @@ MOST_KEYS = 2**64
 
 
 def path(work: pathlib.Path, number: int, what: str) -> pathlib.Path:
-  """Returns the path of a unit's file of kind `what`."""
+  """Returns the path of a packed unit's file, such as `what` 'unigram' or 'train.ids'."""
   return work / f"unit-{number:06d}.{what}"
 
 
@@ -92,7 +92,7 @@ class Unsorted:
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-  """A range of the records of one split of a unit, in order of keys."""
+  """A range of the records of one split of a unit, in order of their shuffle keys."""
 
   keys: np.ndarray  # [records] uint64, ascending
   ends: np.ndarray  # [records] uint64: end of each record in the file of ids

@@ -37,7 +37,7 @@ class Pool:
     self._executor = executor
 
   def map(self, function: Callable, *items: Sequence[Any], name: str) -> list[Any]:
-    """Returns the results in order; shows progress as `name`; DataError if a worker died."""
+    """Returns `function`'s results for all items, in order; shows progress; DataError if a worker died."""
     run = self._executor.map if self._executor else map
     try:
       return list(progress.track(run(function, *items), name=name, total=len(items[0])))

@@ -46,7 +46,7 @@ class BlocksTask(seqio.Task):
   def get_dataset(
     self, sequence_length: Mapping[str, int] | None = None, split: str = "train", **options: Any
   ) -> tf.data.Dataset:
-    """Returns the blocks as `seqio.Task.get_dataset`, after `check`."""
+    """Returns the blocks as `seqio.Task.get_dataset` does; `check` first rejects unsafe options."""
     self.check(sequence_length, **options)
     return super().get_dataset(sequence_length, split, **options)
 

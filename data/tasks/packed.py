@@ -104,7 +104,7 @@ class DocumentSource(seqio.DataSource):
 
 
 def split_sentences(dataset: tf.data.Dataset) -> tf.data.Dataset:
-  """Replaces `text` with `sentences`, [sentences] string; a line is a paragraph."""
+  """Replaces each example's `text` with `sentences`, [sentences] string; a line of text is a paragraph."""
 
   def split(text: bytes):
     paragraphs = tfds_reader.as_text(text).split("\n")
@@ -120,7 +120,7 @@ def split_sentences(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def encode_sentences(dataset: tf.data.Dataset, output_features: Mapping[str, Any]) -> tf.data.Dataset:
-  """Replaces `sentences` with their ids.
+  """Replaces each example's `sentences` with their token ids.
 
   Adds `FEATURE` (all ids, concatenated), `sizes` (number of ids per sentence) and `characters` (in total).
   """

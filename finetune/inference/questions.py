@@ -22,7 +22,7 @@ NO_ANSWER = "no answer by"  # column: score of "no answer" minus the best span's
 
 
 class Questions:
-  """Inputs and answers of extractive question answering; has the methods of `rows.Rows`."""
+  """Makes inputs and answers of extractive question answering, with the methods of `rows.Rows`."""
 
   def __init__(self, schema: TaskSchema, encoder: OpenedEncoder, task: Mapping[str, Any]) -> None:
     """Reads window sizes, and whether "no answer" is allowed, from `task`, the model's stored task."""
@@ -34,7 +34,7 @@ class Questions:
     self.cut = 0  # no row is truncated: the windows cover the whole text
 
   def inputs(self, rows: Sequence[Row]) -> tuple[list[Input], tuple[list[Question], Features]]:
-    """Returns the inputs of all windows, and (questions, windows) for `outputs`."""
+    """Returns the model inputs of all windows, and the (questions, windows) that `outputs` needs."""
     question, context = self.schema.text
     questions = [
       Question(str(at), "", text_of(row, context), text_of(row, question), (), True)

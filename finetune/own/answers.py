@@ -20,7 +20,7 @@ PREDICTED, PROBABILITY = "predicted", "probability"  # columns of answers
 
 
 def inputs(rows: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> Inputs:
-  """Tokenises rows as a schema's model reads them.
+  """Tokenises the texts, words or spans of rows to model inputs, as the task's schema describes.
 
   Raises:
     DataError: a row has no text, or spans outside its text; the message names the row.

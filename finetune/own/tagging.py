@@ -21,7 +21,7 @@ _PLAIN = {"S": "B", "U": "B", "E": "I", "L": "I"}  # from BIOES and BILOU to BIO
 
 
 def words_of(row: Row, column: str) -> list[str]:
-  """Returns the words of a row; DataError: not a list of texts, or an empty one."""
+  """Returns the words of a row; DataError if its column is not a list of texts, or is empty."""
   value = row.value(column)
   words = as_list(value)
   if words is None or not all(isinstance(word, str) for word in words):
@@ -40,7 +40,7 @@ def pieces_of(sentences: Sequence[Sequence[str]], vocabulary: Vocabulary) -> dic
 
 
 def tags_of(row: Row, schema: TaskSchema) -> list[str]:
-  """Returns the tags of a row; DataError: not a list, or not one tag for each word."""
+  """Returns the tags of a row; DataError if its column is not a list with one tag for each word."""
   value, words = row.value(schema.label), words_of(row, schema.text[0])
   tags = as_list(value)
   if tags is None:
@@ -76,7 +76,7 @@ def check_order(row: Row, tags: Sequence[str], labels: Sequence[str]) -> None:
 
 
 def inputs(rows: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> Inputs:
-  """Tokenises rows as a schema's model reads them; DataError: a row has no words."""
+  """Tokenises the words of rows to model inputs, truncated or in windows; DataError: a row has no words."""
   sentences = [words_of(row, schema.text[0]) for row in rows]
   ids_of = pieces_of(sentences, vocabulary)
   room = schema.max_length - 2

@@ -201,7 +201,7 @@ def _check_fields(values) -> None:
 
 
 def _cells(config: Any) -> list[Cell]:
-  """Returns the cells of the grid, by batch size first, so that neighbours can share a program."""
+  """Returns the grid's hyperparameter cells by batch size, so that neighbours can share a program."""
   batch_sizes = config.search.batch_sizes or BATCH_SIZES
   learning_rates = config.search.learning_rates or LEARNING_RATES
   rules = {

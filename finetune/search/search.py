@@ -66,7 +66,7 @@ class Search:
     self.weights = KeptWeights(self._folder / WEIGHTS)
 
   def run(self, cells: Sequence[Cell], seeds: Sequence[int]) -> list[Record]:
-    """Trains the missing runs of cells x seeds and returns the records in the order of the cells.
+    """Trains each cell with each seed unless the result is stored; returns the records by cell.
 
     Raises:
       loop.Stopped: a stop was requested; finished runs are stored, unfinished ones saved.

@@ -87,7 +87,7 @@ class Session:
 
   @property
   def references(self) -> list[Reference]:
-    """Returns the papers' rows for the recipe in `output.compare_with`, or for the checkpoint's recipe."""
+    """Returns the papers' scores for the recipe in `output.compare_with`, or else the checkpoint's."""
     own = self.start.meta["config"].get("recipe", "")
     return reference_rows.reference_rows(self.config.output.compare_with or own, self.protocol.name)
 

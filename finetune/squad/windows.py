@@ -53,7 +53,7 @@ def settings_of(config: Any, max_length: int) -> Settings:
 
 
 class Document(NamedTuple):
-  """A context as words and tokens; each word is tokenised on its own."""
+  """A question's context, split into words and tokens; each word is tokenised on its own."""
 
   words: list[str]
   starts: list[int]  # [words] index of each word's first character in the context

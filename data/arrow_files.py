@@ -65,7 +65,7 @@ def _arrow(path: str, stack: contextlib.ExitStack) -> Opened:
 
 
 def row_groups(path: str, unit_bytes: int) -> list[tuple[int, int]]:
-  """Cuts a Parquet file's row groups into (start, stop) ranges of about `unit_bytes`; DataError: damaged."""
+  """Cuts a Parquet file's row groups into (start, stop) ranges of about `unit_bytes`; DataError if broken."""
   from pyarrow import parquet
 
   with opened(path, "parquet"), parquet.ParquetFile(path) as file:

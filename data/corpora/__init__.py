@@ -29,7 +29,7 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """A data set with its share in a corpus, and the text of the papers that it replaces."""
+  """A data set in a corpus, the fraction of it to use, and the text of the papers that it replaces."""
 
   source: Source
   replaces: str  # a text of the papers; '': the papers used this source

@@ -46,7 +46,7 @@ SETTLE = 60.0  # seconds until a network file system surely shows files of other
 
 
 class Options(NamedTuple):
-  """Validated options of Beam, and the full name of the runner among them."""
+  """Validated options of Beam, and the full name of the runner that they choose."""
 
   flags: list[str]
   runner: str

@@ -89,7 +89,7 @@ def published(work: pathlib.Path) -> list["Step"]:
 
 
 def run(number: int, directory: str) -> errors.UserError | None:
-  """Does part `number` of the step in `directory`; returns its error, that of a part that failed, or None.
+  """Does part `number` of the step in `directory`; returns its error, or that of an earlier failed part.
 
   A user's error or a full disk is written as a mark, because a retry would not help. Any other error is
   raised, so that the engine retries. StorageError: this machine does not see the directory.

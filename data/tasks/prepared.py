@@ -18,7 +18,7 @@ _ROWS_AT_ONCE = 256  # one read for so many rows is several times faster
 
 
 class PreparedSource(seqio.DataSource):
-  """The records of a directory; any shard can start at any row, which is found by arithmetic."""
+  """A seqio source of prepared records; a shard can start at any row, which is found by arithmetic."""
 
   def __init__(self, directory: str | os.PathLike):
     self.manifest = manifest.read(directory)

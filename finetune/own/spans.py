@@ -72,7 +72,7 @@ def inputs(rows: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> I
 
 
 def _shown(sizes: Sequence[int], first: int, behind: int, room: int) -> range:
-  """Returns the range of words around [first, behind) that fits into `room` tokens; never less than that."""
+  """Returns a range of words that fits into `room` tokens if it can; it always includes [first, behind)."""
   used = sum(sizes[first:behind])
   grew = True
   while grew:

@@ -40,7 +40,7 @@ class Evaluations(Listener):
     return step in self.schedule.evaluate_at and last < step
 
   def after(self, step: int, state: Any) -> None:
-    """Evaluates every run, and keeps the parameters of runs at a new best; see `Listener.after`."""
+    """Evaluates every run; keeps the parameters of those with a new best score. See `Listener.after`."""
 
     def outputs_of(batch: Batch) -> Any:
       self.heed_stop()

@@ -22,7 +22,7 @@ _LOGGED = ("loss", "learning_rate", "grad_norm")
 
 
 class Logs(Listener):
-  """The logs of runs that share a program."""
+  """The metrics files, TensorBoard events and log lines of runs that share a program."""
 
   def __init__(
     self,

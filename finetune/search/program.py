@@ -171,7 +171,7 @@ class Program:
 
 
 class _Functions(NamedTuple):
-  """Functions compiled for a number of devices; the first axis of all arrays is the run."""
+  """A task's functions, compiled for some devices; the first axis of all their arrays is the run."""
 
   sharding: NamedSharding
   init: Callable
@@ -181,7 +181,7 @@ class _Functions(NamedTuple):
 
 
 class RunGroup:
-  """Runs that are trained together; each method acts on all of them, in arrays [runs, ...]."""
+  """Runs that are trained together on the devices, in arrays [runs, ...]."""
 
   def __init__(self, functions: _Functions, runs: Runs, shapes: set[tuple]) -> None:
     self.runs, self._functions, self._shapes = runs, functions, shapes

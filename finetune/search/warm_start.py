@@ -53,7 +53,7 @@ def load(
 
 
 def describe(start: WarmStart, *, used_head: str, fresh_head: str) -> str:
-  """Returns a line about loaded, fresh and unused parameters; a head named '' is none."""
+  """Returns a line about loaded, fresh and unused parameters; '' as the name of a head means none."""
   step = start.meta.get("step", 0)
   named = {f"heads/{used_head}"} if used_head else set()
   left = sorted({f"heads/{name}" for name in start.heads} - named)

@@ -83,9 +83,9 @@ def parser() -> Parser:
 
 
 def entries(directory: Path) -> list[Entry]:
-  """Returns the steps in `directory` in order, then renamed or incomplete directories.
+  """Returns the complete checkpoints in `directory` by step, then renamed and incomplete ones.
 
-  DataError: there are none.
+  DataError: `directory` has no checkpoint.
   """
   folder = directory / checkpoint.DIRECTORY
   folder = folder if folder.is_dir() else directory
@@ -105,7 +105,7 @@ def entries(directory: Path) -> list[Entry]:
 
 
 def show_list(directory: Path) -> None:
-  """Prints a line for each entry."""
+  """Prints one line per checkpoint: directory name, size, time of saving, and run id or problem."""
   for entry in entries(directory):
     saved = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.saved))
     state = "renamed as damaged, or incomplete"
@@ -116,7 +116,7 @@ def show_list(directory: Path) -> None:
 
 
 def show(directory: Path) -> None:
-  """Prints a step's meta, parameter counts and path as JSON."""
+  """Prints a checkpoint's path, parameter counts per part, and stored metadata, as JSON."""
   path = checkpoint.step_path(directory)
   params, meta = checkpoint.load_params(path)
   leaves = trees.by_path(params)
@@ -222,9 +222,9 @@ def prune(
 
 
 def show_examples(directory: Path, *, steps: str) -> None:
-  """Prints a JSON line for each of the steps 'A:B': records, texts, and the sha256 of their ids.
+  """Prints what a run read at steps 'A:B': per step, the batch's record numbers, texts and sha256 of ids.
 
-  The data is a function of seed and step, so it is recomputed; batches that the run skipped are skipped.
+  A batch is a function of seed and step, so it is read again; batches that the run skipped are left out.
   ConfigError: the run read a feed, which can be read in order only. DataError: the records are not the run's.
   """
   asked = re.fullmatch(r"([1-9]\d*):([1-9]\d*)", steps)

@@ -186,7 +186,7 @@ class Checkpoints:
 
   @property
   def has_committed(self) -> bool:
-    """Whether a save has begun here, and some step is complete."""
+    """Whether this process has begun a save and the workdir has at least one complete checkpoint."""
     return self._begun is not None and self.latest_step() is not None
 
   def wait(self) -> None:

@@ -97,7 +97,7 @@ def _number_column(header: str, key: str) -> Column:
 
 
 def verdict(row: Row) -> str:
-  """Compares the end with the baseline: 'better by 0.412', 'worse by 3.1 points' or 'the same'."""
+  """Compares the trained model with the baseline: 'better by 0.412', 'worse by 3.1 points' or 'the same'."""
   gain = row.trivial - row.last if row.is_loss else row.last - row.trivial
   size = f"{abs(gain):.3f}" if row.is_loss else f"{100 * abs(gain):.1f} points"
   if not any(digit in size for digit in "123456789"):

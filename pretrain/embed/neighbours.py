@@ -31,7 +31,7 @@ class Nearest:
     self._kept: list[Neighbour] = []
 
   def add(self, vectors: np.ndarray, texts: Sequence[tuple[str, str]]) -> None:
-    """Adds n texts as (place, text), with their vectors [n, width]."""
+    """Adds n texts, as ('file, row 12', text), with their vectors [n, width]."""
     cosines = unit(vectors) @ self._query
     candidates = [
       Neighbour(float(cosine), -(self._seen + at), *texts[at]) for at, cosine in enumerate(cosines.tolist())
@@ -50,7 +50,7 @@ class StoredVectors:
   """A file of vectors written by `pretrain.embed`."""
 
   def __init__(self, path: pathlib.Path, column: str) -> None:
-    """Reads the size; raises DataError for other files. `column` is the vectors' in a Parquet file."""
+    """Reads the number and width of the vectors (Parquet: in `column`); DataError for other files."""
     self.path, self._column, self._is_npy = path, column, path.suffix.lower() == ".npy"
     advice = "give a file written by pretrain.embed, or another --output"
     try:
@@ -88,6 +88,6 @@ class StoredVectors:
 
 
 def look(nearest: Nearest, blocks: Iterable[np.ndarray], texts: Iterator[tuple[str, str]]) -> None:
-  """Adds every stored vector, with its (place, text), to `nearest`."""
+  """Adds all vectors of `blocks`, with the texts in the same order, to `nearest`."""
   for vectors in blocks:
     nearest.add(vectors, [next(texts) for _ in range(len(vectors))])

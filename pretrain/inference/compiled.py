@@ -12,7 +12,7 @@ from pretrain.inference.batches import Batch, Input
 
 
 class Compiled:
-  """A model on the devices of this process."""
+  """Runs a function of parameters and a batch on all devices; compiles it once per batch shape."""
 
   def __init__(
     self,

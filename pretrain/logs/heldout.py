@@ -24,7 +24,7 @@ Describe = Callable[[Run, dict, jax.Array, jax.Array], dict[str, jax.Array]]
 
 
 def collect(run: Run, params: dict, heldout: HeldoutRecords, describe: Describe, *, rows: int) -> Arrays:
-  """Describes the first `rows` held-out rows in batches, with one compiled program.
+  """Applies `describe` to the first `rows` held-out rows in batches, and joins the resulting arrays.
 
   `describe` maps (run, params, [batch, length] int32 ids, [] int32 batch number) to arrays with rows first;
   the result is {name: arrays of all batches joined}. If `rows` is not a multiple of the batch size, both end

@@ -15,8 +15,8 @@ from pretrain.settings.objectives.mlm import MaskedLM
 class MaskedLMLoss(MaskedLM):
   """Cross-entropy of original tokens at masked positions, or at all positions.
 
-  Source: BERT section 3.1; positions 'all': TACO section 5.2 (MLM+TP). TACO does not give the weights of the
-  two parts; this loss is one mean over all positions.
+  Source: BERT section 3.1; positions 'all': the baseline "MLM+TP" in TACO section 5.2. TACO does not give the
+  weights of its two parts; this loss is one mean over all tokens.
   """
 
   def init(self, key: jax.Array, context: Context) -> dict:

@@ -108,7 +108,7 @@ def row_kept_of_heads(
 
 
 def _columns(words: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
-  """Returns both words of every row, each [batch, 1, ...] for a draw of `shape`."""
+  """Reshapes row keys [batch, 2] to two arrays [batch, 1, ...] that broadcast with draws of `shape`."""
   expand = (slice(None),) + (None,) * len(shape)
   return words[:, 0][expand], words[:, 1][expand]
 
@@ -116,7 +116,7 @@ def _columns(words: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.A
 def _counter(
   shape: tuple[int, ...], *, start: jax.Array | int, part: Part | None, in_pairs: bool = False
 ) -> jax.Array:
-  """Returns the index of each element in the draw, [1 or batch, *shape]; `in_pairs` halves the first axis."""
+  """Numbers the elements of a draw, [1 or batch, *shape] uint32; with `in_pairs` two heads share a number."""
   whole = list(shape)
   if part is not None:
     whole[part.axis] = part.size
@@ -157,7 +157,7 @@ def is_kept(counter: jax.Array, first: jax.Array, second: jax.Array, *, rate: fl
 
 
 def column_words(size: int) -> np.ndarray:
-  """Returns a fixed word for each index of a last axis, [size] uint32, the same in every draw."""
+  """Returns constant pseudo-random words for `size` columns, [size] uint32, the same in every draw."""
   return _mix(np.arange(1, size + 1, dtype=np.uint32) * np.uint32(0x9E3779B9))
 
 

@@ -44,7 +44,7 @@ def _lines(request: Request) -> list[tuple[str, list[dict[str, Any]]]]:
 
 
 def _over_steps(request: Request, pattern: str, *, missing: str, plot: Plot, notes: Sequence[str]) -> Outcome:
-  """Returns a smoothed curve of each matching metric, with its start, end and maximum."""
+  """Plots, over steps, smoothed curves of the logged metrics whose names match `pattern`."""
   rows, curves, left_out = [], [], LeftOut()
   for name, lines in _lines(request):
     logged = series(lines, pattern)

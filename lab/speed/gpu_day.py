@@ -63,7 +63,7 @@ def machine() -> dict[str, Any]:
 
 
 class Day:
-  """Schedules cases until all have ended, or until `stop`.
+  """Runs measurements as processes that compile in parallel and measure one at a time; `stop` ends all.
 
   The process of a case prints one JSON object per line: {"ready": true} when it waits for its turn on stdin,
   {"done": true} at its end; all others are results. Checks need no turn.

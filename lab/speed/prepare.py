@@ -76,7 +76,7 @@ def prepare_all(job: pipeline.Job, plan: sources.Plan, size: int) -> dict[str, f
 
 
 def main() -> None:
-  """Prints the line."""
+  """Times the preparation and the library alone, and prints the results as one JSON line."""
   parser = command.Parser(description=__doc__)
   parser.add_argument("--source", required=True, help="text files, as for data.prepare")
   parser.add_argument("--vocabulary", required=True, help="its directory")

@@ -23,7 +23,7 @@ def _fields(config, width: int, heads: int) -> dict:
 
 
 class Bert(nn.Module):
-  """BertForMaskedLM."""
+  """Hugging Face's BertForMaskedLM with a loss at masked tokens, for comparison."""
 
   def __init__(self, config) -> None:
     super().__init__()

@@ -63,7 +63,7 @@ def _glue(folder: Folder, task: str, splits: Sequence[str]) -> list[Split]:
 
 
 def _with_words(split: Split) -> Split:
-  """Returns the split; DataError if all its texts are empty."""
+  """Returns `split` unchanged; DataError if all its texts are empty."""
   if not any(text.strip() for text in (*split.first, *(split.second or ()))):
     raise DataError(f"{split.source}: all of its {len(split):,} rows have empty texts; copy the file again")
   return split

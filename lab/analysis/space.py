@@ -59,7 +59,7 @@ def pairs_of(
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
   """Computes unit vectors of random and of similar pairs: {'random' or 'similar': (first, second)}.
 
-  Vectors are [pairs, width]. Random pairs are made of `blocks`, ids [blocks, length], or without blocks of the
+  Vectors are [pairs, width]. Random pairs are of `blocks`, ids [blocks, length], or without blocks of the
   first sentences of similar pairs. Needs: there are fewer than two blocks or sentences.
   """
   sides = {"similar": sentence_vectors(embedder, similar)} if similar and similar[0] else {}

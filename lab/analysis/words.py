@@ -159,7 +159,7 @@ def _means_of_words(states: jax.Array, batch: Arrays) -> jax.Array:
 
 
 def _masked_log_probs(params: Any, config: EncoderConfig, batch: Arrays, *, pad_id: int) -> jax.Array:
-  """Returns the log-probability of the masked token in each row, [batch] float32; any in padding rows."""
+  """Returns the log-probability of the masked token in each row, [batch]; undefined in padding rows."""
   ids, head = batch["ids"], params["head"]
   at = jnp.argmax(batch["targets"], axis=1).astype(jnp.int32)[:, None]
   target = jnp.maximum(jnp.max(batch["targets"], axis=1) - 1, 0)[:, None, None]

@@ -43,7 +43,7 @@ CARD = "name,driver_version,pstate,clocks.sm,clocks.max.sm,clocks.mem,power.draw
 
 
 def machine() -> dict[str, Any]:
-  """Returns the card ('' if there is none), its state, and all versions."""
+  """Returns the GPU and its state ('' without one), commit, date, CPU, and versions of packages."""
   card = ""
   with contextlib.suppress(OSError, subprocess.TimeoutExpired):
     query = ["nvidia-smi", f"--query-gpu={CARD}", "--format=csv,noheader"]
@@ -100,7 +100,7 @@ class Day:
     self._signal(signal.SIGKILL)
 
   def add(self, name: str, **line: Any) -> None:
-    """Stores a line of a case; it is on disk when this returns."""
+    """Appends a result of a case to `lines.jsonl` and prints it; it is on disk when this returns."""
     line = {"case": name, "at_seconds": round(time.monotonic() - self._started, 1)} | line
     with self._writing, (self.output / "lines.jsonl").open("a", encoding="utf-8") as file:
       self.lines.append(line)

@@ -176,7 +176,7 @@ def finished(asked: Asked, cell: Cell) -> Mapping[str, Any] | None:
 
 
 def _ended(asked: Asked, cell: Cell) -> dict[str, Any]:
-  """Returns the content of a cell's `done.json`, with any number of commands; errors as for `finished`."""
+  """Returns the content of a cell's `done.json`, even if commands are missing; errors as for `finished`."""
   path = asked.folder(cell) / DONE
   if not path.is_file():
     return {"commands": []}

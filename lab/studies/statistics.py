@@ -11,7 +11,7 @@ LEVEL = 0.95  # of the confidence interval
 
 
 class Difference(NamedTuple):
-  """The mean difference between two arms' runs with equal seeds; low and high are None with one seed."""
+  """Mean difference of two arms over equal seeds, and its interval; low, high are None with one seed."""
 
   mean: float
   low: float | None

@@ -67,7 +67,7 @@ class Study:
 
 
 def _tagging(sentences: int) -> FineTuning:
-  """Returns part-of-speech tagging with so many training sentences; the development set tunes it."""
+  """Returns fine-tuning on part-of-speech tags with `sentences` sentences, tuned on the development set."""
   fields = {
     "own.task": "tagging",
     "data.train_file": "{train}",
@@ -84,7 +84,7 @@ def _tagging(sentences: int) -> FineTuning:
 
 
 def _glue(task: str) -> FineTuning:
-  """Returns a GLUE task with one learning rate, batch size and run, scored on its development set."""
+  """Returns fine-tuning on a GLUE task: one learning rate, batch size and run, scored on its dev set."""
   fields = {"tasks": task, "data.directory": f"{{{task}}}", "search.cells": "one", "search.num_seeds": 1}
   return FineTuning("configs/finetune_glue.py", fields)
 

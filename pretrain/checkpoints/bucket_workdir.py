@@ -80,7 +80,7 @@ def opened(workdir: str, kept: Kept | None, order: Order = _RUN) -> Iterator[str
 
 
 def bring_down(mirror: Mirror) -> None:
-  """Makes the copy equal to the bucket, except checkpoints older than the newest undamaged one."""
+  """Updates the local copy from the bucket, without checkpoints older than the newest undamaged one."""
   there = mirror.place.files()
   mirror.keep_only(there)
   wanted = [name for name in there if bucket_steps.step_of(name) is None and not _NOT_NEEDED.match(name)]

@@ -14,7 +14,7 @@ _BLOCK = 4096  # vectors read at once
 
 
 class Neighbour(NamedTuple):
-  """A text near the query; a nearer one compares as larger."""
+  """A text with its cosine to the query; neighbours are ordered by cosine."""
 
   cosine: float
   order: int  # minus the row number, so that the first of equal rows counts as nearer
@@ -23,10 +23,10 @@ class Neighbour(NamedTuple):
 
 
 class Nearest:
-  """Collects the `most` nearest of all texts that are added."""
+  """Collects, of all added texts, those whose vectors have the largest cosine with a query."""
 
   def __init__(self, query: np.ndarray, most: int) -> None:
-    """`query` is a vector [width]."""
+    """Keeps the `most` texts whose vectors have the largest cosine with `query`, [width]."""
     self._query, self._most, self._seen = unit(query[None])[0], most, 0
     self._kept: list[Neighbour] = []
 

@@ -149,7 +149,7 @@ class Throughput:
     peak_flops: float | None,
     clock: Callable[[], float] = time.perf_counter,
   ) -> None:
-    """Starts without a measurement: the first step compiles.
+    """Sets the sizes for speeds; `restart` starts the clock, because the first step compiles.
 
     `tokens_per_step` is of the global batch; `peak_flops` is the sum over all devices, per second (None:
     unknown, no MFU).
@@ -161,11 +161,11 @@ class Throughput:
     self._start: tuple[int, float] | None = None
 
   def restart(self, step: int) -> None:
-    """Starts a measurement: after the first step, an evaluation, or a save."""
+    """Restarts the clock at `step`: after the first step, an evaluation or a save, which take extra time."""
     self._start = (step, self._clock())
 
   def measure(self, step: int) -> dict[str, float]:
-    """Returns the speed since the last `measure` or `restart`; {} the first time. `step` must be computed."""
+    """Returns the speed since the last call or `restart`, {} without one; `step` must be computed."""
     start, now = self._start, self._clock()
     self._start = (step, now)
     if start is None or step <= start[0] or now <= start[1]:

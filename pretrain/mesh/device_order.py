@@ -95,7 +95,7 @@ def _in_slice(shape: tuple[int, ...], devices: list[jax.Device]) -> np.ndarray:
 
 
 def parts_of(devices: np.ndarray, process: int) -> list[int]:
-  """Returns which of a batch's data x fsdp equal parts are on a process's devices [data, fsdp, tensor]."""
+  """Returns the numbers of the batch's data x fsdp parts of which a process's devices compute rows."""
   holders = devices.reshape(-1, devices.shape[-1])
   return [
     part for part, group in enumerate(holders) if any(device.process_index == process for device in group)

@@ -25,7 +25,7 @@ KINDS = (
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-  """One instruction that devices run together.
+  """One instruction of a compiled step by which devices exchange data, such as an all-reduce.
 
   Attributes:
     kind: one of KINDS.
@@ -50,19 +50,19 @@ class Collective:
 
   @property
   def total(self) -> int:
-    """Bytes in a step on one device."""
+    """Bytes that this instruction exchanges in a step on one device."""
     return self.bytes * self.times
 
   @property
   def sent(self) -> float:
-    """Bytes that a device must send in a step: an all-reduce sends everything twice, all others once."""
+    """Bytes that a device sends in a step: an all-reduce sends its array twice, other kinds once."""
     if self.kind == "collective-permute":
       return float(self.total)
     rounds = 2 if self.kind == "all-reduce" else 1
     return rounds * self.total * (self.members - 1) / self.members
 
   def seconds(self, chip: Chip) -> float:
-    """Returns the seconds in a step if only the links limit it.
+    """Returns the seconds per step that this exchange takes at the full bandwidth of the links.
 
     The members on a node share its network links, one for each GPU.
     """

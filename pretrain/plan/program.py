@@ -65,7 +65,7 @@ class Shape:
 
   @property
   def bytes(self) -> int:
-    """Bytes without the padding of tiles."""
+    """Bytes of the array without the padding of tiles."""
     return math.ceil(ITEM_BYTES[self.dtype] * math.prod(self.sizes))
 
 
@@ -83,7 +83,7 @@ class Instruction:
 
   @property
   def bytes(self) -> int:
-    """Bytes of all results."""
+    """Bytes of all results of the instruction."""
     return sum(shape.bytes for shape in self.results)
 
   @property
@@ -103,7 +103,7 @@ class Instruction:
 
   @property
   def called(self) -> tuple[str, ...]:
-    """Names of the computations that it calls, in the order of the text."""
+    """Names of the computations that the instruction calls, in the order of the text."""
     found = []
     for one, several in _CALLED.findall(self.attributes):
       found += [one] if one else re.findall(r"%?([\w.\-]+)", several)
@@ -136,7 +136,7 @@ class Program:
 
   @functools.cached_property
   def executions(self) -> tuple[Execution, ...]:
-    """Everything that runs; only the longest branch of a conditional, so that sums are worst cases."""
+    """Every instruction that runs and how often; of a conditional the longest branch, as a worst case."""
     return tuple(self._walk(self.entry, 1))
 
   @functools.cached_property

@@ -18,7 +18,7 @@ class Finite(Listener):
     self._run, self._batches, self._checkpoints, self._workdir = run, batches, checkpoints, workdir
 
   def seen(self, step: int, figures: Figures, state: Any) -> None:
-    """Raises DivergedError after too many in a row; see `Listener.seen`."""
+    """Raises DivergedError after too many non-finite updates in a row; see `Listener.seen`."""
     in_a_row = int(figures["skipped_in_a_row"][0])
     if in_a_row < self._run.config.train.max_nonfinite_steps:
       return

@@ -23,7 +23,7 @@ MOST_ROLL_BACKS = 3  # to one checkpoint; after that the data is not the cause
 
 
 class RollBack(Exception):
-  """Ends a pass of the loop: the run continues from step `skip.at`, without the batches of `skip`."""
+  """Raised to end a pass of the loop; the run continues from step `skip.at` without the skipped batches."""
 
   def __init__(self, skip: Skip) -> None:
     super().__init__(skip)
@@ -31,7 +31,7 @@ class RollBack(Exception):
 
 
 class Spikes:
-  """Compares each loss with the losses of the steps before."""
+  """Detects loss spikes: losses far above the mean of the last steps; counts the returns before them."""
 
   def __init__(
     self, zscore: float, window: int, losses: Sequence[float] = (), skips: Sequence[Skip] = ()

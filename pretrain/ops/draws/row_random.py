@@ -222,7 +222,7 @@ def row_gumbel(words: jax.Array, shape: tuple[int, ...], *, start: jax.Array | i
 
 
 class _Draw(NamedTuple):
-  """Static settings of a dropout."""
+  """Static settings of a dropout mask: rate, whether it is attention's, axis and size of a `Part`."""
 
   rate: float
   of_heads: bool

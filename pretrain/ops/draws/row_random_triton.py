@@ -8,14 +8,14 @@ KEEPS_ALL = tl.constexpr(-(2**31))  # the limit of `pair_kept` for rate 0: no bi
 
 @triton.jit
 def mix_but_last(bits):
-  """Computes `row_random._mix_but_last` of uint32."""
+  """Applies all but the last step of the hash `row_random._mix` to uint32 values."""
   bits = (bits ^ (bits >> 16)) * 0x7FEB352D
   return (bits ^ (bits >> 15)) * 0x846CA68B
 
 
 @triton.jit
 def mix(bits):
-  """Computes `row_random._mix` of uint32."""
+  """Hashes uint32 values as `row_random._mix` does."""
   bits = mix_but_last(bits)
   return bits ^ (bits >> 16)
 

@@ -203,7 +203,7 @@ class Recipe:
   def _propose(
     self, params: dict, batch: Batch, corrupted: Corrupted, *, train: bool
   ) -> tuple[jax.Array, Draws]:
-    """Returns [batch, slots] tokens for the masked positions, and the generator's loss."""
+    """Samples the generator's tokens for masked positions, [batch, slots]; returns them and `Draws`."""
     settings, shared = self.generator, params["encoder"]["embeddings"]
     assert settings is not None
     own = jax.lax.stop_gradient(params["generator"]) if settings.frozen else params["generator"]

@@ -20,7 +20,7 @@ _SICK = GlueTask("SICK", (), ("sentence_A", "sentence_B"), "relatedness_score", 
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
-  """A folder of annotated data, and how much of it to use."""
+  """A folder of annotated data for probes, and how many sentences and pairs of it are used."""
 
   path: pathlib.Path
   train_sentences: int  # of the treebank, from its beginning

@@ -42,12 +42,12 @@ class Probe(Protocol):
 
   @property
   def name(self) -> str:
-    """The name in tables."""
+    """The probe's name in tables."""
     ...
 
   @property
   def about(self) -> str:
-    """A sentence for the notes of the report."""
+    """What the probe measures, as a sentence for the report's notes."""
     ...
 
   def without_model(self) -> list[Figure]:

@@ -21,7 +21,7 @@ class Annotated(NamedTuple):
 
 
 class Task(NamedTuple):
-  """Training and test examples of a classifier."""
+  """A probing task: its name, and its annotated sentences for training and for test."""
 
   name: str
   train: Sequence[Annotated]
@@ -29,7 +29,7 @@ class Task(NamedTuple):
 
 
 def task(name: str, files: Sequence[pathlib.Path], parts: Sequence[Sequence[Annotated]]) -> Task:
-  """Returns the task of a training and a test file; DataError if one of them has no target."""
+  """Makes a `Task` of a training and a test part; DataError, with its file, if one has no target."""
   for path, part in zip(files, parts):
     if not any(sentence.targets for sentence in part):
       raise DataError(

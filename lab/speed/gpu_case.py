@@ -39,7 +39,7 @@ class Case:
 
 
 def table() -> list[Case]:
-  """Returns all cases, the most important first."""
+  """Returns all measurements and checks, the most important first."""
   kernels = [Case(name, name, is_check=True) for name in ("attention_kernels", "kernels", "goldens")]
   return [Case("ceilings", "ceilings"), *kernels, *_checks(), *_speeds()]
 

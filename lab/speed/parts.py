@@ -183,7 +183,7 @@ EQUAL = ("attention", "vocabulary", "mixture")  # the other forms sample other b
 
 
 def measure(part: str, sizes: Sizes, *, repeats: int) -> dict:
-  """Returns a part's line of results; all forms but 'update' include the gradients of all arguments."""
+  """Times all forms of one operation, gradients included except for 'update', and compares their values."""
   calls, temporary = {}, {}
   for name, (function, arrays) in PARTS[part](sizes).items():
     if part != "update":

@@ -40,7 +40,7 @@ Path = pathlib.Path
 
 
 class Entry(NamedTuple):
-  """A directory in the checkpoints of a run."""
+  """One checkpoint directory of a run: its path, step, size and time of saving."""
 
   path: Path
   step: int | None  # None: renamed as damaged, or incomplete
@@ -128,7 +128,7 @@ def show(directory: Path) -> None:
 
 
 def verify(directory: Path) -> None:
-  """Prints the state of each step; raises DataError with the damaged steps."""
+  """Prints whether each checkpoint is sound; DataError: some are damaged, of several runs, or missing."""
   damaged, steps = [], [entry for entry in entries(directory) if entry.step is not None]
   for entry in steps:
     problem = integrity.problem(entry.path)
@@ -144,7 +144,7 @@ def verify(directory: Path) -> None:
 
 
 def diff(first: Path, second: Path) -> None:
-  """Prints fields that differ, and the relative change of each parameter: |second - first| / |first|."""
+  """Prints how two checkpoints differ: config fields, and each parameter's |second - first| / |first|."""
   (params, meta), (other, other_meta) = checkpoint.load_params(first), checkpoint.load_params(second)
   print(f"step {meta['step']:,} -> {other_meta['step']:,}")
   fields, others = resume.flatten(meta["config"]), resume.flatten(other_meta["config"])
@@ -195,7 +195,7 @@ def average(directory: Path, *, last: int, output: Path) -> None:
 def prune(
   directory: Path, *, keep: int, keep_steps: Sequence[int], set_aside: bool, dry_run: bool
 ) -> list[Path]:
-  """Removes all steps except the newest `keep` and `keep_steps`; returns the removed paths.
+  """Removes all but the newest `keep` checkpoints and those of `keep_steps`; returns the removed paths.
 
   With `dry_run` nothing is removed. DataError: a run is active there, or all steps to keep are damaged.
   """

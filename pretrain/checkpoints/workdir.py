@@ -94,7 +94,7 @@ def _remove_leftovers(path: pathlib.Path) -> None:
 
 
 def note_saved(workdir: str | os.PathLike) -> None:
-  """Notes that a checkpoint of this run was complete, for `refuse_lost_checkpoints`."""
+  """Marks the workdir as one that has had a complete checkpoint, for `refuse_lost_checkpoints`."""
   if jax.process_index() == 0:
     path = pathlib.Path(workdir) / HAS_SAVED
     with errors.writing(path):

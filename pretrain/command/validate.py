@@ -110,7 +110,7 @@ def listing(lines: list[str]) -> str:
 
 
 def value_problem(name: str, value: Any, rules: Rules = PRETRAINING) -> str | None:
-  """Returns the error for a known field's value by itself, or None."""
+  """Returns the error for a field's value of wrong type, choice or range; None if it is valid."""
   line = fields.type_problem(name, value, rules.schema)
   if name not in rules.addresses:
     line = line or files.address_problem(name, value)

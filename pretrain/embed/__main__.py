@@ -117,7 +117,7 @@ def _check(asked: argparse.Namespace) -> None:
 
 
 class _Command:
-  """One run of the command, with checked flags and an input that was read once."""
+  """One run of `pretrain.embed`: checked flags, an input that was read once, and the opened encoder."""
 
   def __init__(self, asked: argparse.Namespace) -> None:
     _check(asked)

@@ -40,7 +40,7 @@ class Nearest:
     self._kept = heapq.nlargest(self._most, [*self._kept, *candidates])
 
   def lines(self) -> Iterator[str]:
-    """Yields lines for the user: cosine, place, text."""
+    """Yields a line for each kept text: its cosine, file and row, and text."""
     for neighbour in self._kept:
       text = " ".join(neighbour.text.split())
       yield f"{neighbour.cosine:7.4f}  {neighbour.place}: {text if len(text) <= 160 else text[:159] + '…'}"

@@ -146,6 +146,6 @@ class Trackers:
 
 
 def read(workdir: str | os.PathLike) -> dict[str, dict[str, str]]:
-  """Reads `FILE_NAME` of a workdir; {} if it is missing."""
+  """Reads {tracker: id and address of its run} from a workdir's `FILE_NAME`; {} if it is missing."""
   content = files.read_json(Path(workdir) / FILE_NAME)
   return {name: entry for name, entry in content.items() if isinstance(entry, dict)}

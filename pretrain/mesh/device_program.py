@@ -36,7 +36,7 @@ class Weight(NamedTuple):
 
 
 class Groups(NamedTuple):
-  """The rows that a device's own rows are contrasted with."""
+  """All rows of the contrast groups that a device's own rows belong to, and where its own rows are."""
 
   rows: ArrayTree  # every leaf [rows, ...], whole groups
   size: int  # rows of a group

@@ -130,7 +130,7 @@ def _async_computations(program: Program) -> set[str]:
 
 
 def _bytes(instruction: Instruction, owner: Mapping[str, Instruction]) -> int:
-  """Returns the bytes of a run; a started one returns operands and results, so its largest array counts."""
+  """Returns a collective's bytes per run: its larger side; of a '-start' its largest result."""
   operands = [owner[name].bytes for name in instruction.operands if name in owner]
   if instruction.kind.endswith("-start") and instruction.kind != "all-reduce-start":
     return max([shape.bytes for shape in instruction.results], default=0)
@@ -140,7 +140,7 @@ def _bytes(instruction: Instruction, owner: Mapping[str, Instruction]) -> int:
 def _axes(
   groups: Sequence[Sequence[int]], places: Sequence[tuple[int, ...]], names: Iterable[str]
 ) -> tuple[str, ...]:
-  """Returns the axes along which the positions of a group's members differ."""
+  """Returns the mesh axes along which the devices of a group exchange data."""
   differ: set[int] = set()
   for group in groups:
     columns = zip(*(places[member] for member in group))

@@ -71,7 +71,7 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-  """One instruction of a computation, a line of the text."""
+  """One instruction of a compiled program, parsed from one line of the program's text."""
 
   name: str
   kind: str  # 'fusion', 'dot', 'all-reduce', 'custom-call', ...
@@ -88,7 +88,7 @@ class Instruction:
 
   @property
   def op_name(self) -> str:
-    """The path of the JAX operation that it came from, or ''."""
+    """The path of the JAX operation that the instruction came from, or ''."""
     return _first(_OP_NAME, self.attributes) or ""
 
   @property
@@ -123,13 +123,13 @@ class Execution:
 
   @property
   def cycles(self) -> int:
-    """Estimated cycles of all its runs."""
+    """The TPU compiler's estimate of cycles for all runs of the instruction."""
     return self.times * self.instruction.cycles
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-  """All computations by name, and the name of the first to run."""
+  """A parsed program: its computations by name, and the name of the one that runs first."""
 
   computations: dict[str, Computation]
   entry: str

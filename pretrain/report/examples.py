@@ -25,7 +25,7 @@ class Token(NamedTuple):
 
   @property
   def shade(self) -> int:
-    """Index in `SHADES` of the probability."""
+    """Index in `SHADES` of the background shade that shows the token's probability."""
     return sum((self.belief or 0.0) >= bound for bound in _BOUNDS)
 
 

@@ -84,7 +84,7 @@ class SpikeWatch(Listener):
     self._is_rolling_back = is_rolling_back
 
   def seen(self, step: int, figures: Figures, state: Any) -> None:
-    """Adds 'loss_spikes'; DivergedError: the loss jumps again after skips; see `Listener.seen`."""
+    """Adds the metric 'loss_spikes'; may raise RollBack or DivergedError at a spike; see `Listener.seen`."""
     if not self._spikes.zscore:
       return
     loss = figures["loss"][0]

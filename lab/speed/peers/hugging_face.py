@@ -59,5 +59,5 @@ class Electra(nn.Module):
 
 
 def build(config) -> nn.Module:
-  """Returns the peer of a masked-LM or RTD recipe."""
+  """Returns Hugging Face's model that does the work of a masked-LM or RTD recipe."""
   return Electra(config) if config.corruption.kind == "generator" else Bert(config)

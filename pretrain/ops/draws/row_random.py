@@ -41,7 +41,7 @@ class Use(enum.IntEnum):
 
 
 class Part(NamedTuple):
-  """The part of a larger draw that an array gets: some positions of one axis, different for every row."""
+  """Selects a part of a larger random draw: some positions on one axis, different for every row."""
 
   positions: jax.Array  # [batch, n] int32, indices in the whole draw
   axis: int  # axis of the draw, not counting the batch
@@ -139,7 +139,7 @@ def counter_bits(counter: jax.Array, first: jax.Array, second: jax.Array) -> jax
 
 
 def drop_below(rate: float) -> np.uint32:
-  """Returns the bound below which bits are dropped: a share `rate` of all."""
+  """Returns the uint32 bound below which random bits drop an element: `rate` * 2**32."""
   return np.uint32(round(rate * 2**32))
 
 
@@ -162,7 +162,7 @@ def column_words(size: int) -> np.ndarray:
 
 
 def half_mixed(bits: jax.Array) -> jax.Array:
-  """Applies the hash's first step to words; it commutes with exclusive or."""
+  """Applies the first step of the hash, x ^ (x >> 16), to words; it commutes with exclusive or."""
   return bits ^ (bits >> 16)
 
 

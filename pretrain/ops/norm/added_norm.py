@@ -25,7 +25,7 @@ class Branch(NamedTuple):
 
 
 class Settings(NamedTuple):
-  """Static settings of `added_norm`."""
+  """Static settings of `added_norm`: dropout, epsilon and the result's dtype."""
 
   rate: float  # of dropout
   use: row_random.Use

@@ -26,7 +26,7 @@ def smoothed(values: np.ndarray, decay: float = DECAY) -> np.ndarray:
 
 
 def series(lines: Sequence[Mapping[str, Any]], pattern: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-  """Returns {group of the pattern: (steps [points], values [points])} of the metrics that match it."""
+  """Returns the logged values of metrics that match a regex: {its group 1: (steps, values)}, [points]."""
   curves: dict[str, tuple[list, list]] = {}
   for line in lines:
     for name, value in line.items():

@@ -86,7 +86,7 @@ def say(**line: Any) -> None:
 
 
 def wait_for_turn() -> None:
-  """Tells the scheduler that the case is ready, and waits for its turn; exits if the scheduler ended."""
+  """Prints that the case is ready, and waits for its turn; exits if the scheduler has ended."""
   print(json.dumps({"ready": True}), flush=True)
   if not sys.stdin.readline():
     sys.exit("error: the program that gives turns has ended")

@@ -72,7 +72,7 @@ class Day:
   def __init__(
     self, cases: Sequence[Case], output: pathlib.Path, program: Callable[[Case], list[str]], *, workers: int
   ) -> None:
-    """`program` returns the command line of a case; `workers` processes run at once."""
+    """Prepares to run `cases`, `workers` at once; `program` returns the command line of a case."""
     self.cases, self.output, self.program, self.workers = cases, output, program, workers
     self.lines: list[dict[str, Any]] = []
     self._alive: dict[str, subprocess.Popen] = {}
@@ -116,7 +116,7 @@ class Day:
           os.killpg(process.pid, number)
 
   def _case(self, case: Case, folder: str) -> None:
-    """Runs a case and adds its lines; if it did not finish, the last line has the reason."""
+    """Runs a case's process and stores its results; if it did not finish, the last one has the reason."""
     log = self.output / "logs" / f"{case.name}.txt"
     with log.open("w", encoding="utf-8") as stderr:
       with self._turn:
@@ -151,7 +151,7 @@ class Day:
   def _read(
     self, case: Case, process: subprocess.Popen, log, turn: contextlib.ExitStack
   ) -> tuple[bool, bool]:
-    """Adds a case's lines until it ends; returns whether it finished, and whether its turn was too long."""
+    """Stores a case's results until it ends; returns whether it finished, and whether it took too long."""
     assert process.stdout is not None and process.stdin is not None
     late = threading.Event()
     for text in process.stdout:

@@ -126,7 +126,7 @@ def run_config(asked: Asked, arm: str) -> ConfigDict:
 
 
 def _weights(asked: Asked, arm: str, seed: int) -> str:
-  """Returns the last mixture weights of an arm's generator heads, '0.2,0.8'; equal if it has none yet."""
+  """Returns the final mixture weights of an arm's generator heads, '0.2,0.8'; equal ones before its run."""
   run = asked.folder(Cell(arm, seed)) / "run"
   curves = logs.series(
     metrics.read(run) if run.is_dir() else [], r"train/mixture_weight_(?:layer|generator)_(\d+)"

@@ -19,7 +19,7 @@ _BESIDE = re.compile(r"(vocabulary/)?[^/]+")
 
 
 def step_of(name: str) -> int | None:
-  """Returns the step to which a file of a workdir belongs, by its name; None if it belongs to none."""
+  """Returns the step of the checkpoint to which a workdir's file belongs, by its name; None without one."""
   found = _OF_STEP.match(name)
   return int(found[1]) if found else None
 

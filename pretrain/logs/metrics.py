@@ -76,9 +76,9 @@ def heldout_means(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def hours(lines: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
-  """Returns [points] steps, ascending, and the hours of training until then, from logged speeds.
+  """Returns the logged steps, ascending, and the hours of training until each step, [points] both.
 
-  Compilation, evaluation and the time between two starts are not included. Without speeds only step 0.
+  They follow from logged speeds: without compilation, evaluation and time between starts. No speeds: step 0.
   """
   steps, taken = [0], [0.0]
   for line in lines:

@@ -85,7 +85,7 @@ class FeedMark(Listener):
   """Records in each checkpoint what was read, so that a resumed feed can be compared."""
 
   def __init__(self, records: FedRecords, skips: Sequence[Skip]) -> None:
-    """`skips` are the batches that the run skips."""
+    """Prepares marks for the feed `records` of a run that skips the batches `skips`."""
     self._records, self._skips = records, skips
 
   def saving(self, step: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ class Finite(Listener):
   """Raises DivergedError, with a diagnosis, after `train.max_nonfinite_steps` non-finite updates in a row."""
 
   def __init__(self, run: Run, batches: Batches, checkpoints: Checkpoints, workdir: str) -> None:
-    """`batches` return the last batch again for the diagnosis, which is written to `workdir`."""
+    """Prepares to diagnose a divergence in `workdir`; `batches` then return the last batch again."""
     self._run, self._batches, self._checkpoints, self._workdir = run, batches, checkpoints, workdir
 
   def seen(self, step: int, figures: Figures, state: Any) -> None:

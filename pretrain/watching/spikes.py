@@ -31,7 +31,7 @@ class RollBack(Exception):
 
 
 class Spikes:
-  """Detects loss spikes: losses far above the mean of the last steps; counts the returns before them."""
+  """Detects loss spikes, losses far above the mean of the last steps, and plans the skip of their batches."""
 
   def __init__(
     self, zscore: float, window: int, losses: Sequence[float] = (), skips: Sequence[Skip] = ()
@@ -79,7 +79,7 @@ class SpikeWatch(Listener):
   """Counts spikes in a run and, if the config says so, goes back before a spike."""
 
   def __init__(self, spikes: Spikes, checkpoints: Checkpoints, *, is_rolling_back: bool) -> None:
-    """`checkpoints` are those to which the run can return."""
+    """Watches with `spikes`; `is_rolling_back` lets the run return to its `checkpoints`."""
     self._spikes, self._checkpoints = spikes, checkpoints
     self._is_rolling_back = is_rolling_back
 

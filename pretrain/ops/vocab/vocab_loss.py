@@ -18,7 +18,7 @@ from pretrain.ops.vocab.vocab_cross_entropy import VocabScores, top_ids, vocab_l
 
 
 class Inputs(NamedTuple):
-  """Arrays that a loss reads besides log-probabilities, [batch, positions, ...], e.g. weights."""
+  """Arrays that a loss reads besides log-probabilities, [batch, positions, ...], such as weights."""
 
   floats: tuple[jax.Array, ...] = ()  # get gradients
   fixed: tuple[jax.Array, ...] = ()  # get none

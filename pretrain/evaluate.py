@@ -134,7 +134,7 @@ def _means(
   progress: float,
   is_stopping: Callable[[], bool],
 ) -> dict[str, float] | None:
-  """Returns the means over the records of one directory, see `evaluate`."""
+  """Averages every metric over the held-out records of one directory; see `evaluate`."""
   settings = run.config.train
   # One microbatch at a time, so that evaluation needs no more memory than the training step.
   rows = settings.batch_size // settings.microbatches

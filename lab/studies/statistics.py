@@ -21,7 +21,7 @@ class Difference(NamedTuple):
 
 
 def paired(values: Mapping[int, float], base: Mapping[int, float]) -> Difference | None:
-  """Returns the mean difference of equal seeds with Student's interval at LEVEL; None without pairs."""
+  """Returns the mean of `values` - `base` over common seeds, with Student's interval; None without any."""
   seeds = sorted(values.keys() & base.keys())
   if not seeds:
     return None

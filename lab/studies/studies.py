@@ -32,13 +32,13 @@ class Arm:
 
   @property
   def earlier(self) -> tuple[str, ...]:
-    """The arms whose runs must be finished first."""
+    """The arms whose runs must be finished before this arm's run starts."""
     return (*self.after.values(), *self.learned.values())
 
 
 @dataclasses.dataclass(frozen=True)
 class FineTuning:
-  """A search of `finetune.main` on a cell's last checkpoint.
+  """Settings for fine-tuning a cell's last checkpoint with a search of `finetune.main`.
 
   In values, {train}, {dev} and {test} are replaced by the files of UD's English EWT in the annotated data,
   and the name of a GLUE task, such as {rte}, by the folder with its files.

@@ -36,7 +36,7 @@ def summarise(workdir: str, opened: OpenedRun, *, rows: int) -> list[Report]:
 
 
 def heldout_metrics(workdir: str, *, last_step: int) -> tuple[dict[str, float], dict[str, float]]:
-  """Returns the held-out metrics of step 0 and of the last step, without 'eval/'; DataError without one."""
+  """Reads the held-out metrics of step 0 and the last step; DataError if one of them has none."""
   means_at = [(line["step"], metrics.heldout_means(line)) for line in metrics.read(workdir)]
   means_of = {step: means for step, means in means_at if means}
   missing = [step for step in (0, last_step) if step not in means_of]

@@ -56,7 +56,7 @@ class MaskedLMLoss(MaskedLM):
 def _mean_loss(
   view: View, context: Context, hidden: jax.Array, targets: jax.Array, weights: jax.Array
 ) -> tuple[jax.Array, VocabScores]:
-  """Returns the summed masked-LM loss and the vocabulary scores of `targets` [batch, positions]."""
+  """Returns the masked-LM loss summed over positions, and scores of `targets` [batch, positions]."""
   params = view.heads["mlm"]
   return vocab_loss(
     losses.masked_lm_loss,

@@ -64,10 +64,10 @@ def random_ids(config: ConfigDict, number: int = 1, *, seed: int = 0) -> list[np
 
 
 class Step:
-  """A compiled training step of a config, with optimiser and guard, and its state."""
+  """A config's compiled training step, its state and two batches of random tokens, for timing."""
 
   def __init__(self, config: ConfigDict, *, devices: Sequence[jax.Device] | None = None) -> None:
-    """Compiles the step; `seconds_to_compile` is the time."""
+    """Compiles the step and sets `seconds_to_compile`."""
     validate.check(config, num_devices=len(devices or jax.devices()))
     self.run: Run = make_run(config, TokenIds(**SPECIAL, vocab_size=config.model.vocab_size), devices=devices)
     self.batches = [sharding.to_global(self.run.mesh, ids) for ids in random_ids(config, 2)]
@@ -155,7 +155,7 @@ COMMIT = command.commit() or "unknown"  # read at import, before another commit 
 
 
 def report(case: dict[str, Any]) -> None:
-  """Prints a case with its environment as one line of JSON; numbers get four significant digits."""
+  """Prints a result and its environment as one line of JSON; numbers get four significant digits."""
   print(json.dumps(rounded({**case, **environment()})), flush=True)
 
 

@@ -86,7 +86,7 @@ def sample_pairs(
   group_size: int,
   first: jax.Array | int = 0,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Draws one positive and K negatives for every position.
+  """Draws for every token a neighbour (positive) and K tokens of other sequences (negatives).
 
   Args:
     row_keys: [batch] keys.

@@ -42,7 +42,7 @@ class Batches:
         self._ahead[part] = self._pool.submit(self._read, self._first + part * self._together)
 
   def _read(self, first: int) -> list[np.ndarray]:
-    """Returns this process's rows for each step that is read together."""
+    """Reads this process's rows of the next `_together` batches from step `first` on: one array per step."""
     size = self._run.config.train.batch_size
     places = [position(step, self._skips) for step in range(first, first + self._together)]
     examples = [number for at in places for number in self._records.examples(at, size, rows=self._rows)]

@@ -62,7 +62,7 @@ def treebank(directory: pathlib.Path, split: str) -> pathlib.Path | None:
 
 
 def glue_folder(directory: pathlib.Path, task: str, splits: Sequence[str]) -> pathlib.Path | None:
-  """Returns the folder with these splits of a GLUE task, `directory`/glue or `directory`, or None."""
+  """Returns the folder that has these splits of a GLUE task: `directory`/glue, else `directory`, or None."""
   folders = (directory / "glue", directory)
   return next((at for at in folders if all(tsv.find(at, known_task(task), split) for split in splits)), None)
 

@@ -24,7 +24,7 @@ class Opened(NamedTuple):
 
 @contextlib.contextmanager
 def opened(path: str, kind: str) -> Iterator[Opened]:
-  """Opens a file of `kind` 'parquet' or 'arrow'; DataError, also in the block, if it is damaged."""
+  """Opens a Parquet or Arrow file (`kind`) for a `with` block; DataError if opening or reading it fails."""
   import pyarrow  # here: slow to import
 
   try:
@@ -65,7 +65,7 @@ def _arrow(path: str, stack: contextlib.ExitStack) -> Opened:
 
 
 def row_groups(path: str, unit_bytes: int) -> list[tuple[int, int]]:
-  """Returns ranges of row groups of about `unit_bytes` bytes in a Parquet file; DataError if damaged."""
+  """Cuts a Parquet file's row groups into (start, stop) ranges of about `unit_bytes`; DataError if broken."""
   from pyarrow import parquet
 
   with opened(path, "parquet"), parquet.ParquetFile(path) as file:

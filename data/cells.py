@@ -38,10 +38,10 @@ def is_header_again(names: Sequence[str], row: Sequence[str]) -> bool:
 
 
 class _Lines(list[str]):
-  """A list of lines with the method that `csv.writer` needs."""
+  """A list of lines to which `csv.writer` can write, because it has a method `write`."""
 
   def write(self, line: str) -> None:
-    """Appends a row; its line ends in a single line feed."""
+    """Appends a line of CSV, with a line feed instead of csv's carriage return and line feed."""
     self.append(line.removesuffix("\r\n") + "\n")
 
 

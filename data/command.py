@@ -120,14 +120,14 @@ class End:
   _is_settled = _is_asked = False
 
   def settle(self, is_asked: bool) -> None:
-    """Ignores the next signal except for a printed line; the signal after that kills the process.
+    """Marks the command as ending: the next signal only prints a line, the one after it kills.
 
     `is_asked`: whether a signal has already asked the command to stop; then the next one kills.
     """
     self._is_asked, self._is_settled = is_asked, True
 
   def hear(self, number: int, _) -> None:
-    """Handles SIGTERM and SIGINT: unwinds a command that is not settled."""
+    """Handles SIGTERM and SIGINT: raises an exception in the command, unless `settle` was called."""
     if not self._is_settled:
       raise _Terminated if number == signal.SIGTERM else KeyboardInterrupt
     if self._is_asked:
@@ -144,7 +144,7 @@ class _Terminated(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def _terminable(end: End, *, is_last: bool) -> Iterator[None]:
-  """Sends signals to `end` within the block, and SIGTERM to this process when its parent has ended."""
+  """Lets `end` handle signals within the block; when the parent command ends, this process gets SIGTERM."""
   if threading.current_thread() is not threading.main_thread():  # Python allows signal handlers only there
     yield
     return
@@ -243,7 +243,7 @@ def _failed_saves_are_silent(*, is_last: bool) -> Iterator[None]:
 
 
 def _full_output(error: OSError) -> errors.StorageError | None:
-  """Returns the error for a full disk, also if printing filled it; None for any other error.
+  """Returns a StorageError if `error` means a full disk, also if printing filled it; else None.
 
   Buffered output is discarded, because Python would try to print it again at exit, and fail.
   """
@@ -280,7 +280,7 @@ def exit_code(function: Callable[[], int | None], *, stopped: str, debug: bool =
 
 
 def run(function: Callable[[], None]) -> int:
-  """Calls the work of a command that writes files, whose errors become messages; returns the exit code."""
+  """Runs a command that writes files; returns its exit code after printing an error as a message."""
 
   def with_one_line_errors() -> None:
     try:
@@ -303,7 +303,7 @@ def run(function: Callable[[], None]) -> int:
 
 
 def _tidied(message: str) -> str:
-  """Removes line breaks of libraries from a message; ways out, indented by two spaces, stay lines."""
+  """Joins the lines of a message, except suggested commands, which are indented by two spaces."""
   return "\n  ".join(" ".join(part.split()) for part in re.split(r"\n  (?=\S)", message))
 
 

@@ -60,7 +60,7 @@ class PeerError(UserError):
 
 
 def of_code(code: int, line: str, *, otherwise: type[UserError] = PeerError) -> UserError:
-  """Returns the error for another process's exit code and message; `otherwise` for an unknown code."""
+  """Returns a UserError with message `line`, of the class with exit code `code`, or else of `otherwise`."""
   kinds = {kind.exit_code: kind for kind in (ConfigError, DataError, DivergedError, StorageError)}
   return kinds.get(code, otherwise)(line)
 
@@ -80,7 +80,7 @@ def named_reason(error: BaseException, *, most: int | None = None, words: str | 
 
 
 def on_one_line(error: BaseException) -> str:
-  """Returns the whole message on one line."""
+  """Returns an error's whole message with its lines joined to one."""
   return " ".join(str(error).split())
 
 

@@ -14,7 +14,7 @@ _PREFIX = "warning: "
 
 
 class _Handler(logging.Handler):
-  """Writes bare messages to stderr, warnings and worse after `warning: `: an `error:` ends a command."""
+  """Writes log messages to stderr, those of level WARNING and above with 'warning: ' before them."""
 
   def emit(self, record: logging.LogRecord) -> None:
     try:
@@ -29,7 +29,7 @@ class _Handler(logging.Handler):
 
 @contextlib.contextmanager
 def shown(*, quiet: bool = False, verbose: bool = False) -> Iterator[None]:
-  """Shows log lines within the block; a command within a command uses the handler that is there."""
+  """Shows log lines on stderr within the block; a command in a command reuses the existing handler."""
   if any(isinstance(handler, _Handler) for handler in logging.root.handlers):
     yield
     return
@@ -52,7 +52,7 @@ def shown(*, quiet: bool = False, verbose: bool = False) -> Iterator[None]:
 
 
 def choose(*, quiet: bool = False, verbose: bool = False) -> None:
-  """Sets the levels: info lines of this project and warnings of libraries, fewer or more of both.
+  """Sets log levels: info of this project, warnings of libraries; less with `quiet`, more with `verbose`.
 
   It does nothing where no command shows lines: there the levels are the caller's.
   """

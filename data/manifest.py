@@ -62,7 +62,7 @@ class VocabularyInfo:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-  """The description of a finished preparation."""
+  """The content of `manifest.json`: settings, vocabulary, splits and counts of a finished preparation."""
 
   settings: dict[str, Any]  # flags (source, seed, ...) that, with the input, determine the records
   input_digest: str  # sha256 of names and sizes of the input; for files also '/' and that of their content

@@ -26,7 +26,7 @@ class Mixture:
   """
 
   def __init__(self, stages: Sequence[Stage]) -> None:
-    """Computes, for each source and stage, a line: its rows as a function of positions.
+    """Precomputes, per source and stage, the linear function from positions to the source's rows.
 
     `stages` begin at position 0 and ascend; each has a rate for every source, and at least one is above 0.
     """
@@ -68,14 +68,14 @@ class Mixture:
     return [*taken, positions]
 
   def _taken(self, source: int, positions: int) -> int:
-    """Returns how many of the `positions` left by earlier sources belong to this source."""
+    """Returns how many of `positions`, those that earlier sources leave, belong to this source."""
     firsts, lines = self._levels[source]
     slope, offset, scale = lines[bisect.bisect_right(firsts, positions) - 1]
     return -(-(slope * positions + offset) // scale)
 
 
 def source_seed(seed: int, name: str) -> int:
-  """Returns the seed for the order of a source; it depends on the source's name."""
+  """Returns the seed that shuffles a source: a hash of the run's `seed` and the source's name."""
   # The reader shuffles epoch n with seed + n, so sources with neighbouring seeds would share orders.
   return int.from_bytes(hashlib.blake2b(f"{seed} {name}".encode(), digest_size=4).digest(), "big")
 

@@ -33,7 +33,7 @@ def unigram(directory: str | os.PathLike) -> np.ndarray:
 
 
 class TrainingRecords(Protocol):
-  """Rows of ids for training; `PackedRecords` documents the methods."""
+  """The interface of records for training; `PackedRecords` documents the methods."""
 
   @property
   def vocabulary(self) -> manifest.VocabularyInfo: ...
@@ -46,7 +46,7 @@ class TrainingRecords(Protocol):
 
 
 class HeldoutRecords(Protocol):
-  """Rows of ids for evaluation; `PackedRecords` documents the methods."""
+  """The interface of records for evaluation; `PackedRecords` documents the methods."""
 
   @property
   def vocabulary(self) -> manifest.VocabularyInfo: ...

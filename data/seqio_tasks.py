@@ -20,7 +20,7 @@ SPLIT = tfds_reader.TRAIN
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """One Task of a source, and how much of it is read."""
+  """A seqio Task of a source, its number of shards, and the fraction of its documents to read."""
 
   task: str
   num_shards: int
@@ -128,7 +128,7 @@ def _find_data(task, seqio, tfds_directory: str, *, download: bool) -> None:
 
 
 def _keeps(name: str, rates: list[tuple[str, float, int]]) -> list[float]:
-  """Returns the fraction of each Task's documents in the largest sample of a Mixture."""
+  """Returns the fraction of each Task's documents that gives a Mixture's rates without repetition."""
   for task, rate, documents in rates:
     if not rate > 0 or not documents:
       raise errors.ConfigError(

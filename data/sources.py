@@ -23,7 +23,7 @@ WANTED_UNITS = 64  # enough for many processes; few, because each unit ends with
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """The flags about the input text; the help texts in `add_flags` explain the fields."""
+  """The values of the flags that name the input text; `add_flags` explains them in its help texts."""
 
   source: str
   text_field: str = "text"
@@ -71,7 +71,7 @@ def request(args: argparse.Namespace) -> Request:
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-  """A part of the input."""
+  """A part of the input that one process reads, such as a range of a file or of a Task's shards."""
 
   kind: str  # 'file', 'tfds' or 'seqio'
   name: str  # path of the file, directory of the TFDS version, or name of the Task
@@ -91,7 +91,7 @@ class Unit:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """The units of a source, and a digest of names and sizes; for files also '/' and one of their content."""
+  """The units of a source, and a digest of its names and sizes; files add '/' and a digest of content."""
 
   units: tuple[Unit, ...]
   input_digest: str

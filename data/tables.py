@@ -28,7 +28,7 @@ class Column(NamedTuple):
 
 
 class Cells(NamedTuple):
-  """A table whose cells are text."""
+  """A table as text: its header, its rows of cells, and which columns are right-aligned."""
 
   header: Sequence[str]
   rows: Sequence[Sequence[str]]
@@ -42,13 +42,13 @@ class Cells(NamedTuple):
 
 
 class Table(NamedTuple):
-  """Columns and the rows that they show."""
+  """Rows of results, and the columns in which a table shows them."""
 
   columns: Sequence[Column]
   rows: Sequence[Row]
 
   def cells(self) -> Cells:
-    """Returns the cells as text."""
+    """Returns the table with every cell formatted as text."""
     return Cells(
       [column.header for column in self.columns],
       [[column.show(row) for column in self.columns] for row in self.rows],
@@ -86,7 +86,7 @@ class Report:
 
   @property
   def tables(self) -> list[Table]:
-    """The tables for people: rows with totals, then details."""
+    """The report's tables for people: its rows with their totals, then the further tables."""
     return [Table(self.columns, [*self.rows, *self.totals]), *self.details]
 
   def print(self, console: rich.console.Console | None = None) -> None:

@@ -8,7 +8,7 @@ from data import errors
 
 @dataclasses.dataclass(frozen=True)
 class Tokenised:
-  """The feature with ids of a Task that has ids instead of text, and how its blocks are packed."""
+  """Which feature of a seqio Task has token ids, of which vocabulary, and how its blocks are packed."""
 
   feature: str
   vocabulary: str  # its directory
@@ -18,7 +18,7 @@ class Tokenised:
 
 
 def ids_of(task, text_field: str) -> Tokenised | None:
-  """Returns the description of a Task's ids; None if the Task has text.
+  """Returns which feature of a seqio Task has token ids, as `Tokenised`; None if the Task has text.
 
   DataError: several features have ids of a supported vocabulary.
   """

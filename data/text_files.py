@@ -254,7 +254,7 @@ def _refuse(path: str, start: int, number: int, problem: str) -> NoReturn:
 
 
 def _paragraphs(text: str, counts: collections.Counter) -> Iterator[list[str]]:
-  """Yields the paragraphs of the document `text`, or of its parts if it is too long; also if it is empty."""
+  """Yields a document as a list of paragraphs, [] if it is empty; in several parts if it is too long."""
   for begin in range(0, len(text) or 1, MAX_DOCUMENT_CHARACTERS):
     if begin:
       counts["long_documents_cut"] += 1

@@ -89,7 +89,7 @@ def _opened(arguments: flags.Arguments) -> contextlib.AbstractContextManager[str
 
 
 def _kind(arguments: flags.Arguments, workdir: str) -> "driver.Kind":
-  """Reads the checkpoint and all data of a config, and returns its kind of fine-tuning."""
+  """Reads a config's checkpoint and data; returns the `driver.Kind` (GLUE, SQuAD, ...) that uses them."""
   # JAX is imported after flags and data are checked: a typo is reported in a fraction of a second.
   config = _with_kind(_fetched(arguments.config))
   needed_files.check(config, download=arguments.download)

@@ -118,7 +118,7 @@ def free_names(names: Sequence[str], taken: Sequence[str]) -> dict[str, str]:
 
 
 class _Command:
-  """One start of the command: checks the flags, and reads the input once to check its rows."""
+  """The command with its flags: checks them, opens the model, and checks all rows of the input."""
 
   def __init__(self, asked: argparse.Namespace) -> None:
     command.refuse_below_one(asked, "batch_size")
@@ -166,7 +166,7 @@ class _Command:
     self.names = free_names(list(self.model.kind.columns()), list(self.survey.columns))
 
   def run(self) -> None:
-    """Writes or prints the answers."""
+    """Predicts all rows of the input, and writes or prints each row's answer."""
     from pretrain.inference import stream
 
     asked, model, schema = self.asked, self.model, self.model.schema

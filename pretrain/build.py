@@ -32,7 +32,7 @@ LOSSES = {
 
 
 def build(config: ConfigDict, tokens: TokenIds, *, rows_per_device: int = 1) -> Recipe:
-  """Builds the recipe of a validated config.
+  """Builds a `Recipe`, the functions that mask a batch and compute its loss, from a validated config.
 
   `rows_per_device` of a microbatch, with `model.vocab_chunk_rows`, limits the positions of a row that have
   vocabulary logits at once.

@@ -32,7 +32,7 @@ class Evaluation(Listener):
     speed: Throughput,
     is_stopping: Callable[[int], bool],
   ) -> None:
-    """Begins at step `first`, which is evaluated if that is due and was not done before."""
+    """Prepares to evaluate from step `first` on; step `first` only if it is due and not yet evaluated."""
     self.every, self._total = run.config.train.eval_every, run.config.train.total_steps
     is_due = first % self.every == 0 and not (first and "eval" in written.kinds)  # a stop may have cut it
     self._is_done_at = None if is_due else first
@@ -102,7 +102,7 @@ def evaluate(
 
 
 def _mixed(of_sources: dict[str, dict[str, float]], heldout: MixedRecords) -> dict[str, float]:
-  """Returns the means over sources; sources without a metric are left out of its mean."""
+  """Averages each metric over a mixture's sources that have it, weighted by the sources' shares."""
   means = {}
   for metric in dict.fromkeys(metric for own in of_sources.values() for metric in own):
     parts = {name: own[metric] for name, own in of_sources.items() if metric in own}
@@ -134,7 +134,7 @@ def _means(
   progress: float,
   is_stopping: Callable[[], bool],
 ) -> dict[str, float] | None:
-  """Returns the means over the records of one directory, see `evaluate`."""
+  """Averages every metric over the held-out records of one directory; see `evaluate`."""
   settings = run.config.train
   # One microbatch at a time, so that evaluation needs no more memory than the training step.
   rows = settings.batch_size // settings.microbatches

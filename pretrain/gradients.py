@@ -21,7 +21,7 @@ def make_gradients(
   weight_dtype: jnp.dtype | None,
   shared: device_program.Shared,
 ) -> Callable[[ArrayTree, ArrayTree, ArrayTree], tuple[tuple[jax.Array, ArrayTree], ArrayTree]]:
-  """Returns (params, rows, (totals, turns)) -> ((loss, metrics), gradients), for `on_own_rows`.
+  """Returns a function (params, rows, (totals, turns)) -> ((loss, metrics), gradients) for `on_own_rows`.
 
   `rows` are the batch, or for several `microbatches` the result of `split`, of which the first `turns` are
   computed (None: all). `loss_fn` is as in `step.StepLoss`, `weight_dtype` as in `step.make_train_step`.

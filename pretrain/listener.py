@@ -25,10 +25,10 @@ class Listener:
     return bool(self.every) and (step % self.every == 0 or step == total)
 
   def after(self, step: int, state: Any) -> None:
-    """Gets the state, on devices, after `step` updates; the figures of all of them were `seen` before."""
+    """Gets the training state, on devices, after `step` updates; `seen` got all their metrics before."""
 
   def seen(self, step: int, figures: Figures, state: Any) -> None:
-    """Gets the figures of update number `step`; later listeners in the table see what this one adds.
+    """Gets update `step`'s metrics in `figures`; later listeners in the table see what this one adds.
 
     Called for every update in order, usually while the next one is computed, so `state` may be the next
     one's. Raising `RollBack` ends this pass of the loop, and the run continues from an earlier checkpoint.

@@ -185,7 +185,7 @@ def token_alignment_loss(
   *,
   temperature: float,
 ) -> jax.Array:
-  """Returns the contrast of tokens' contextual parts with a neighbour's, against other sequences' tokens.
+  """Returns TACO's loss: contextual parts of neighbours should be closer than those of other sequences.
 
   The result is each anchor's loss times its weight, [..., positions] float32.
 

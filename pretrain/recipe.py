@@ -1,4 +1,4 @@
-"""A config as functions: initial parameters, the loss of a batch, and a view of a batch.
+"""A config as functions: initial parameters, masking, corruption, and the loss of a batch.
 
 A recipe is a corruption and a set of weighted objectives on one encoder. No code here refers to a paper; a
 paper is a config.
@@ -27,7 +27,7 @@ GENERATOR_TERM = "generator_loss"
 
 
 class Batch(NamedTuple):
-  """One global batch, or a microbatch of whole contrast groups, as read."""
+  """The rows of one global batch or microbatch before masking: ids, row keys and progress."""
 
   ids: jax.Array  # [batch, length] int32, padding at the right
   row_keys: jax.Array  # [batch] keys, from which all random numbers of a row are derived
@@ -43,7 +43,7 @@ class MaskedBatch(NamedTuple):
 
 
 class Draws(NamedTuple):
-  """Results of a corruption besides the corrupted ids."""
+  """The generator's results besides proposed tokens: embeddings, loss, metrics and mixture weights."""
 
   embeddings: jax.Array | None  # [batch, slots, embed] of the sampled tokens, with AMOS's gradients
   term: Term | None  # the generator's own loss; None where it is not trained
@@ -74,7 +74,7 @@ class Recipe:
 
   @property
   def context(self) -> Context:
-    """Facts that objectives need."""
+    """Static settings for objectives: encoder sizes, special token ids, and chunk of vocabulary logits."""
     return Context(self.encoder, self.tokens, self.chunk)
 
   @functools.cached_property
@@ -208,7 +208,7 @@ class Recipe:
   def _propose(
     self, params: dict, batch: Batch, corrupted: Corrupted, *, train: bool
   ) -> tuple[jax.Array, Draws]:
-    """Returns [batch, slots] tokens for the masked positions, and the generator's loss."""
+    """Samples the generator's tokens for masked positions, [batch, slots]; returns them and `Draws`."""
     settings, shared = self.generator, params["encoder"]["embeddings"]
     assert settings is not None
     own = jax.lax.stop_gradient(params["generator"]) if settings.frozen else params["generator"]

@@ -24,7 +24,7 @@ EVAL_SEED = 0x5EED  # makes held-out masks, samples and crops the same at every 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """The parts of a run that do not change from step to step."""
+  """The constant parts of a run: config, mesh, recipe, optimizer, schedule, and shapes of the state."""
 
   config: ConfigDict
   mesh: jax.sharding.Mesh
@@ -101,7 +101,7 @@ class Run:
 
 
 def initial_key(seed: int) -> jax.Array:
-  """Returns the key of a run's initial values, folded with a constant that no step uses."""
+  """Returns the random key for initial parameters; it differs from the keys of all training steps."""
   return jax.random.fold_in(jax.random.key(seed), 0x1717)
 
 

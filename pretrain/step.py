@@ -22,7 +22,7 @@ Metrics = dict[str, tuple[jax.Array, jax.Array]]
 
 
 class TrainState(NamedTuple):
-  """Everything that changes from step to step. Randomness and data order are functions of `step`."""
+  """The state of training: step, parameters, optimizer state, and counts of skipped updates."""
 
   step: jax.Array  # [] int32, updates computed so far
   params: ArrayTree  # float32

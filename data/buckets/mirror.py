@@ -31,12 +31,12 @@ def cache_directory() -> Path:
 
 
 def is_chosen() -> bool:
-  """Returns whether the user chose the folder of copies, which other machines may then share."""
+  """Returns whether the user chose the cache with $TEXT_ENCODER_CACHE: other machines may share it."""
   return bool(os.environ.get(CACHE))
 
 
 def local_name(address: str, kind: str) -> Path:
-  """Returns the local folder for copies of an address; its last part is that of the address."""
+  """Returns the folder in the cache for the copy of an address; both end in the same name."""
   plain = address.rstrip("/")
   digest = hashlib.sha256(plain.encode()).hexdigest()[:16]
   return cache_directory() / kind / digest / (plain.rpartition("/")[2] or "files")
@@ -46,7 +46,7 @@ class Mirror:
   """A local copy of a bucket's folder; a process that changes the copy must hold its lock (`locked`)."""
 
   def __init__(self, place: Address, kind: str, *, of: str = "") -> None:
-    """Creates the local copy's folder; `of` is the address that names it, by default the place's."""
+    """Creates the local copy's folder, whose path derives from `of` or else the place's address."""
     self.place, self.directory = place, local_name(of or place.address, kind)
     self._state_file = self.directory.parent / _STATE
     with errors.writing(self.directory):

@@ -27,10 +27,10 @@ _LOOK = 1.0  # seconds between checks of another owner's object
 
 @contextlib.contextmanager
 def owned(mirror: Mirror, *, lost: Callable[[UserError], None]) -> Iterator[None]:
-  """Makes this process, which must hold the lock of `mirror`, the owner of its place within the block.
+  """Makes this process the only writer of the bucket's folder `mirror.place` within the block.
 
-  A thread calls `lost` if another process becomes the owner. DataError: another owner is active.
-  StorageError: the place cannot be written.
+  It must hold the lock of `mirror`. A thread calls `lost` if another process becomes the writer. DataError:
+  another writer is active. StorageError: the folder cannot be written.
   """
   remote, over = mirror.place, threading.Event()
   content = {
@@ -65,7 +65,7 @@ def owned(mirror: Mirror, *, lost: Callable[[UserError], None]) -> Iterator[None
 
 
 def _outlast(mirror: Mirror) -> None:
-  """Waits for SILENCE and removes the object of a dead owner; DataError if the owner is active."""
+  """Waits `SILENCE` seconds, then removes a dead owner's object; DataError if the owner refreshed it."""
   remote = mirror.place
   first = remote.read(NAME)
   # An owner with this very copy is dead, because this process has the copy's lock.

@@ -18,7 +18,7 @@ Send = Callable[..., None]
 
 
 class Uploads:
-  """Calls `send` repeatedly in a thread, and once more at the end of its `with` block.
+  """Uploads a run's files: calls `send` every 0.5 s in a thread, and once when the `with` block ends.
 
   If `send` fails, SIGTERM asks the run to stop, and the end of the `with` block raises the error.
   """
@@ -59,7 +59,7 @@ class Uploads:
 
 @contextlib.contextmanager
 def owned(mirror: Mirror, send: Send) -> Iterator[Uploads]:
-  """Makes this process the only user of the copy and its place within the block, and uploads to the place.
+  """Reserves a bucket's folder and its local copy for this process within the block; yields its `Uploads`.
 
   DataError: another run is active there.
   """

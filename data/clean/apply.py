@@ -25,14 +25,14 @@ SHOWN = 200  # characters of a dropped document
 
 @dataclasses.dataclass(frozen=True)
 class Cleaning:
-  """The steps of a command, and the directory of the lists of duplicates."""
+  """The cleaning steps in `--clean`, and the directory with the lists of duplicate documents."""
 
   listed: str = ""  # the value of `--clean`; '': no steps
   directory: str = ""
   code: str = ""  # `steps.code_digest` in the process of the command
 
   def lists(self, number: int) -> pathlib.Path:
-    """Returns the directory of the lists of step `number`, which drops duplicates."""
+    """Returns the directory of the lists of duplicates that step `number` drops."""
     return pathlib.Path(self.directory) / f"step-{number}"
 
 
@@ -41,13 +41,13 @@ OFF = Cleaning()
 
 @dataclasses.dataclass(frozen=True)
 class Dropped:
-  """Counts the documents of a unit that each step drops, and keeps the first as examples."""
+  """Counts of the documents of a unit that each cleaning step dropped; the first ones as examples."""
 
   counts: collections.Counter
   examples: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
   def add(self, label: str, why: str, place: str, index: int, document: Sequence[str]) -> None:
-    """Counts a dropped document; of the first EXAMPLES_OF_UNIT of a step it keeps the beginning."""
+    """Counts a document that step `label` dropped; stores the start of its first EXAMPLES_OF_UNIT."""
     self.counts[_DROPPED_BY + label] += 1
     if self.counts[_DROPPED_BY + label] <= EXAMPLES_OF_UNIT:
       text = "\n".join(document)[:SHOWN].encode("utf-8", "replace").decode()
@@ -58,7 +58,7 @@ class Dropped:
 def find_duplicates(
   cleaning: Cleaning, read: Read, units: Sequence[sources.Unit], pool: duplicates.Pool
 ) -> None:
-  """Finds duplicate documents and writes their lists, which `documents` needs, unless the lists exist."""
+  """Writes the lists of duplicate documents for the steps that drop them, unless the lists exist."""
   for number, step in enumerate(steps.parse(cleaning.listed)):
     if step.sketch:
       reach = functools.partial(reaching, cleaning, read, number)
@@ -68,7 +68,7 @@ def find_duplicates(
 def reaching(
   cleaning: Cleaning, read: Read, number: int, unit: sources.Unit
 ) -> Iterator[tuple[int, list[str]]]:
-  """Yields (index in the unit, document) for the documents of a unit that reach step `number`."""
+  """Yields (index in the unit, document) of the documents that pass all steps before step `number`."""
   return _clean(cleaning, unit, read(unit), Dropped(collections.Counter()), until=number)
 
 
@@ -129,7 +129,7 @@ def _rule(
 
 
 class _Duplicates:
-  """Drops the documents of a unit that are in its list of duplicates; call it in order of documents."""
+  """A cleaning step that drops a unit's documents on its list of duplicates; call it in document order."""
 
   def __init__(self, directory: pathlib.Path, unit: sources.Unit):
     self._directory = directory
@@ -149,7 +149,7 @@ class _Duplicates:
 
 
 def write_examples(path: pathlib.Path, of_units: Iterable[Iterable[Mapping[str, Any]]]) -> None:
-  """Writes at most EXAMPLES_OF_STEP examples of each step as JSON lines, in the order of units."""
+  """Writes dropped documents as JSON lines, at most EXAMPLES_OF_STEP per cleaning step, in unit order."""
   written: collections.Counter = collections.Counter()
   lines = []
   for example in (example for examples in of_units for example in examples):

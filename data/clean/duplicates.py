@@ -50,7 +50,7 @@ class Pool(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Sketch:
-  """Settings of the comparison of documents: first `bands` of `rows` numbers, then whole signatures."""
+  """How duplicates are found: signatures with an equal band of `rows` numbers are compared completely."""
 
   bands: int
   rows: int
@@ -62,7 +62,7 @@ EXACT = Sketch(bands=1, rows=8, threshold=1.0, shingle=0)
 
 
 def near(threshold: float) -> Sketch:
-  """Returns the sketch with the longest bands that find a pair at `threshold` with chance LEAST_FOUND."""
+  """Returns a `Sketch` with the longest bands that find 95 % of the pairs of similarity `threshold`."""
   found = (rows for rows in range(SIZE, 0, -1) if 1 - (1 - threshold**rows) ** (SIZE // rows) >= LEAST_FOUND)
   rows = next(found)
   return Sketch(SIZE // rows, rows, threshold, SHINGLE)
@@ -102,23 +102,23 @@ def band_keys(signed: np.ndarray, sketch: Sketch) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-  """The arguments that all calls of `sign_unit` and `pair_range` share."""
+  """The settings, document reader and directory of intermediate files of one search for duplicates."""
 
   sketch: Sketch
   documents: Documents
   directory: str  # of intermediate files
 
   def path(self, kind: str, number: int) -> pathlib.Path:
-    """Returns the path of the file `kind` of a unit or range."""
+    """Returns the path of a unit's or range's intermediate file, such as `kind` 'signatures'."""
     return pathlib.Path(self.directory) / f"{kind}-{number:06d}.npy"
 
   def save(self, kind: str, number: int, array: np.ndarray) -> None:
-    """Writes an array to a file of `path`, completely or not at all: an engine may run two tries at once."""
+    """Writes an array to `path(kind, number)` atomically, because an engine may run two tries at once."""
     with files.whole_file(self.path(kind, number)) as aside, open(aside, "wb") as file:
       np.save(file, array)
 
   def load(self, kind: str, number: int) -> np.ndarray:
-    """Returns the array in a file of `path`, memory-mapped."""
+    """Returns the array in the file `path(kind, number)`, memory-mapped."""
     return np.load(self.path(kind, number), mmap_mode="r", allow_pickle=False)
 
 
@@ -147,7 +147,7 @@ def sign_unit(comparison: Comparison, number: int, unit: sources.Unit) -> int:
 
 
 def pair_range(comparison: Comparison, offsets: tuple[int, ...], ranges: int, number: int) -> None:
-  """Writes `pairs` [pairs, 2] int64: duplicates among documents with a key in range `number` of `ranges`.
+  """Writes `pairs` [pairs, 2] int64: duplicates that share a band hash in range `number` of `ranges`.
 
   A document's number is its row in its unit plus the unit's offset.
   """
@@ -174,7 +174,7 @@ def pair_range(comparison: Comparison, offsets: tuple[int, ...], ranges: int, nu
 
 
 def _signatures(load: Callable[[int], np.ndarray], offsets: np.ndarray, documents: np.ndarray) -> np.ndarray:
-  """Returns the signatures of `documents`, which ascend: [documents, numbers] uint16."""
+  """Returns the signatures of the documents with these ascending numbers: [documents, numbers] uint16."""
   units = np.searchsorted(offsets, documents, side="right") - 1
   parts = [load(unit)[documents[units == unit] - offsets[unit]] for unit in np.unique(units).tolist()]
   return np.concatenate(parts)
@@ -183,7 +183,7 @@ def _signatures(load: Callable[[int], np.ndarray], offsets: np.ndarray, document
 def _pairs(
   run: np.ndarray, signatures: Callable[[np.ndarray], np.ndarray], threshold: float
 ) -> Iterator[np.ndarray]:
-  """Yields [pairs, 2] of the documents in `run`, which share a band: each leader with its duplicates.
+  """Yields (leader, duplicate) pairs, [pairs, 2], of the documents in `run`, which share a band.
 
   The first document is a leader, and then each first one that no leader resembles. So the work stays linear
   if many documents share a band. A pair that is missed here can still be found by another band.
@@ -205,7 +205,7 @@ def _pairs(
 
 
 def join(pairs: Iterable[np.ndarray], documents: int) -> np.ndarray:
-  """Returns the smallest number in each document's group, which pairs connect: [documents] int64."""
+  """Returns the first document in each document's group of duplicates: [documents] int64 numbers."""
   from scipy.sparse import coo_array, csgraph  # here: slow to import
 
   first = np.arange(documents)
@@ -223,7 +223,7 @@ def join(pairs: Iterable[np.ndarray], documents: int) -> np.ndarray:
 
 
 def _ends(first: np.ndarray, documents: np.ndarray) -> np.ndarray:
-  """Returns the first document, as far as known, of each document's group."""
+  """Follows `first` from each document to the first document of its group, as far as known."""
   while not np.array_equal(ends := first[documents], documents):
     documents = ends
   return documents
@@ -238,9 +238,9 @@ def find(
   *,
   name: str,
 ) -> None:
-  """Writes `directory` with `list_of(directory, unit)` of each unit, and PLACES, unless it exists.
+  """Writes each unit's list of duplicates (`list_of`), and the units' names, unless the lists exist.
 
-  `name` is the step's, for progress.
+  `name` is the cleaning step's name in the progress display.
   """
   if directory.is_dir() and all(list_of(directory, unit).is_file() for unit in units):
     return
@@ -279,7 +279,7 @@ def _write_lists(
 
 
 def list_of(directory: pathlib.Path, unit: sources.Unit) -> pathlib.Path:
-  """Returns the path of a unit's list of documents to drop: an array of DROPPED, in order of `index`."""
+  """Returns the path of a unit's list of duplicates to drop: a .npy array of DROPPED by document index."""
   return directory / f"{files.digest_json(dataclasses.asdict(unit))[:16]}.npy"
 
 

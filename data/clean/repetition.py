@@ -35,7 +35,7 @@ def _lines(document: list[str]) -> str:
 
 
 def _n_grams(found: words.Words) -> str:
-  """Returns the reason to drop a document for its n-grams, '' if there is none.
+  """Returns the reason to drop a document for repeated n-grams, '' if there is none.
 
   An n-gram can repeat only where both its (n-1)-grams repeat, so each round checks fewer places.
   """

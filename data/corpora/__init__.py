@@ -29,7 +29,7 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """A source as part of a corpus."""
+  """A data set in a corpus, the fraction of it to use, and the text of the papers that it replaces."""
 
   source: Source
   replaces: str  # a text of the papers; '': the papers used this source
@@ -43,7 +43,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-  """A text of the papers, and the settings with which the first recipe that names it prepares it."""
+  """A training text of the papers: data sets that replace it, and the settings of a recipe that uses it."""
 
   papers: str  # the papers' name for it
   papers_gigabytes: int  # the size in the papers

@@ -40,7 +40,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def serve(argv: Sequence[str] | None) -> None:
-  """Sends messages until stdin closes; ConfigError and DataError as for `data.feed.stream.Stream`."""
+  """Sends a Task's facts, held-out blocks and batches until stdin closes; errors as of `stream.Stream`."""
   # The trainer decides when to stop: after a signal it may still need batches to finish its step.
   for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, signal.SIG_IGN)
@@ -70,7 +70,7 @@ def _listen(begin: queue.Queue[int]) -> None:
 def batches(
   chunks: Iterable[np.ndarray], size: int, number: int, first: int
 ) -> Iterator[tuple[dict, np.ndarray | None]]:
-  """Yields messages with the speed, then the batches of `chunks`; the first chunk begins batch `number`.
+  """Yields messages for the trainer: the reading speed, then batches; `chunks` begin at batch `number`.
 
   The speed is {"blocks_per_second", "read": the next batch}. A batch is {"number", "before": the sha256 of
   all ids before it, "sha256": the same including its own}, with its rows. Batches before `first` are read but

@@ -44,7 +44,7 @@ class Feed:
     self.facts: dict[str, Any] = self.described.pop("facts")
 
   def begin(self, batch: int) -> dict[str, Any]:
-    """Requests all batches from `batch` on; returns the child's speed (see `__main__.batches`)."""
+    """Requests all batches from `batch` on; returns {'blocks_per_second', 'read'} of the child process."""
     with contextlib.suppress(BrokenPipeError):  # the child has ended, and `receive` raises its error
       os.write(self._commands, f"{json.dumps(batch)}\n".encode())
     return self.receive()[0]
@@ -70,7 +70,7 @@ class Feed:
 
 
 def _run(command: list[str], child_in: int, child_out: int, ended: list[tuple[int, str]]) -> None:
-  """Runs the child until it ends, then closes this process's copies of its pipe ends."""
+  """Runs the child until it ends, adds its exit code and error to `ended`, and closes its pipe ends."""
   try:
     ended.append(run_child(command, relay=True, stdin=child_in, stdout=child_out))
   except OSError as error:
@@ -81,10 +81,10 @@ def _run(command: list[str], child_in: int, child_out: int, ended: list[tuple[in
 
 
 class FedRecords:
-  """The training blocks of a feed, with the interface of `PackedRecords`; numbers follow its order."""
+  """Training blocks that a feed sends, numbered in that order, with the interface of `PackedRecords`."""
 
   def __init__(self, feed: Feed, *, batch_size: int, words: manifest.VocabularyInfo) -> None:
-    """Takes a feed that only this object reads."""
+    """Reads `feed`, which no other object may read, in batches of `batch_size` blocks."""
     self.feed, self.vocabulary = feed, words
     self._size = batch_size
     self._lock = threading.Lock()
@@ -106,7 +106,7 @@ class FedRecords:
     self.feed.close()
 
   def examples(self, step: int, batch_size: int, *, rows: Sequence[int] | None = None) -> list[int]:
-    """Returns the numbers of the rows of a global batch."""
+    """Returns the block numbers of `rows` (None: all rows) of a step's global batch."""
     return [step * batch_size + row for row in (range(batch_size) if rows is None else rows)]
 
   def batch(self, step: int, batch_size: int, *, rows: Sequence[int] | None = None) -> np.ndarray:
@@ -114,7 +114,7 @@ class FedRecords:
     return self.numbered(self.examples(step, batch_size, rows=rows))
 
   def numbered(self, numbers: Sequence[int]) -> np.ndarray:
-    """Returns training blocks by number, [blocks, length] int32; those of the last CALLS calls are kept."""
+    """Returns training blocks by number, [blocks, length] int32; caches those of the last CALLS calls."""
     first, last = min(numbers) // self._size, max(numbers) // self._size
     with self._lock:
       self._calls.append(first)
@@ -124,7 +124,7 @@ class FedRecords:
     return rows[np.asarray(numbers) - first * self._size]
 
   def mark(self, batch: int) -> tuple[int, str]:
-    """Returns the arguments of `begin` to resume at a batch of the last calls, or at the next one."""
+    """Returns (batch, digest): the arguments with which `begin` resumes at a recent or the next batch."""
     if self.feed.facts["records"]:  # nothing earlier is read again; `facts` has the sha256
       return batch, ""
     # Without the lock: the thread that reads ahead holds it while it waits for the child.
@@ -148,7 +148,7 @@ class HeldoutBlocks:
   """Held-out blocks in memory, with the interface of `records.HeldoutRecords`."""
 
   def __init__(self, blocks: np.ndarray, words: manifest.VocabularyInfo) -> None:
-    """Takes [blocks, length] int32, padded with [PAD]."""
+    """Stores held-out blocks, [blocks, length] int32, padded with [PAD]."""
     self.vocabulary, self._blocks = words, blocks
 
   def __len__(self) -> int:
@@ -156,7 +156,7 @@ class HeldoutBlocks:
     return len(self._blocks)
 
   def unigram(self) -> np.ndarray:
-    """Returns the count of each id in the held-out blocks, [vocab] int64; the stream's counts are unknown."""
+    """Counts each id in the held-out blocks, [vocab] int64, because those of training blocks are unknown."""
     counts = np.bincount(self._blocks.ravel(), minlength=self.vocabulary.size)
     counts[self.vocabulary.special_ids["pad"]] = 0
     return counts

@@ -32,7 +32,7 @@ CHUNK_EXAMPLES = 100_000  # most examples in a chunk, however short they are
 
 
 class Stream:
-  """The blocks of the Task or Mixture that the flags of `data.feed.__main__` name."""
+  """Reads the seqio Task or Mixture that `--source` names as training and held-out blocks of ids."""
 
   def __init__(self, asked: argparse.Namespace) -> None:
     """Opens the Task and the vocabulary.
@@ -107,7 +107,7 @@ class Stream:
     )
 
   def _of_ids(self) -> task_features.Tokenised | None:
-    """Returns the description of the ids of the Task, or of a Mixture's first Task; None: it has text."""
+    """Describes the ids that the Task (or each Task of the Mixture) gives; None if it gives text."""
     tasks = seqio_tasks.tasks_of(self._task)
     of_tasks = [task_features.ids_of(task, self._asked.text_field) for task in tasks]
     for task, ids in zip(tasks, of_tasks):
@@ -173,7 +173,7 @@ class Stream:
       )
 
   def _of_id_examples(self, dataset) -> Iterator[list[np.ndarray]]:
-    """Yields the blocks of each chunk of ids: finished blocks unchanged, other ids packed."""
+    """Yields, for each chunk of a dataset of ids, its blocks: finished ones unchanged, other ids packed."""
     assert self._ids
     examples = (
       tokenised.checked(self._unit, np.asarray(ids), self._words)

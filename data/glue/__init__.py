@@ -149,7 +149,7 @@ def _from_tfds(task: GlueTask, split: str, examples: list[tfds_reader.Example], 
 
 
 def _label_text(task: GlueTask, label: str | float | None) -> str:
-  """Returns a TFDS label in the names of `GlueTask.labels`; TFDS has other names and another order."""
+  """Translates TFDS's name of a label to the official name; a score becomes text, and None ''."""
   if label is None or task.is_regression:
     return "" if label is None else str(label)
   names = task.tfds_labels or task.labels

@@ -101,7 +101,7 @@ def _classes(labels: np.ndarray) -> np.ndarray:
 
 
 def _paths(directory: str | os.PathLike, task: GlueTask, k: int, seed: int) -> dict[str, pathlib.Path]:
-  """Returns {split: path} of a draw; a file may instead exist with '.gz' added."""
+  """Returns {split: path} of LM-BFF's files for one draw; the files may instead end in '.gz'."""
   draw = pathlib.Path(directory).expanduser() / task.folders[0] / f"{k}-{seed}"
   return {stem: draw / f"{stem}.tsv" for stem in ("train", "dev_matched" if task.name == "mnli" else "dev")}
 

@@ -42,7 +42,7 @@ class GlueTask:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-  """The rows of one split, as columns."""
+  """One split of a GLUE task: the sentences, labels and ids of its rows, as columns."""
 
   first: list[str]  # first sentences, as in the file
   second: list[str] | None  # second sentences; None: the task has single sentences
@@ -56,7 +56,7 @@ class Split:
     return len(self.first)
 
   def take(self, rows: Sequence[int] | np.ndarray) -> "Split":
-    """Returns a split of these rows, [n] int, in this order; official only if it has every row once."""
+    """Returns a split with these rows, [n] int, in this order; `is_official` only with every row once."""
     rows = np.asarray(rows, np.int64)
     is_whole = len(rows) == len(self) and len(np.unique(rows)) == len(self)
     return dataclasses.replace(

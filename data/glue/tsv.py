@@ -122,7 +122,7 @@ def _read_msr(path: pathlib.Path, task: GlueTask, split: str) -> Split:
 
 
 class _Table:
-  """The lines of a TSV file; `rows` checks their numbers of columns, `dropped` counts dropped rows."""
+  """A TSV file: `rows` checks each line's number of columns; `dropped` counts the lines it dropped."""
 
   def __init__(
     self,
@@ -149,7 +149,7 @@ class _Table:
       )
 
   def column(self, name: str) -> int:
-    """Returns the index of a column."""
+    """Returns the index of the column `name`; DataError if the header lacks it."""
     if name in self.header:
       return self.header.index(name)
     raise errors.DataError(
@@ -160,7 +160,7 @@ class _Table:
     return self._lines[number].removesuffix("\r").split("\t")
 
   def rows(self) -> Iterator[tuple[int, list[str]]]:
-    """Yields (line number from 1, columns)."""
+    """Yields (line number from 1, cells) of each row; a wrong number of cells: DataError, or dropped."""
     for number in range(self._start, len(self._lines)):
       fields = self._fields(number)
       if len(fields) in self._widths:

@@ -32,7 +32,7 @@ def facts_table(
   *,
   are_words: bool = False,
 ) -> Report:
-  """Returns a table with a row for each fact and a column for each look, left-aligned if `are_words`."""
+  """Returns a table: a row per fact, a column per inspected directory, left-aligned if `are_words`."""
   found = [facts(look) for look in looks]
   names = dict.fromkeys(name for each in found for name in each)
   rows = [
@@ -47,7 +47,7 @@ def facts_table(
 def groups_table(
   title: str, looks: Sequence[Look], kind: str, groups: Sequence[dict], notes: Sequence[str] = ()
 ) -> Report:
-  """Returns a table with a row for each group and look; `groups` has {group: {header: text}} per look."""
+  """Returns a table: a row per group and directory; `groups` has {group: {header: text}} per directory."""
   names = dict.fromkeys(name for each in groups for name in each)
   rows = [
     {kind: name, "directory": label(look, looks), **each[name]}

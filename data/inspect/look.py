@@ -21,7 +21,7 @@ _BATCH = 256  # records read at a time
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-  """How many records to read and blocks to show, and the seed of the sample."""
+  """The user's choices: how many records to sample, by which seed, and how many blocks to show."""
 
   records: int = 4096  # of each split, or documents of a text; 0: all
   blocks: int = 3  # shown
@@ -59,7 +59,7 @@ class Text:
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-  """All facts about one directory."""
+  """All facts about one inspected directory: a vocabulary, or prepared records with theirs."""
 
   name: str  # as the user typed it
   words: vocabulary.Vocabulary

@@ -80,7 +80,7 @@ class Pieces:
     return self.script[ids[start + is_unknown]]
 
   def cut(self, ids: np.ndarray, spans: np.ndarray) -> Iterator[tuple[int, ...]]:
-    """Yields the pieces of each word that has several, except numbers and scripts without spaces."""
+    """Yields the pieces of each word of several pieces; skips numbers and scripts without spaces."""
     is_wanted = self._is_word[self._script_of_words(ids, spans)] & (spans[:, 2] - spans[:, 0] > 1)
     for begin, end in spans[is_wanted][:, [0, 2]].tolist():
       yield tuple(ids[begin:end].tolist())
@@ -116,12 +116,12 @@ class Counts:
 
   @property
   def by_script(self) -> dict[str, np.ndarray]:
-    """{script: counts [3]} of the scripts that occur, in descending order of pieces."""
+    """Counts of words, pieces and letters by script, {script: [3]}, in descending order of pieces."""
     total = sum(self.by_language.values(), np.zeros((len(self.pieces.scripts), 3), np.int64))
     found = {name: row for name, row in zip(self.pieces.scripts, total) if row[PIECES]}
     return dict(sorted(found.items(), key=lambda item: -item[1][PIECES]))
 
   def most_cut(self, most: int) -> list[tuple[tuple[int, ...], int]]:
-    """Returns (pieces, count) of the words that take the most pieces beyond one per occurrence."""
+    """Returns (pieces, count) of the words with the most extra pieces, (pieces - 1) * count, in order."""
     saved = sorted(self.cut.items(), key=lambda item: (-item[1] * (len(item[0]) - 1), item[0]))
     return saved[:most]

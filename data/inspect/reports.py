@@ -23,7 +23,7 @@ _AMONG_SIZES += tuple(f"{split}_{what}" for split in ("train", "heldout") for wh
 
 
 def make(looks: Sequence[Look], asked: Asked) -> list[Report]:
-  """Returns the tables in the order of display; all looks must be of one kind."""
+  """Returns all tables about the inspected directories, in order of display; all must be of one kind."""
   of_words = [fertility.by_script, fertility.by_language, fertility.most_cut]
   if looks[0].records:
     parts = [_lengths, *of_words, _noted, _settings, _blocks]

@@ -18,14 +18,14 @@ Rows = Sequence[dict[str, Any]]
 
 
 class Format(Protocol):
-  """Encodes rows as a part, and joins parts to one file."""
+  """Interface of an output format: encodes rows as parts, and joins the parts to one file."""
 
   def encode(self, rows: Rows) -> bytes:
-    """Returns a part with these rows."""
+    """Returns rows encoded as one part of the output."""
     ...
 
   def join(self, parts: Iterable[pathlib.Path], target: pathlib.Path) -> None:
-    """Writes all parts as one file, in bounded memory."""
+    """Joins encoded parts to the output file `target`, in bounded memory."""
     ...
 
 
@@ -38,7 +38,7 @@ def _append(parts: Iterable[pathlib.Path], target: pathlib.Path, head: bytes) ->
 
 
 class Csv:
-  """CSV with a header; other values than text are written as JSON, None as an empty cell."""
+  """The output format CSV with a header; None is an empty cell, other values than text become JSON."""
 
   def __init__(self, names: Sequence[str]) -> None:
     self.names = names
@@ -47,11 +47,11 @@ class Csv:
     return cells.csv_text(rows).encode()
 
   def encode(self, rows: Rows) -> bytes:
-    """Returns a line for each row."""
+    """Returns rows as lines of CSV, without a header."""
     return self._lines([[_cell(row.get(name)) for name in self.names] for row in rows])
 
   def join(self, parts: Iterable[pathlib.Path], target: pathlib.Path) -> None:
-    """Writes the header, then the parts."""
+    """Writes the CSV header, then the encoded parts, to `target`."""
     _append(parts, target, self._lines([self.names]))
 
 
@@ -68,7 +68,7 @@ class JsonLines:
   """The output format JSON lines: one object per line."""
 
   def encode(self, rows: Rows) -> bytes:
-    """Returns a line for each row."""
+    """Returns rows as JSON lines, one object for each row."""
     return b"".join(json.dumps(row, ensure_ascii=False, default=plain).encode() + b"\n" for row in rows)
 
   def join(self, parts: Iterable[pathlib.Path], target: pathlib.Path) -> None:
@@ -77,14 +77,14 @@ class JsonLines:
 
 
 class Parquet:
-  """Parquet; each part becomes a row group."""
+  """The output format Parquet; each part becomes a row group."""
 
   def __init__(self, schema) -> None:
-    """`schema` is a pyarrow.Schema; other values than text in a text column are written as JSON."""
+    """Sets the pyarrow.Schema; in a text column, other values than text are written as JSON."""
     self.schema = schema
 
   def encode(self, rows: Rows) -> bytes:
-    """Returns a Parquet file with these rows."""
+    """Returns rows as the bytes of a Parquet file, which is one part of the output."""
     import pyarrow  # here: slow to import
     from pyarrow import parquet
 
@@ -97,7 +97,7 @@ class Parquet:
     return content.getvalue()
 
   def join(self, parts: Iterable[pathlib.Path], target: pathlib.Path) -> None:
-    """Writes one file with all row groups."""
+    """Joins the Parquet files of all parts to one, with a row group for each."""
     from pyarrow import parquet
 
     with parquet.ParquetWriter(target, self.schema) as whole:
@@ -111,7 +111,7 @@ def _value(value: Any, kind: Any) -> Any:
 
 
 def _in_arrow(value: Any) -> Any:
-  """Returns a value with `Exact` replaced by its integer, which Arrow converts to its own type."""
+  """Replaces `Exact` times and dates in a value by their integers, which Arrow converts to its types."""
   if isinstance(value, list):
     return [_in_arrow(item) for item in value]
   if isinstance(value, dict):
@@ -120,17 +120,17 @@ def _in_arrow(value: Any) -> Any:
 
 
 class Npy:
-  """A .npy file with one array [rows, width] float32: the vectors in the column `name`."""
+  """The output format .npy: one array [rows, width] float32, the vectors in the column `name`."""
 
   def __init__(self, name: str, width: int) -> None:
     self.name, self.width = name, width
 
   def encode(self, rows: Rows) -> bytes:
-    """Returns the numbers as little-endian float32."""
+    """Returns the rows' vectors as bytes, little-endian float32."""
     return b"".join(np.asarray(row[self.name], "<f4").tobytes() for row in rows)
 
   def join(self, parts: Iterable[pathlib.Path], target: pathlib.Path) -> None:
-    """Writes the header, then the numbers."""
+    """Writes the header of a .npy file, then the vectors of all parts, to `target`."""
     parts = list(parts)
     count = sum(part.stat().st_size for part in parts) // (4 * self.width)
     header = io.BytesIO()
@@ -143,7 +143,7 @@ class Nothing:
   """An output format that writes nothing; it discards all rows."""
 
   def encode(self, rows: Rows) -> bytes:
-    """Returns no bytes."""
+    """Discards the rows; returns no bytes."""
     return b""
 
   def join(self, parts: Iterable[pathlib.Path], target: pathlib.Path) -> None:

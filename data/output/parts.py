@@ -53,11 +53,11 @@ class Printed:
     self.form, self.rows = form, 0
 
   def undone(self, parts: Iterable[list[Row]]) -> Iterator[Part]:
-    """Yields all parts."""
+    """Yields all lists of rows as numbered parts, because printed parts are not stored."""
     return (Part(number, rows) for number, rows in enumerate(parts))
 
   def add(self, part: Part, answers: Rows) -> None:
-    """Prints the results of a part."""
+    """Prints a part's results (`answers`) at once."""
     self.rows += len(part.rows)
     sys.stdout.buffer.write(self.form.encode(answers))
     sys.stdout.flush()
@@ -67,10 +67,10 @@ class Printed:
 
 
 class Parts:
-  """The parts of an output file, with the finished ones on disk."""
+  """An output file that is written in parts; finished parts are on disk, so that a command can resume."""
 
   def __init__(self, output: pathlib.Path, identity: Mapping[str, Any], form: Format) -> None:
-    """`identity`, JSON values, has everything that determines the results: command, model, rows, settings."""
+    """Sets the output file; `identity` has JSON values that determine it: command, model, rows, settings."""
     self.output, self.identity, self.form = output, dict(identity), form
     self.directory, self._done = self._places(output)
     self.rows = 0  # in finished parts
@@ -107,7 +107,7 @@ class Parts:
 
   @classmethod
   def refuse_foreign(cls, output: pathlib.Path) -> None:
-    """Raises ConfigError if the output exists and has no `.done` file: files are never replaced."""
+    """Raises ConfigError if `output` exists without its `.done` file: foreign files are never replaced."""
     if output.is_symlink() or (output.exists() and not cls._places(output)[1].exists()):
       raise ConfigError(f"--output={output} is there already; name another file, or remove this one")
 
@@ -124,7 +124,7 @@ class Parts:
     self.was_finished = True
 
   def _begin(self) -> None:
-    """Writes this command's identity; ConfigError if existing files are not of the same command."""
+    """Writes `identity.json`; ConfigError if the folder has parts of another command or foreign files."""
     self._done.unlink(missing_ok=True)  # left by a removed output, or by a kill before the rename
     path = self.directory / _IDENTITY
     if path.exists():
@@ -153,7 +153,7 @@ class Parts:
     return self.directory / f"{number:06}"
 
   def undone(self, parts: Iterable[list[Row]]) -> Iterator[Part]:
-    """Yields the parts that are not finished."""
+    """Numbers the lists of rows, and yields the parts whose results are not stored yet."""
     if self.was_finished:
       return
     for number, rows in enumerate(parts):
@@ -164,7 +164,7 @@ class Parts:
         yield Part(number, rows)
 
   def add(self, part: Part, answers: Rows) -> None:
-    """Stores the results of a part."""
+    """Writes a part's results (`answers`) to its numbered file."""
     with errors.writing(self.directory):
       files.write_atomically(self._path(part.number), self.form.encode(answers))
     self.rows += len(part.rows)

@@ -46,7 +46,7 @@ SETTLE = 60.0  # seconds until a network file system surely shows files of other
 
 
 class Options(NamedTuple):
-  """Validated options of Beam, and the full name of the runner among them."""
+  """Validated options of Beam, and the full name of the runner that they choose."""
 
   flags: list[str]
   runner: str
@@ -125,7 +125,7 @@ def _refuse_closed(job_endpoint: str) -> None:
 
 @contextlib.contextmanager
 def engine(options: Options, work: pathlib.Path, seen: Sequence[str]) -> Iterator["Engine"]:
-  """Opens a Beam engine whose steps are files in `work`.
+  """Opens an engine that runs a preparation's steps with Beam, by files in the directory `work`.
 
   StorageError: a worker on another machine does not see `work` or one of the paths `seen`.
   """
@@ -179,7 +179,7 @@ class Engine:
     self._looked = 0.0
 
   def map(self, function: Callable, *items: Sequence[Any], name: str) -> list[Any]:
-    """Returns the results in order; shows progress as `name`.
+    """Returns `function`'s results for all items, in order; shows progress as `name`.
 
     UserError: the error of the first part that failed. DataError: workers or the runner gave up.
     """

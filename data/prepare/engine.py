@@ -20,7 +20,7 @@ NAMES = ("pool", "beam", "ranks")
 
 
 class Engine(Protocol):
-  """The interface of all engines."""
+  """The interface of an engine: it runs a preparation's function for many items, in some processes."""
 
   def map(self, function: Callable, *items: Sequence[Any], name: str) -> list[Any]:
     """Returns `list(map(function, *items))`; progress is shown as `name`."""
@@ -39,7 +39,7 @@ def add_flag(parser: command.Parser) -> None:
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-  """Returns the flags before '--' and the engine's options after it."""
+  """Splits a command line into the flags before '--' and the engine's options after it."""
   at = [*arguments, "--"].index("--")
   return list(arguments[:at]), list(arguments[at + 1 :])
 
@@ -116,13 +116,13 @@ def _is_absolute(path: str) -> bool:
 
 
 def is_follower(args: argparse.Namespace) -> bool:
-  """Returns whether this process only works for another one, which prepares (a rank above 0)."""
+  """Returns whether this process is a rank above 0, which only does parts of the steps of rank 0."""
   return args.engine == "ranks" and args.engine_options.rank > 0
 
 
 @contextlib.contextmanager
 def opened(args: argparse.Namespace) -> Iterator[Engine]:
-  """Opens the engine that the flags name; the directory `work` of the preparation must exist."""
+  """Opens the engine that `--engine` names; the output's directory of intermediate files must exist."""
   work = pathlib.Path(args.output) / "work"
   if args.engine == "beam":
     from data.prepare import beam

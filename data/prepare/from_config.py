@@ -29,7 +29,7 @@ FIELD_OF_FLAG = {
 
 
 def with_fields(reason: str) -> str:
-  """Returns a message about flags of data.prepare with the equivalent fields of a config."""
+  """Replaces the flags of `data.prepare` in a message by the equivalent fields of a config."""
 
   def field(flag: re.Match[str]) -> str:
     name = FIELD_OF_FLAG.get(flag[1])

@@ -15,7 +15,7 @@ MIN_RECORDS = 2  # one for training, one for evaluation
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-  """The training records that are held out, and the counts of ids that remain."""
+  """The choice of held-out training records, and how often each id occurs in the remaining ones."""
 
   border: int  # records whose shuffle key is below it are held out
   records: int  # held out

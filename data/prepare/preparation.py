@@ -84,7 +84,7 @@ def settings_of(args: argparse.Namespace) -> dict[str, Any]:
 def _make(
   args: argparse.Namespace, request: sources.Request, settings: dict[str, Any], pool: engine.Engine
 ) -> manifest.Manifest:
-  """Runs every step whose result is missing; returns the manifest."""
+  """Runs every step of a preparation whose result is missing; returns the manifest."""
   output = pathlib.Path(args.output)
   request = workers.gathered(request, output, args.workers)  # here: other machines have other packages
   plan = sources.plan(request, digests=lambda paths: pool.map(sources.content_digest, paths, name="read"))
@@ -138,7 +138,7 @@ def _make(
 
 
 def _checked(args: argparse.Namespace, units: tuple[sources.Unit, ...]) -> tuple[sources.Unit, ...]:
-  """Returns the units; ConfigError if Tasks with ids or blocks do not match the flags."""
+  """Returns `units`; ConfigError if a seqio Task's ids or blocks do not match the command's flags."""
   for unit in units:
     if not (ids := unit.part and unit.part.tokenised):
       continue
@@ -202,8 +202,8 @@ def _sum(unit_counts: list[dict[str, int]]) -> collections.Counter:
 def _hold_out_blocks(packed: shards.Packed, counts: collections.Counter) -> tuple[shards.Packed, np.ndarray]:
   """Holds out single blocks if held-out records are wanted but no document was held out; updates `counts`.
 
-  Returns the units with the border of keys between splits, and the count of each id in the training records,
-  [vocab_size] int64.
+  Returns `packed` with the shuffle key that separates the splits, and the count of each id in the training
+  records, [vocab_size] int64.
   """
   has_heldout = counts["heldout_records"] or not packed.job.heldout_fraction
   if has_heldout or counts["train_records"] < heldout_blocks.MIN_RECORDS:

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class Ranks(NamedTuple):
-  """The number of this process, from 0, and the number of processes."""
+  """The rank of this process, from 0, and the number of ranks, for `--engine=ranks`."""
 
   rank: int
   ranks: int
@@ -57,7 +57,7 @@ class Engine:
     self._ranks, self._work, self._pool = ranks, work, pool
 
   def map(self, function: Callable, *items: Sequence[Any], name: str) -> list[Any]:
-    """Returns the results in order; UserError: the error of the first part that failed."""
+    """Returns `function`'s results for all items, in order; UserError: that of the first failed part."""
     step = steps.publish(self._work, function, items, name)
     do_share(step, self._ranks, self._pool)
 

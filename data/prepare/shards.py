@@ -39,7 +39,7 @@ class Packed:
     return unit_files.Records.open(self.job.work, number, split, self.dtype)
 
   def keys(self, split: str) -> tuple[str, int, int]:
-    """Returns the split under which the records of `split` were packed, and their range of keys."""
+    """Returns the split whose files hold the records of `split`, and their range of shuffle keys."""
     if not self.border:
       return split, 0, unit_files.MOST_KEYS
     return ("train", 0, self.border) if split == "heldout" else ("train", self.border, unit_files.MOST_KEYS)
@@ -50,7 +50,7 @@ class Packed:
 
 
 def write_shard(packed: Packed, split: str, shards: int, shard: int) -> manifest.Shard:
-  """Writes one of the `shards` shards of a split, in shuffled order, as ArrayRecord; returns its entry."""
+  """Writes shard number `shard` of a split, shuffled, as an ArrayRecord file; returns its manifest entry."""
   job = packed.job
   name = f"{split}-{shard:05d}-of-{shards:05d}.arrayrecord"
   final = pathlib.Path(job.output) / name

@@ -72,7 +72,7 @@ def begin(work: pathlib.Path) -> None:
 
 
 def publish(work: pathlib.Path, function: Callable, items: Sequence[Sequence[Any]], name: str) -> "Step":
-  """Writes a call of `function` for each tuple of `zip(*items)`; returns its step."""
+  """Writes a step: a call of `function` for each tuple of `zip(*items)`. Returns the step."""
   folder = work / FOLDER
   # A random part, because network file systems may show old content under a reused name.
   number = len(list(folder.glob(f"*/{CALL}")))
@@ -89,7 +89,7 @@ def published(work: pathlib.Path) -> list["Step"]:
 
 
 def run(number: int, directory: str) -> errors.UserError | None:
-  """Does one part of the step in `directory`, unless a part has failed before; returns the error.
+  """Does part `number` of the step in `directory`; returns its error, or that of an earlier failed part.
 
   A user's error or a full disk is written as a mark, because a retry would not help. Any other error is
   raised, so that the engine retries. StorageError: this machine does not see the directory.
@@ -101,7 +101,7 @@ def run(number: int, directory: str) -> errors.UserError | None:
 
 @functools.lru_cache(maxsize=2)
 def _call(path: pathlib.Path, changed: int) -> Call:
-  """Returns the content of the file `path`; `changed`, its time, is only a key of the cache."""
+  """Reads a file `call` and caches the result; `changed`, the file's time, makes a new file be read."""
   del changed
   return Call(*_read(path))
 
@@ -115,7 +115,7 @@ def see(paths: Sequence[str]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-  """A directory with the call of one stage, and marks of its begun, finished and failed parts."""
+  """A step of a preparation: a directory with its call, and marks of begun, finished and failed parts."""
 
   directory: pathlib.Path
 
@@ -126,16 +126,16 @@ class Step:
     return _call(path, path.stat().st_mtime_ns)
 
   def is_there(self) -> bool:
-    """Returns whether this machine sees the step and no later run has removed it."""
+    """Returns whether the step's directory exists on this machine; a later run may have removed it."""
     return (self.directory / CALL).is_file()
 
   def check_there(self) -> None:
-    """Raises StorageError unless `is_there`."""
+    """Raises StorageError if the step's directory does not exist on this machine."""
     if not self.is_there():
       raise errors.StorageError(f"{UNSEEN} {self.directory} (it is on {socket.gethostname()})")
 
   def run(self, number: int) -> errors.UserError | None:
-    """Does one part and writes its marks; see the function `run`."""
+    """Does part `number` and writes its marks; returns a user's error, None if the part succeeded."""
     call = self.call
     begun, done = self._mark(number, "begun"), self._mark(number, "done")
     files.write_atomically(begun, files.this_process())

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-  """A source of the sample, with its units and rate."""
+  """A source of text for training a vocabulary: its input units, and its rate in the sample."""
 
   job: pipeline.Job
   units: Sequence[sources.Unit]

@@ -23,13 +23,13 @@ MOST_KEYS = 2**64
 
 
 def path(work: pathlib.Path, number: int, what: str) -> pathlib.Path:
-  """Returns the path of a unit's file of kind `what`."""
+  """Returns the path of a packed unit's file, such as `what` 'unigram' or 'train.ids'."""
   return work / f"unit-{number:06d}.{what}"
 
 
 @contextlib.contextmanager
 def attempt(work: pathlib.Path, number: int) -> Iterator[pathlib.Path]:
-  """Yields a new directory for a unit's files; if the block succeeds, they are renamed into `work`."""
+  """Yields a temporary directory; its files are renamed into `work` if the block that writes succeeds."""
   aside = path(work, number, f"{secrets.token_hex(4)}.part")
   aside.mkdir()
   try:
@@ -73,7 +73,7 @@ class Unsorted:
     self._sizes.append(np.fromiter(map(len, records), np.int64, len(records)))
 
   def sort(self, seed: int, unit: int) -> None:
-    """Writes `<split>.ids`, the records by key, and `<split>.index`, [2, records] <u8: keys, ends in ids."""
+    """Writes records in key order (`<split>.ids`), their keys and ends (`.index`, [2, records] uint64)."""
     sizes = np.concatenate(self._sizes)
     keys = shuffle_keys(seed, unit, sizes.size)
     order = np.argsort(keys, kind="stable")
@@ -92,7 +92,7 @@ class Unsorted:
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-  """A range of the records of one split of a unit, in order of keys."""
+  """A range of the records of one split of a unit, in order of their shuffle keys."""
 
   keys: np.ndarray  # [records] uint64, ascending
   ends: np.ndarray  # [records] uint64: end of each record in the file of ids

@@ -37,7 +37,7 @@ class Pool:
     self._executor = executor
 
   def map(self, function: Callable, *items: Sequence[Any], name: str) -> list[Any]:
-    """Returns the results in order; shows progress as `name`; DataError if a worker died."""
+    """Returns `function`'s results for all items, in order; shows progress; DataError if a worker died."""
     run = self._executor.map if self._executor else map
     try:
       return list(progress.track(run(function, *items), name=name, total=len(items[0])))
@@ -65,7 +65,7 @@ def pool(num_workers: int) -> Iterator[Pool]:
 
 
 def gathered(request: sources.Request, directory: pathlib.Path, num_workers: int) -> sources.Request:
-  """Returns the request; for `installed_docs` it writes the text to `directory/source` and names that."""
+  """Returns `request`; writes the text of `installed_docs` to a file, which then is the source."""
   if request.source != "installed_docs":
     return request
   with pool(num_workers) as here:

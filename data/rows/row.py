@@ -10,7 +10,7 @@ MAX_CELL_CHARACTERS = 1 << 20  # more means a damaged file, or a document that m
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """A row of a file, unchanged."""
+  """A row of a file: its unchanged values by column, and its place in the file."""
 
   # Cells: str in CSV and TSV, any type in JSONL and Parquet, lists of str in CoNLL (columns '1', '2', ...).
   fields: dict[str, Any]

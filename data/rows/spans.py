@@ -17,7 +17,7 @@ Span = tuple[int, int]  # words [start, end)
 
 
 class Target(NamedTuple):
-  """The spans of one question about a sentence, and their labels."""
+  """One or two spans of words in a sentence, and the labels to predict for them."""
 
   spans: tuple[Span, ...]  # one or two
   labels: tuple[str, ...]

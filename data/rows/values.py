@@ -72,7 +72,7 @@ def replaced(path: str, count: int) -> str:
 
 
 def as_list(value: Any) -> list[Any] | None:
-  """Returns a list, also from text in the form of JSON, Python (as pandas writes it) or numpy; or None."""
+  """Converts a list, or text that spells one in JSON, Python or numpy, to a list; else returns None."""
   if isinstance(value, list):
     return value
   text = value.strip() if isinstance(value, str) else ""

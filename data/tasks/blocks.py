@@ -30,7 +30,7 @@ class BlocksTask(seqio.Task):
 
   @property
   def supports_caching(self) -> bool:
-    """Whether `seqio_cache_tasks` may write the Task; ConfigError for ArrayRecord."""
+    """Whether `seqio_cache_tasks` may cache the Task; ConfigError if its flags ask for ArrayRecord files."""
     # seqio 0.0.20 passes this flag to another parameter and silently writes TFRecord.
     is_ours = any(self.name.startswith(f"{corpus}_packed_") for corpus in seqio_tasks.CORPORA)
     module = "data.tasks" if is_ours else "FILE"
@@ -46,7 +46,7 @@ class BlocksTask(seqio.Task):
   def get_dataset(
     self, sequence_length: Mapping[str, int] | None = None, split: str = "train", **options: Any
   ) -> tf.data.Dataset:
-    """Returns the blocks as `seqio.Task.get_dataset`, after `check`."""
+    """Returns the blocks as `seqio.Task.get_dataset` does; `check` first rejects unsafe options."""
     self.check(sequence_length, **options)
     return super().get_dataset(sequence_length, split, **options)
 

@@ -62,7 +62,7 @@ class DocumentSource(seqio.DataSource):
     return False
 
   def list_shards(self, split: str) -> list[str]:
-    """Returns a name for each unit; DataError if the source is missing."""
+    """Returns the shards' names, one for each unit of the text source; DataError if it is missing."""
     return [f"{unit.name}[{unit.start}:{unit.stop}]" for unit in self._units]
 
   def get_dataset(
@@ -104,7 +104,7 @@ class DocumentSource(seqio.DataSource):
 
 
 def split_sentences(dataset: tf.data.Dataset) -> tf.data.Dataset:
-  """Replaces `text` with `sentences`, [sentences] string; a line is a paragraph."""
+  """Replaces each example's `text` with `sentences`, [sentences] string; a line of text is a paragraph."""
 
   def split(text: bytes):
     paragraphs = tfds_reader.as_text(text).split("\n")
@@ -122,7 +122,7 @@ def split_sentences(dataset: tf.data.Dataset) -> tf.data.Dataset:
 def encode_sentences(
   dataset: tf.data.Dataset, output_features: Mapping[str, Any], *, packing: str = "complete"
 ) -> tf.data.Dataset:
-  """Replaces `sentences` with their ids, as `pipeline.encode_documents` gives them for a packing.
+  """Replaces each example's `sentences` with their token ids, as a packing needs them.
 
   Adds `FEATURE` (all ids, concatenated), `sizes` (number of ids per sentence) and `characters` (in total).
   """

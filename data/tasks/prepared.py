@@ -18,7 +18,7 @@ _ROWS_AT_ONCE = 256  # one read for so many rows is several times faster
 
 
 class PreparedSource(seqio.DataSource):
-  """The records of a directory; any shard can start at any row, which is found by arithmetic."""
+  """A seqio source of prepared records; a shard can start at any row, which is found by arithmetic."""
 
   def __init__(self, directory: str | os.PathLike):
     self.manifest = manifest.read(directory)
@@ -87,7 +87,7 @@ class PreparedSource(seqio.DataSource):
 
 
 class PreparedTask(BlocksTask):
-  """A Task over prepared records; the source, not seqio, repeats and shuffles.
+  """A seqio Task over prepared records; its `source`, not seqio, repeats and shuffles them.
 
   `get_dataset` has the additional option `first`, the first row.
   """

@@ -73,7 +73,7 @@ class DirectoryVocabulary(seqio.Vocabulary):
     return ids
 
   def _decode_tf(self, ids: tf.Tensor) -> tf.Tensor:
-    """Returns a text for each row along the last axis."""
+    """Decodes ids [..., length] to texts [...] of dtype string."""
 
     def decode(rows: np.ndarray) -> np.ndarray:
       texts = [self.words.decode(row).encode() for row in rows.reshape(-1, rows.shape[-1]).tolist()]

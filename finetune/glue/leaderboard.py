@@ -124,7 +124,7 @@ def official_rows(key: str) -> int:
 
 
 def _text(key: str, predicted: Predictions) -> tuple[str, int]:
-  """Returns the content of a file, and how many of its scores were clipped to 0 or 5."""
+  """Returns the content of a leaderboard file, and how many of its scores were clipped to 0 or 5."""
   name, task = FILES[key].name, glue_tasks.TASKS[FILES[key].task]
   if len(set(predicted.ids)) != len(predicted.ids):
     twice = next(index for row, index in enumerate(predicted.ids) if index in predicted.ids[:row])

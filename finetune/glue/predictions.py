@@ -28,7 +28,7 @@ _RUN, _DIGESTS = "run", "digests"  # arrays of the outputs' file that name its r
 
 
 class Tests(NamedTuple):
-  """The test sets that a task's model predicts, without missing ones."""
+  """The tokenised test sets that the model of a GLUE task predicts; missing files are left out."""
 
   sets: dict[str, Evaluated]  # {key of `leaderboard.FILES`: texts and ids}
   digests: dict[str, str]  # {key: sha256 of its index column and texts}

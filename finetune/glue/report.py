@@ -88,7 +88,7 @@ def _task_rows(
 
 
 def _shown_task(row: tables.Row) -> str:
-  """Returns the task's name in the papers, with a star if its data is not official; '' for more metrics."""
+  """Returns a task's name in the papers, starred if its data is not official; '' on its further rows."""
   if row["task"] == _AVERAGE:
     return _AVERAGE
   name = glue_metrics.shown_task(row["task"], row["metric"])

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Glue:
-  """A hyperparameter search for each GLUE task; a `driver.Kind`."""
+  """Fine-tuning on GLUE: a hyperparameter search for each task. Implements `driver.Kind`."""
 
   def __init__(self, session: Session, *, download: bool) -> None:
     """Reads the data of all tasks, so that errors in it (UserErrors) are raised before anything compiles."""

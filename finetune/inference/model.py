@@ -20,7 +20,7 @@ _TEXT = ("text",)  # the column of a model that stores no name of its column
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-  """A fine-tuned model on the devices."""
+  """A fine-tuned model on the devices, with its task schema, which answers rows of a file."""
 
   schema: TaskSchema
   kind: Rows | Questions
@@ -38,7 +38,7 @@ class Model:
     return self.kind.outputs(rows, self._compiled(given) if given else [], made)
 
   def answers(self, rows: Sequence[Row], inputs: tuple[Sequence[Any], Any]) -> list[dict[str, Any]]:
-    """Returns the answers, {column: value} for each row; arguments as of `outputs`."""
+    """Returns the model's answers, {column: value} for each row; arguments as of `outputs`."""
     return self.kind.answers(self.outputs(rows, inputs))
 
 

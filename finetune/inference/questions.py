@@ -22,10 +22,10 @@ NO_ANSWER = "no answer by"  # column: score of "no answer" minus the best span's
 
 
 class Questions:
-  """Inputs and answers of extractive question answering; has the methods of `rows.Rows`."""
+  """Makes inputs and answers of extractive question answering, with the methods of `rows.Rows`."""
 
   def __init__(self, schema: TaskSchema, encoder: OpenedEncoder, task: Mapping[str, Any]) -> None:
-    """`task` is the stored task: windows, and the metric, which shows whether "no answer" is allowed."""
+    """Reads window sizes, and whether "no answer" is allowed, from `task`, the model's stored task."""
     self.schema, self._encoder = schema, encoder
     self._can_be_null = not str(task.get("metric", "best_f1")).startswith(("f1", "exact"))
     is_masked, pad_id = bool(task.get("mask_query", True)), encoder.vocabulary.special_ids.pad
@@ -34,7 +34,7 @@ class Questions:
     self.cut = 0  # no row is truncated: the windows cover the whole text
 
   def inputs(self, rows: Sequence[Row]) -> tuple[list[Input], tuple[list[Question], Features]]:
-    """Returns the inputs of all windows, and (questions, windows) for `outputs`."""
+    """Returns the model inputs of all windows, and the (questions, windows) that `outputs` needs."""
     question, context = self.schema.text
     questions = [
       Question(str(at), "", text_of(row, context), text_of(row, question), (), True)
@@ -62,7 +62,7 @@ class Questions:
     return [decoded[question.id] for question in questions]
 
   def answers(self, outputs: Sequence[Prediction]) -> list[dict[str, Any]]:
-    """Returns {column: value} for each row: text ('': no answer), probability, lead of "no answer"."""
+    """Returns {column: value} for each row: answer ('': none), probability, margin of "no answer"."""
     made = []
     for prediction in outputs:
       text = prediction.text_at(0.0)

@@ -13,17 +13,17 @@ from pretrain.inference.batches import Input
 
 
 class Rows:
-  """Inputs and answers of tasks with labels or a number for a text, or a label for each word or span."""
+  """Makes model inputs from rows, and answers from outputs, for tasks about texts, words or spans."""
 
   def __init__(self, schema: TaskSchema, encoder: OpenedEncoder, task: Mapping[str, Any]) -> None:
-    """`task` is the task in the checkpoint's meta."""
+    """Builds the model's head and outputs; `task` is the task stored in the checkpoint's metadata."""
     self._schema, self._vocabulary = schema, encoder.vocabulary
     head, pad_id = HeadSettings(activation=activation(task)), encoder.vocabulary.special_ids.pad
     self.problem = problems.problem(schema, encoder.config, head, pad_id=pad_id)
     self.cut = 0  # truncated rows
 
   def inputs(self, rows: Sequence[Row]) -> tuple[list[Input], Inputs]:
-    """Returns ids and token fields, one or several inputs for each row; also the `Inputs` for `outputs`."""
+    """Tokenises rows to one or several inputs each; also returns the `Inputs` that `outputs` needs."""
     made = answers.inputs(rows, self._schema, self._vocabulary)
     self.cut += made.cut
     fields = made.examples.token_fields
@@ -34,7 +34,7 @@ class Rows:
     return inputs, made
 
   def outputs(self, rows: Sequence[Row], found: Sequence[Any], made: Inputs) -> Any:
-    """Returns outputs [rows, outputs] float32; for words or spans, [words or spans, labels] for each row."""
+    """Joins model outputs by row: [rows, outputs] float32, or a list of [words or spans, labels]."""
     return answers.join(made, found, self._schema)
 
   def answers(self, outputs: Any) -> list[dict[str, Any]]:

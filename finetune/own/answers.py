@@ -20,7 +20,7 @@ PREDICTED, PROBABILITY = "predicted", "probability"  # columns of answers
 
 
 def inputs(rows: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> Inputs:
-  """Tokenises rows as a schema's model reads them.
+  """Tokenises the texts, words or spans of rows to model inputs, as the task's schema describes.
 
   Raises:
     DataError: a row has no text, or spans outside its text; the message names the row.
@@ -46,7 +46,7 @@ def inputs(rows: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> I
 
 
 def _windows(text: Sequence[int], pair: Sequence[int] | None, max_length: int, vocabulary: Vocabulary):
-  """Yields overlapping inputs of the whole last text; each starts at the middle of the one before.
+  """Cuts a row's last text into overlapping inputs; each starts at the middle of the one before.
 
   Every input of a pair begins with the first text, truncated to half of the room.
   """
@@ -63,13 +63,13 @@ def _windows(text: Sequence[int], pair: Sequence[int] | None, max_length: int, v
 
 
 def _starts(total: int, room: int) -> range:
-  """Returns the starts of windows of `room` tokens, up to the first that reaches the last of `total`."""
+  """Returns the starts of windows of `room` tokens that cover `total` tokens and overlap by half."""
   step = max(room // 2, 1)
   return range(0, max(total - room + step, 1), step)
 
 
 def join(made: Inputs, outputs: Sequence[np.ndarray], schema: TaskSchema) -> np.ndarray | list[np.ndarray]:
-  """Averages the outputs of each row's inputs: [rows, outputs] float32.
+  """Returns one output per row, the mean over the row's inputs: [rows, outputs] float32.
 
   For 'tagging' and 'span_pairs': a list with [words or targets, labels] for each row.
   """

@@ -33,7 +33,7 @@ MOST_CLASSES, ROWS_OF_CLASS = 20, 3
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-  """The columns of a task, and log lines about the guessed ones."""
+  """The names of a task's text and label columns, and log lines about the guessed ones."""
 
   text: tuple[str, ...]
   label: str
@@ -41,7 +41,7 @@ class Columns:
 
 
 def find(path: str, names: Sequence[str], *, text: str, text_pair: str, label: str) -> Columns:
-  """Returns the columns of text and label among `names`; '' is guessed, a pair only if `text` is ''.
+  """Returns the columns of text and label: the user's, or guesses for '' (a pair only if `text` is '').
 
   Raises:
     ConfigError: the file lacks a column that the user named.

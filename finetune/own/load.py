@@ -36,7 +36,7 @@ _LOOKED_AT = 2_000  # rows by which kind and separator are guessed
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """Tokenised rows and their targets."""
+  """The training or development set of a user's files: tokenised rows and their targets."""
 
   inputs: Inputs
   targets: np.ndarray | list[np.ndarray]  # by row, from `targets.targets`
@@ -78,7 +78,7 @@ class Task:
 
 
 def _read(path: str, split: str, config: Any, download: bool) -> tuple[list[Row], list[str], str]:
-  """Returns rows, columns and digest of a file, or of a data set (its `split`, if its name has none)."""
+  """Returns rows, column names and sha256 of a file, or of a data set's split (`split` by default)."""
   if not datasets.kind_of(path):
     return list(rows.read(path)), rows.columns(path), files.sha256(pathlib.Path(path))
   options = {"directory": config.data.directory, "module": config.data.module, "download": download}
@@ -156,7 +156,7 @@ def _with_text(part: Sequence[Row], schema: TaskSchema, empty: str, lines: list[
 
 
 def _labels(named: str, schema: TaskSchema, train: Sequence[Row], whole: Sequence[Row]) -> tuple[str, ...]:
-  """Returns the labels that the user `named`, or those of `train`, then others of the `whole` training set.
+  """Returns the labels `named` by the user, or else those of `train`, then of the `whole` training set.
 
   A label that no drawn row has is kept: development rows may have it.
   """
@@ -171,7 +171,7 @@ def _labels(named: str, schema: TaskSchema, train: Sequence[Row], whole: Sequenc
 def _schema(
   config: Any, first: Sequence[Row], found: columns.Columns, lines: list[str], max_length: int
 ) -> TaskSchema:
-  """Returns the schema without labels; adds lines about guesses."""
+  """Returns the task schema of a config, still without labels; adds lines about guesses to `lines`."""
   kind = config.own.task
   if kind == "auto":
     kind, why = columns.guess_kind(first, found)
@@ -192,7 +192,7 @@ def _schema(
 def _held_out(
   train: Sequence[Row], schema: TaskSchema, fraction: float, path: str
 ) -> tuple[list[Row], list[Row], int]:
-  """Returns training rows, held-out rows, and how many rows stay in training because their label is rare."""
+  """Splits `train` into training and held-out rows; also counts the rows not held out for a rare label."""
   for row in train:
     check_label(row, schema)  # an invalid row is reported before an unsuitable fraction
   is_out = [is_held_out(shown_text(row, schema), fraction) for row in train]

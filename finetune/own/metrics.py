@@ -77,7 +77,7 @@ def _f1(targets: np.ndarray, predictions: np.ndarray, average: str) -> float:
 def _of_words(
   schema: TaskSchema, targets: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
 ) -> dict[str, float]:
-  """Returns scores of entities (kind, first and last word must match), or else of words or targets."""
+  """Returns scores of entities (kind and both ends must match); without entities, of words or targets."""
   predicted = [np.argmax(of_row, axis=1) for of_row in outputs]
   by_word = _of_classes(np.concatenate(targets), np.concatenate(predicted))
   if not _is_entities(schema):

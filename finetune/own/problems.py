@@ -1,4 +1,4 @@
-"""Heads and losses of the kinds of tasks on a user's file."""
+"""Builds the head and the loss for each kind of task on a user's file."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ def problem(
   balanced: bool = False,
   smoothing: float = 0.0,
 ) -> Problem:
-  """Builds the problem of a schema's kind.
+  """Builds the training problem (head, outputs and loss) for a schema's kind of task.
 
   Args:
     targets: of the training rows, from which the loss takes the frequencies of classes and words.
@@ -65,7 +65,7 @@ def _tagging(
   class_weights: Sequence[float],
   smoothing: float,
 ) -> Problem:
-  """Builds the problem with outputs [batch, length, labels].
+  """Builds the training problem of tagging words; its outputs are [batch, length, labels].
 
   A sentence's loss is the sum over its words, divided by the mean number of words of the training set. So the
   loss of a batch is about the mean over words, and a sentence's part does not depend on the others.

@@ -28,7 +28,7 @@ THRESHOLD = 0.5  # least probability at which 'multilabel' predicts a label
 
 @dataclasses.dataclass(frozen=True)
 class TaskSchema:
-  """Kind, columns and labels of a task: training derives them from its file, prediction reads them."""
+  """A task's kind, columns and labels, which training stores in the model as `task.json` for prediction."""
 
   kind: str  # one of `KINDS`
   text: tuple[str, ...]  # column of the text, or the two columns of a pair; for tagging, that of the words
@@ -103,7 +103,7 @@ class TaskSchema:
 
 
 class Inputs(NamedTuple):
-  """Tokenised rows: the inputs of an encoder."""
+  """Tokenised rows: one or several encoder inputs for each row, and its number of answers."""
 
   examples: Examples  # the inputs without labels: ids with special tokens, and fields of tokens
   row: np.ndarray  # [inputs] int64, increasing: the row of each input

@@ -28,7 +28,7 @@ LEAST_STEPS, MOST_EPOCHS = 300, 30  # of the one run on a small file, unless sea
 
 
 class Own:
-  """A search on a file; a `driver.Kind`."""
+  """Fine-tuning on a user's own file: its search and report. Implements `driver.Kind`."""
 
   def __init__(self, session: Session, *, download: bool) -> None:
     """Reads and tokenises the files; nothing is compiled. `download`: whether TFDS may download.
@@ -54,7 +54,7 @@ class Own:
     self.details: list[Table] = []  # of the best run, made by `finish`
 
   def _cells(self) -> list[Cell]:
-    """Returns the session's cells; a single run on a small file gets more epochs."""
+    """Returns the hyperparameter cells to train; a single run on a small file gets more epochs."""
     cells, search = self.session.cells(spaces.SMALL_TASK), self.session.config.search
     if search.cells != "one" or search.epochs:
       return cells
@@ -90,7 +90,7 @@ class Own:
     )
 
   def dev_outputs(self, outputs_of: OutputsOf, num_runs: int) -> Sequence[Outputs]:
-    """Returns every run's outputs on development rows for `metrics.measure`; numbers in the file's scale."""
+    """Returns every run's outputs on the development rows; those of a regression in the file's scale."""
     made = self.task.dev.inputs
     by_run = texts.outputs(
       made.examples,
@@ -143,7 +143,7 @@ class Own:
 
 
 def read_often(cell: Cell, steps_per_epoch: int) -> Cell:
-  """Raises a cell's epochs until its runs have `LEAST_STEPS` steps, at most to `MOST_EPOCHS`."""
+  """Returns `cell` with its epochs raised until a run has `LEAST_STEPS` steps, at most to `MOST_EPOCHS`."""
   enough = min(-(-LEAST_STEPS // steps_per_epoch), MOST_EPOCHS)
   return cell._replace(epochs=max(cell.epochs or 1, enough))
 

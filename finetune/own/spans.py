@@ -25,7 +25,7 @@ def is_targets(value: Any) -> bool:
 
 
 def labels_of(row: Row, schema: TaskSchema) -> list[str]:
-  """Returns the label of every target. DataError: one has none or several, or as in `targets_of`."""
+  """Returns the label of every target of a row; DataError: it has none or several, or as in `targets_of`."""
   of_row = []
   for number, target in enumerate(targets_of(row, schema.text[0], schema.label), 1):
     labels = [label.strip() for label in target.labels if label.strip()]
@@ -36,13 +36,13 @@ def labels_of(row: Row, schema: TaskSchema) -> list[str]:
 
 
 def spans_of(row: Row, schema: TaskSchema) -> list[tuple[Span, Span]]:
-  """Returns two spans of every target; a single span twice. DataError: a span is outside the text."""
+  """Returns two spans for every target of a row, a single one twice; DataError if outside the text."""
   targets = targets_of(row, schema.text[0], schema.label, has_labels=False)
   return [(target.spans[0], target.spans[-1]) for target in targets]
 
 
 def inputs(rows: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> Inputs:
-  """Tokenises rows as a schema's model reads them; a long sentence is truncated around each target.
+  """Tokenises rows to one model input for each target; a long sentence is truncated around the target.
 
   Raises:
     DataError: a row has no words, or a span outside its text; the message names the row.
@@ -70,7 +70,7 @@ def inputs(rows: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> I
 
 
 def _shown(sizes: Sequence[int], first: int, behind: int, room: int) -> range:
-  """Returns words from [first, behind) and around it, up to `room` tokens; at least [first, behind)."""
+  """Returns a range of words that fits into `room` tokens if it can; it always includes [first, behind)."""
   used = sum(sizes[first:behind])
   grew = True
   while grew:
@@ -84,6 +84,6 @@ def _shown(sizes: Sequence[int], first: int, behind: int, room: int) -> range:
 
 
 def join(made: Inputs, outputs: Sequence[np.ndarray], schema: TaskSchema) -> list[np.ndarray]:
-  """Groups the outputs [labels] of all targets by row: [targets, labels] float32 each."""
+  """Returns, for each row, the outputs of all its targets: [targets, labels] float32."""
   by_target = np.reshape(np.asarray(outputs, np.float32), (-1, len(schema.labels)))
   return np.split(by_target, np.cumsum(made.counts)[:-1])

@@ -21,7 +21,7 @@ _PLAIN = {"S": "B", "U": "B", "E": "I", "L": "I"}  # from BIOES and BILOU to BIO
 
 
 def words_of(row: Row, column: str) -> list[str]:
-  """Returns the words of a row; DataError: not a list of texts, or an empty one."""
+  """Returns the words of a row; DataError if its column is not a list of texts, or is empty."""
   value = row.value(column)
   words = as_list(value)
   if words is None or not all(isinstance(word, str) for word in words):
@@ -38,7 +38,7 @@ def pieces_of(sentences: Sequence[Sequence[str]], vocabulary: Vocabulary) -> lis
 
 
 def tags_of(row: Row, schema: TaskSchema) -> list[str]:
-  """Returns the tags of a row; DataError: not a list, or not one tag for each word."""
+  """Returns the tags of a row; DataError if its column is not a list with one tag for each word."""
   value, words = row.value(schema.label), words_of(row, schema.text[0])
   tags = as_list(value)
   if tags is None:
@@ -55,7 +55,7 @@ def is_entities(labels: Sequence[str]) -> bool:
 
 
 def is_iob1(labels: Sequence[str]) -> bool:
-  """Returns whether spans begin with I-, as in IOB1: it has B- only between touching spans, here none."""
+  """Returns whether all tags are O or like I-X, as in IOB1, which uses B- only between touching spans."""
   return OUTSIDE in labels and len(labels) > 1 and all(mark[:2] == "I-" for mark in labels if mark != OUTSIDE)
 
 
@@ -74,7 +74,7 @@ def check_order(row: Row, tags: Sequence[str], labels: Sequence[str]) -> None:
 
 
 def inputs(rows: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> Inputs:
-  """Tokenises rows as a schema's model reads them; DataError: a row has no words."""
+  """Tokenises the words of rows to model inputs, truncated or in windows; DataError: a row has no words."""
   sentences = [words_of(row, schema.text[0]) for row in rows]
   room = schema.max_length - 2
   made, row_of, cut = Examples([], {}, {WORD: []}), [], 0
@@ -111,7 +111,7 @@ def _windows(sizes: Sequence[int], room: int):
 
 
 def join(made: Inputs, outputs: Sequence[np.ndarray], schema: TaskSchema) -> list[np.ndarray]:
-  """Averages the outputs [length, labels] at each word over its inputs: [words, labels] float32 by row.
+  """Averages each word's output over the inputs that contain it: [words, labels] float32 per row.
 
   An output may be longer than its input, by padding. A word that was truncated gets O, or the first class if
   there is no O.

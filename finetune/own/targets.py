@@ -109,7 +109,7 @@ def number_of(row: Row, column: str) -> float:
 
 
 def several_of(row: Row, schema: TaskSchema) -> list[str]:
-  """Returns all labels of a row: one, several, or one for each word or target; DataError: none."""
+  """Returns all labels of a row: one, several, or one per word or target; DataError if one is missing."""
   if schema.kind == "tagging":
     return tagging.tags_of(row, schema)
   if schema.kind == "span_pairs":
@@ -205,6 +205,6 @@ def _unknown(row: Row, label: str, known: Sequence[str], why: str) -> None:
 
 
 def is_held_out(text: str, fraction: float) -> bool:
-  """Returns whether a row is held out for development: a hash of its text, so equal texts stay together."""
+  """Returns whether a row is held out for development, by a hash of its text: equal texts stay together."""
   digest = hashlib.sha256(text.encode()).digest()
   return int.from_bytes(digest[:8], "big") < fraction * 2**64

@@ -41,7 +41,7 @@ _TACO_HEAD = {"activation": "tanh", "init": "normal", "dropout": 0.1, "input_dro
 
 @dataclasses.dataclass(frozen=True)
 class Protocol:
-  """The settings of a protocol that are the same for all tasks."""
+  """The settings with which a paper fine-tunes on every task, such as seeds, optimizer and dropout."""
 
   name: str
   summary: str  # 'median' or 'mean', over seeds
@@ -109,7 +109,7 @@ def cells(
   epochs: Sequence[int] = (),
   warmup_fractions: Sequence[float] = (),
 ) -> list[Cell]:
-  """Returns the cells of a search, in the order of batch size, epochs, warm-up, then learning rate.
+  """Returns a search's cells (sets of hyperparameters) by batch size, epochs, warm-up, learning rate.
 
   So cells that differ only in the learning rate are neighbours: they can share a compiled program.
 

@@ -12,7 +12,7 @@ COLUMNS = ("mnli", "mnli_mm", "qqp", "qnli", "sst2", "cola", "rte", "mrpc", "sts
 
 
 class Reference(NamedTuple):
-  """One row of a paper's table."""
+  """A model's scores in one row of a paper's table."""
 
   model: str  # such as 'COCO-LM base'
   source: str  # such as 'COCO-LM table 1'
@@ -82,7 +82,7 @@ def reference_rows(recipe: str, protocol: str) -> list[Reference]:
 
 
 def scores_beside(references: Sequence[Reference], column: str) -> dict[str, float]:
-  """Returns {model: score} of a column, from the papers' rows that have it."""
+  """Returns {model: score} in a column of the papers' tables, without models that lack it."""
   return {reference.model: reference.scores[column] for reference in references if column in reference.scores}
 
 
@@ -95,7 +95,7 @@ def source_notes(references: Sequence[Reference]) -> list[str]:
 
 
 def known_recipes(protocol: str) -> list[str]:
-  """Returns the recipes for which `reference_rows` has rows; TACO's BERT has two names."""
+  """Returns the recipes for which the papers report scores by this protocol."""
   return [recipe for recipe in _rows() if reference_rows(recipe, protocol)]
 
 

@@ -14,7 +14,7 @@ LARGEST_RATE = 1.0  # learning rate: Adam's update moves a parameter by about th
 
 
 class Cell(NamedTuple):
-  """One point of a search: the hyperparameters of its runs.
+  """One set of hyperparameters that a search tries, by runs with several seeds.
 
   A cell has epochs and one of the two warm-ups; with prompts, a number of steps and no warm-up.
   """
@@ -148,7 +148,7 @@ def space(protocol: str, task: str, size: str) -> Space:
 
 
 def best_known(protocol: str, task: str, size: str) -> Cell | None:
-  """Returns the cell that the authors found best for their model; None if they publish none.
+  """Returns the hyperparameters that the authors found best; None if they publish none.
 
   Cells of 'base' are of base++ models, cells of 'large' of large++ models. TACO's 'small' has only one cell.
   """
@@ -156,7 +156,7 @@ def best_known(protocol: str, task: str, size: str) -> Cell | None:
 
 
 def one(hidden_size: int) -> Cell:
-  """Returns a cell that suits most tasks, by the encoder's width; our choice between the papers' values.
+  """Returns hyperparameters that suit most tasks, by encoder width: our choice between the papers' values.
 
   Base and large models get the papers' middle rates. Narrower models need higher rates: ELECTRA's small model
   (width 256) uses 3e-4; models of width 128, pretrained with 1e-3 or more, learn almost nothing at 1e-4.

@@ -27,7 +27,7 @@ _MAIN = {"cola": "matthews", "mrpc": "f1", "qqp": "f1", "stsb": "pearson"}
 
 @dataclasses.dataclass(frozen=True)
 class Lengths:
-  """The sizes of a task's prompts and evaluation batches."""
+  """The sizes of a task's prompts and evaluation batches, and the number of demonstration sets."""
 
   max_length: int  # tokens of a prompt with its demonstrations
   num_samples: int  # sets of demonstrations in evaluation, whose predictions are averaged
@@ -37,7 +37,7 @@ class Lengths:
 
 @dataclasses.dataclass(frozen=True)
 class PromptData:
-  """The training, development and test sets of a task; a split is the seed that drew it."""
+  """A task's few-shot training and development sets, by the seed that drew them, and its test sets."""
 
   task: str
   writer: PromptWriter
@@ -65,7 +65,7 @@ class PromptData:
     return TrainingFeed(self.pools, splits, **sizes)
 
   def test(self, outputs_of: Callable[[Batch], Any], split: int) -> dict[str, float]:
-    """Returns one run's metrics on all test sets, with demonstrations from its split; see `evaluate`."""
+    """Returns a run's metrics on all test sets, with demonstrations from `split`'s training set."""
     sizes = {"num_samples": self.lengths.num_samples, "max_length": self.lengths.max_length}
     metrics: dict[str, float] = {}
     for suffix, test_set in self.tests.items():
@@ -77,7 +77,7 @@ class PromptData:
   def evaluate(
     self, outputs_of: Callable[[Batch], Any], sets: Sequence[EvaluationSet]
   ) -> list[dict[str, float]]:
-    """Returns {metric: value} of each run on its set; a run with NaN or infinite outputs scores 0."""
+    """Returns {metric: value} of each run on its set in `sets`; NaN or infinite outputs score 0."""
     finish = scores_of if self.writer.template.is_regression else np.asarray
     predictions = predict(outputs_of, sets, finish, self.lengths)
     task = "mnli" if self.task == "snli" else self.task  # the same classes and metric
@@ -138,7 +138,7 @@ def load(task: str, writer: PromptWriter, config: Any, lengths: Lengths, *, down
 
 
 def _draws(task: str, config: Any, *, download: bool) -> dict[int, tuple[Split, Split]]:
-  """Returns {seed: (training set, development set)} of all splits, read or drawn."""
+  """Returns {seed: (training set, development set)}, read from LM-BFF's files or drawn by seed."""
   prompt = config.prompt
   if prompt.directory:
     return {seed: kshot.read(prompt.directory, task, k=prompt.shots, seed=seed) for seed in prompt.splits}

@@ -19,7 +19,7 @@ _TRAINING, _EVALUATION = 101, 102  # different random streams
 
 @dataclasses.dataclass(frozen=True)
 class Pool:
-  """The examples of one training set, as queries and as demonstrations."""
+  """A few-shot training set: each example as a prompt with [MASK], and as a solved example."""
 
   queries: list[Prompt]  # n, with [CLS] and [MASK]
   demonstrations: list[np.ndarray]  # n x [length] int32, with the label word, without [CLS]
@@ -117,7 +117,7 @@ class TrainingFeed:
   def __init__(
     self, pools: Mapping[int, Pool], seeds: Sequence[int], *, batch_size: int, max_length: int, pad_id: int
   ) -> None:
-    """Draws the orders of examples; `pools` is {seed: training set of its runs}, `seeds` has each run's."""
+    """Draws the order of examples by seed; `pools` is {seed: training set}, `seeds` has one for each run."""
     self._pools, self._seeds = {seed: pools[seed] for seed in dict.fromkeys(seeds)}, list(seeds)
     self._sizes = {"length": max_length, "batch_size": batch_size, "pad_id": pad_id}
     self._max_length = max_length

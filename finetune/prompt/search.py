@@ -57,7 +57,7 @@ _GRID = ("search.batch_sizes", "search.learning_rates")  # the only fields of `s
 
 
 class Prompts:
-  """A grid search of each task, cells x splits; each split chooses its own cell. A `driver.Kind`."""
+  """Few-shot fine-tuning with prompts; each drawn split chooses its own cell. Implements `driver.Kind`."""
 
   def __init__(self, session: Session, *, download: bool) -> None:
     """Checks the head, words and lengths and reads all data; raises a UserError before anything compiles."""
@@ -173,7 +173,7 @@ class Prompts:
     logger.info(f"{data.task}: split {split}, test {data.metric} {score}")
 
   def _tested(self, data: PromptData) -> Results:
-    """Returns the stored results on the test set."""
+    """Opens the stored test scores of a task for this checkpoint, data and settings."""
     fingerprint = self._fingerprint(data) | {"test": data.test_digest}
     return Results(self.session.workdir / TEST, data.task, fingerprint, seed_field="data")
 
@@ -201,7 +201,7 @@ def _check_fields(values) -> None:
 
 
 def _cells(config: Any) -> list[Cell]:
-  """Returns the cells of the grid, by batch size first, so that neighbours can share a program."""
+  """Returns the grid's hyperparameter cells by batch size, so that neighbours can share a program."""
   batch_sizes = config.search.batch_sizes or BATCH_SIZES
   learning_rates = config.search.learning_rates or LEARNING_RATES
   rules = {

@@ -28,7 +28,7 @@ class Chosen:
 
   @property
   def identity(self) -> dict[str, Any]:
-    """Returns JSON values that are stored in every file made from the run, and identify the run."""
+    """Returns the JSON values that identify the run, for every file that is made from it."""
     return {**vars(self), "cell": self.cell.name}
 
 
@@ -41,7 +41,7 @@ def choose(search: Search, records: Sequence[Record], *, seeds: Sequence[int] = 
 
 
 def run_of(search: Search, record: Record, seed: int) -> Chosen:
-  """Returns the run of a cell with this seed as the chosen run."""
+  """Returns the run of a record's cell with this seed as a `Chosen`, with its score."""
   value = summary.summarise(record).per_seed[seed]
   fingerprint = search.results.fingerprint_of(seed)
   return Chosen(record.cell, seed, search.plan.metric, value, fingerprint)

@@ -39,7 +39,7 @@ def make_problem(
   name: str = "classification",
   num_vectors: int = 1,
 ) -> Problem:
-  """Builds the problem of a task with outputs [batch, num_outputs] float32.
+  """Builds the training problem of a task on texts, with outputs [batch, num_outputs] float32.
 
   Batches have 'labels' [batch]: int32 classes, or float32 targets of a regression if `num_outputs` is 1. A
   `loss` may read other labels. `pooling` gives `num_vectors` concatenated vectors; `name` names the head.
@@ -72,7 +72,7 @@ def make_problem(
 
 
 def exported_task(name: str, labels: Sequence[str], settings: HeadSettings) -> dict[str, Any]:
-  """Returns the JSON values for export of a classifier with these labels; no labels: a regression."""
+  """Returns the description of a task that an export needs, as JSON values; no labels: a regression."""
   return {
     "name": name,
     "labels": list(labels) or None,

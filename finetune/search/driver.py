@@ -22,9 +22,9 @@ logger = logging.getLogger(__name__)
 
 
 class Kind(Protocol):
-  """A kind of fine-tuning. Its class is called with a session and `download` (whether TFDS may download).
+  """Interface of a kind of fine-tuning (GLUE, SQuAD, ...): it makes search plans and reports the results.
 
-  The constructor reads all data, so that errors in the data are reported before anything compiles.
+  The constructor, of a session and `download` (whether TFDS may), reads all data before anything compiles.
   """
 
   session: Session

@@ -14,7 +14,7 @@ from pretrain.listener import Listener
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-  """The steps at which a run is evaluated; the last one ends it."""
+  """The steps after which a run is evaluated; the last of them ends the run."""
 
   num_steps: int  # updates of a run
   evaluate_at: tuple[int, ...]  # increasing numbers of updates; the last is `num_steps`
@@ -40,7 +40,7 @@ class Evaluations(Listener):
     return step in self.schedule.evaluate_at and last < step
 
   def after(self, step: int, state: Any) -> None:
-    """Evaluates every run, and keeps the parameters of runs at a new best; see `Listener.after`."""
+    """Evaluates every run; keeps the parameters of those with a new best score. See `Listener.after`."""
 
     def outputs_of(batch: Batch) -> Any:
       self.heed_stop()
@@ -61,7 +61,7 @@ class Evaluations(Listener):
     self.best = self.group.better(self.best, state.params, np.asarray(better))
 
   def saving(self, step: int) -> dict[str, Any]:
-    """Returns the evaluations so far; see `Listener.saving`."""
+    """Returns the evaluations so far, which a saved state stores; see `Listener.saving`."""
     return {"evaluations": self.of_runs}
 
 

@@ -17,7 +17,7 @@ from data.errors import DataError
 
 
 class Examples(NamedTuple):
-  """A set of examples; the first axis of all lists and arrays is the example."""
+  """Tokenised examples with their labels; the first axis of all lists and arrays is the example."""
 
   ids: list[np.ndarray]  # n x [length] int32 with special ids, not padded
   fields: dict[str, np.ndarray]  # {name: [n, ...]}, one value per example
@@ -30,7 +30,7 @@ class Examples(NamedTuple):
 
 
 def add_to_digest(digest: Any, ids: Iterable[np.ndarray], *values: np.ndarray) -> None:
-  """Adds the token ids of examples and arrays of their labels to a digest of hashlib."""
+  """Updates a hashlib digest with the token ids of examples and with arrays of their labels."""
   for of_one in ids:
     digest.update(of_one.tobytes() + b"|")
   for array in values:
@@ -101,7 +101,7 @@ def bucket_lengths(sizes: np.ndarray, *, most: int, multiple: int) -> list[int]:
 
 @dataclasses.dataclass(frozen=True)
 class Buckets:
-  """A set of examples sorted by padded length."""
+  """The numbers of examples, grouped by the length to which they are padded."""
 
   lengths: tuple[int, ...]  # increasing
   members: tuple[np.ndarray, ...]  # for each length [n] int64 numbers of its examples, increasing
@@ -150,7 +150,7 @@ class TrainingOrder:
     return len(self._batches)
 
   def batch(self, seed: int, step: int) -> tuple[int, np.ndarray]:
-    """Returns the padded length of a step (from 0; the same for every seed) and its example numbers."""
+    """Returns the padded length, the same for all seeds, and the example numbers of a step from 0."""
     epoch, place = divmod(step, self.steps_per_epoch)
     bucket, number = self._batches[_permutation(self.steps_per_epoch, self.shape_seed, epoch)[place]]
     rows = self.buckets.members[bucket]
@@ -167,7 +167,7 @@ def _permutation(size: int, *key: int) -> np.ndarray:
 def evaluation_batches(
   examples: Examples, buckets: Buckets, *, num_runs: int, batch_size: int, pad_id: int
 ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-  """Yields (example numbers, the same batch for every run) until every example was in one batch."""
+  """Yields (example numbers, batch copied for every run) until every example was in one batch."""
   for length, members in zip(buckets.lengths, buckets.members):
     for start in range(0, len(members), batch_size):
       rows = members[start : start + batch_size]
@@ -177,7 +177,7 @@ def evaluation_batches(
 
 @dataclasses.dataclass(frozen=True)
 class Feed:
-  """Makes the host batches, by step, of runs that share a training set."""
+  """Makes the training batch of each step, on the host, for runs that share a training set."""
 
   examples: Examples
   order: TrainingOrder

@@ -22,7 +22,7 @@ _LOGGED = ("loss", "learning_rate", "grad_norm")
 
 
 class Logs(Listener):
-  """The logs of runs that share a program."""
+  """The metrics files, TensorBoard events and log lines of runs that share a program."""
 
   def __init__(
     self,
@@ -55,7 +55,7 @@ class Logs(Listener):
     self._sums = [np.asarray(losses, np.float32) for losses in saved.get("interval_losses", [])]
 
   def seen(self, step: int, figures: Mapping[str, Any], state: Any) -> None:
-    """Writes the figures if an entry is due; see `Listener.seen`."""
+    """Writes a step's loss and learning rate to the logs if an entry is due; see `Listener.seen`."""
     logged = {name: np.asarray(figures[name][0]) for name in _LOGGED if name in figures}
     now = time.monotonic()
     if not self._is_compiling:
@@ -80,7 +80,7 @@ class Logs(Listener):
       )
 
   def evaluation(self, step: int, scores: Sequence[Mapping[str, float]], metric: str) -> None:
-    """Writes the scores of every run at an evaluation."""
+    """Writes every run's development scores after `step` updates to its log files."""
     for writer, of_run in zip(self._writers, scores):
       writer.write(step, {f"dev/{name}": value for name, value in of_run.items()})
     if self._has_lines and step < self._total:
@@ -97,7 +97,7 @@ class Logs(Listener):
       logger.info(f"  {self._label}: compiling {what}{of_runs} on {size} x {length} tokens ...")
 
   def saving(self, step: int) -> dict[str, Any]:
-    """Returns the losses since the last entry; see `Listener.saving`."""
+    """Returns the losses since the last log entry, which a saved state stores; see `Listener.saving`."""
     return {"interval_losses": [losses.tolist() for losses in self._sums]}
 
   def end(self) -> None:

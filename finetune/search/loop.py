@@ -32,12 +32,12 @@ logger = logging.getLogger(__name__)
 
 
 class Stopped(Exception):
-  """A stop was requested. The state is saved, if the caller gave a `Saving`."""
+  """Raised after a stop request; the state is saved if `train` was called with a `Saving`."""
 
 
 @dataclasses.dataclass
 class Outcome:
-  """The results of a group of runs."""
+  """The evaluations of a group of runs, and the parameters at each run's best evaluation."""
 
   evaluations: list[list[dict]]  # of each run in order, with the fields of `summary.Evaluation`
   best_params: Any  # [runs or more, ...] at each run's best evaluation, on the devices
@@ -45,7 +45,7 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Saving:
-  """Where, and how often, the state of an unfinished group is saved."""
+  """Where, and how often, the state of an unfinished group of runs is saved."""
 
   directory: Path  # of this group alone; removed by the caller when its results are stored
   identity: dict  # JSON values that a saved state must have been written under
@@ -136,7 +136,7 @@ def train(
 def _restore(
   group: RunGroup, checkpoints: Checkpoints, saving: Saving
 ) -> tuple[TrainState, Any, dict[str, Any]]:
-  """Returns the saved state, the best parameters and the meta; DataError: they belong to other runs."""
+  """Returns the saved state, best parameters and metadata of runs; DataError if they are of other runs."""
   meta = read_meta(step_path(checkpoints.directory))
   if meta.get("identity") != saving.identity:
     raise DataError(
@@ -163,14 +163,14 @@ class _Loop:
   saved_at: float = dataclasses.field(default_factory=time.monotonic)
 
   def tell(self) -> None:
-    """Waits for the running step, and sends its figures to all listeners."""
+    """Waits for the running update, and passes its loss and other figures to all listeners."""
     if self.pending is not None:
       figures, self.pending = jax.device_get(self.pending), None
       for listener in self.table:
         listener.seen(self.done, figures, self.state)
 
   def act(self) -> bool:
-    """Calls the listeners that are due, such as the evaluation; returns whether any was."""
+    """Calls the listeners that act after this step, such as the evaluation; returns whether any did."""
     due = [listener for listener in self.table if listener.acts(self.done, self.total)]
     if due:
       self.tell()

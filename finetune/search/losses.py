@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 
 def _cross_entropy(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> jax.Array:
-  """Returns the sum in nats, [] float32, from [batch, classes] logits, -inf where a class is not allowed."""
+  """Returns the cross-entropy summed over rows in nats, [] float32; logits are -inf for forbidden classes."""
   is_counted = weights > 0
   logits = jnp.where(is_counted[:, None], logits.astype(jnp.float32), 0.0)
   # JAX reads index -1, and any index that is too large, as the last class: neither may count as a label.

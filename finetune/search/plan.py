@@ -19,7 +19,7 @@ Run = tuple[Cell, int]  # and its seed
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """The plan of one search: every cell is trained with every seed, and the best run is chosen."""
+  """Plan of a search: trains each cell (set of hyperparameters) with each seed, chooses the best run."""
 
   name: str  # of its folder in the workdir
   problem: Problem
@@ -62,7 +62,7 @@ class Plan:
     return Schedule(self.num_steps(cell), tuple(self.evaluation_steps(cell, per_epoch)), per_epoch)
 
   def runs(self, runs: Sequence[Run]) -> Runs:
-    """Returns seeds, learning rates and numbers of steps of the runs of one program, as arrays."""
+    """Returns the seeds, learning rates and numbers of steps of `runs` as arrays for one program."""
     steps = [self.num_steps(cell) for cell, _ in runs]
     warmups = [protocols.warmup_steps(cell, count) for (cell, _), count in zip(runs, steps)]
     return Runs(

@@ -35,7 +35,7 @@ class Problem:
 
 
 class Runs(NamedTuple):
-  """The values in which the runs of one program differ, [runs] each."""
+  """The seeds and hyperparameters of the runs that share a program; each field is an array [runs]."""
 
   seeds: np.ndarray  # int32: order of examples, heads, dropout
   learning_rates: np.ndarray  # float32, at most `LARGEST_RATE`
@@ -49,7 +49,7 @@ class Runs(NamedTuple):
 
 
 class Program:
-  """The compiled functions of a task.
+  """Initialisation, training step and outputs of a task, compiled for several runs at once.
 
   Learning rates and numbers of steps are arguments of the functions, not constants: all cells of a search
   with the same shapes share one compilation.
@@ -84,7 +84,7 @@ class Program:
     self.shapes: set[tuple] = set()  # compiled: (function, runs, batch, length)
 
   def group(self, runs: Runs) -> "RunGroup":
-    """Returns a group that trains these runs together."""
+    """Returns a `RunGroup`, which trains these runs together on the devices."""
     assert np.max(runs.learning_rates) <= LARGEST_RATE
     num_devices = min(len(self.devices), runs.count)
     if num_devices not in self._compiled:
@@ -171,7 +171,7 @@ class Program:
 
 
 class _Functions(NamedTuple):
-  """Functions compiled for a number of devices; the first axis of all arrays is the run."""
+  """A task's functions, compiled for some devices; the first axis of all their arrays is the run."""
 
   sharding: NamedSharding
   init: Callable
@@ -181,7 +181,7 @@ class _Functions(NamedTuple):
 
 
 class RunGroup:
-  """Runs that are trained side by side."""
+  """Runs that are trained together on the devices, in arrays [runs, ...]."""
 
   def __init__(self, functions: _Functions, runs: Runs, shapes: set[tuple]) -> None:
     self.runs, self._functions, self._shapes = runs, functions, shapes
@@ -197,11 +197,11 @@ class RunGroup:
     )
 
   def init_state(self) -> step.TrainState:
-    """Returns the states before the first step."""
+    """Returns the training state of every run before the first step."""
     return self._functions.init(self._hyper)
 
   def abstract_state(self) -> step.TrainState:
-    """Returns shapes, dtypes and shardings of the states, to restore them."""
+    """Returns the shapes, dtypes and shardings of the runs' training states, to restore saved ones."""
     place = self._functions.sharding
     return jax.tree.map(
       lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
@@ -227,7 +227,7 @@ class RunGroup:
     return jax.tree.map(lambda leaf: leaf[: self.runs.count], found)
 
   def better(self, best: ArrayTree, params: ArrayTree, is_better: np.ndarray) -> ArrayTree:
-    """Returns `best` (donated), with the parameters of runs replaced where `is_better` [runs]."""
+    """Returns `best` (donated) with the `params` of those runs whose `is_better` [runs] is True."""
     return self._functions.better(best, params, self._place(is_better))
 
   def params_of(self, params: ArrayTree, run: int) -> ArrayTree:

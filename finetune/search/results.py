@@ -23,7 +23,7 @@ FORMAT = 2
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-  """The content of a file of results."""
+  """The content of a results file: a run's cell, seed, evaluations and fingerprint."""
 
   cell: Cell
   seed: int
@@ -33,7 +33,7 @@ class _Run:
 
 
 class Results:
-  """The finished runs of a task under a workdir."""
+  """The stored results of a task's finished runs, one file per cell and seed in a workdir."""
 
   def __init__(
     self, workdir: str | os.PathLike, task: str, fingerprint: Mapping[str, Any], *, seed_field: str = ""
@@ -60,11 +60,11 @@ class Results:
         self._split(path)
 
   def fingerprint_of(self, seed: int) -> dict[str, Any]:
-    """Returns the fingerprint of runs with this seed, without the values of other seeds."""
+    """Returns the JSON values that identify runs with this seed, without those of other seeds."""
     return _of_seed(self.fingerprint, self._seed_field, seed)
 
   def path(self, cell: Cell, seed: int) -> pathlib.Path:
-    """Returns the path of a run's file."""
+    """Returns the path of the results file of a run, which is a cell with a seed."""
     return self.folder / f"{cell.name}_seed{seed}.json"
 
   def read(self, cell: Cell) -> Record | None:
@@ -104,7 +104,7 @@ class Results:
     return record._replace(seeds={seed: record.seeds[seed] for seed in seeds})
 
   def save(self, record: Record) -> None:
-    """Writes the runs of a record; StorageError: a file cannot be written."""
+    """Writes a results file for each run of a record; StorageError if one cannot be written."""
     for seed, evaluations in record.seeds.items():
       # Plain Python numbers: JSON cannot write those of numpy.
       plain = [
@@ -114,7 +114,7 @@ class Results:
       self._write(_Run(record.cell, int(seed), record.metric, plain, self.fingerprint_of(seed)))
 
   def forget(self, cell: Cell, seed: int) -> None:
-    """Removes the file of a run."""
+    """Removes the results file of a run, which is a cell with a seed."""
     self.path(cell, seed).unlink(missing_ok=True)
 
   def _write(self, run: _Run) -> None:
@@ -149,7 +149,7 @@ def _of_seed(fingerprint: Mapping[str, Any], field: str, seed: int | str) -> dic
 
 
 def _read(path: pathlib.Path, version: int) -> dict[str, Any]:
-  """Returns the content of a file after its digest was checked."""
+  """Returns the content of a results file; DataError if its digest or format is wrong."""
   try:
     value = json.loads(path.read_bytes())
     written, digest = value["format"], value.pop("digest")

@@ -34,7 +34,7 @@ IN_BUCKET = Order(re.compile(rf"[^/]+/{LOGS}/"), re.compile(r"([^/]+/)?[^/]+\.\w
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-  """A trained run at its best evaluation."""
+  """A trained run: its parameters at the best evaluation, and a function that computes its outputs."""
 
   params: Any  # {'encoder', 'heads'} host arrays
   step: int  # updates
@@ -42,7 +42,7 @@ class Trained:
 
 
 class Search:
-  """Trains the runs of one plan."""
+  """Trains the runs of one plan, every cell with every seed, and stores their results."""
 
   def __init__(self, plan: Plan, session: Session) -> None:
     """Opens the stored results; nothing is compiled or trained yet."""
@@ -66,7 +66,7 @@ class Search:
     self.weights = KeptWeights(self._folder / WEIGHTS)
 
   def run(self, cells: Sequence[Cell], seeds: Sequence[int]) -> list[Record]:
-    """Trains the missing runs of cells x seeds and returns the records in the order of the cells.
+    """Trains each cell with each seed unless the result is stored; returns the records by cell.
 
     Raises:
       loop.Stopped: a stop was requested; finished runs are stored, unfinished ones saved.
@@ -180,7 +180,7 @@ class Search:
     self.weights.forget_all_but(wanted, cells)
 
   def _say_cell(self, record: Record, place: str, seconds: float) -> None:
-    """Logs the scores of runs that have just ended, and their skipped updates."""
+    """Logs the scores of a cell's runs that have just ended, and warns of their skipped updates."""
     plan, cell = self.plan, record.cell.name
     for seed, evaluations in record.seeds.items():
       if skipped := evaluations[-1].skipped_updates:

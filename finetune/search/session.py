@@ -35,7 +35,7 @@ class Session:
     stop: StopRequest,
     show_progress: bool = False,
   ) -> None:
-    """Reads the checkpoint of a validated config; nothing is compiled and no device is used.
+    """Reads the checkpoint that a validated config names; nothing is compiled and no device is used.
 
     Results, models and tables are written to `workdir`.
 
@@ -66,7 +66,7 @@ class Session:
 
   @property
   def seeds(self) -> list[int]:
-    """Returns the seeds of the runs of a cell."""
+    """Returns the random seeds with which every cell (set of hyperparameters) is trained."""
     of_cells = 1 if self.config.search.cells == "one" else self.protocol.num_seeds
     return list(range(self.config.seed, self.config.seed + (self.config.search.num_seeds or of_cells)))
 
@@ -87,7 +87,7 @@ class Session:
 
   @property
   def references(self) -> list[Reference]:
-    """Returns the papers' rows for the recipe in `output.compare_with`, or for the checkpoint's recipe."""
+    """Returns the papers' scores for the recipe in `output.compare_with`, or else the checkpoint's."""
     own = self.start.meta["config"].get("recipe", "")
     return reference_rows.reference_rows(self.config.output.compare_with or own, self.protocol.name)
 
@@ -107,7 +107,7 @@ class Session:
     return min(asked or spaces.space(self.protocol.name, task, self.size).length, positions)
 
   def cells(self, task: str) -> list[Cell]:
-    """Returns the cells of a task's search, with the values that the config replaces.
+    """Returns the hyperparameter cells of a task's search: the protocol's, with values from the config.
 
     Raises:
       ConfigError: a value is out of range, a batch size is not divisible by `train.microbatches`, or no best
@@ -210,7 +210,7 @@ class Session:
 
   @property
   def identity(self) -> dict[str, Any]:
-    """Returns the part of a fingerprint that all tasks share: checkpoint, vocabulary, encoder."""
+    """Returns the JSON values that identify checkpoint, vocabulary and encoder in stored results."""
     encoder = dataclasses.asdict(self.encoder) | {"dtype": str(self.encoder.compute_dtype)}
     return {
       "numbers": NUMBERS,

@@ -14,7 +14,7 @@ Part = list[tuple[Cell, list[int]]]  # cells of one program, each with seeds
 def programs(
   missing: Mapping[Cell, Sequence[int]], seeds: Sequence[int], runs_at_once: int, *, by_seed: bool = False
 ) -> list[Part]:
-  """Divides the missing runs among programs.
+  """Divides the runs that are not finished yet among programs that train several runs at once.
 
   Cells can share a program if they have equal batch sizes and run lengths; the seeds of a cell stay together
   if they fit. Programs with equal numbers of runs are compiled once, so equal shares are preferred to full

@@ -19,7 +19,7 @@ class Evaluation(NamedTuple):
 
 
 class Record(NamedTuple):
-  """A cell and its finished runs."""
+  """The finished runs of a cell (a set of hyperparameters), as evaluations by seed."""
 
   task: str  # as the caller names it, a file name
   cell: Cell
@@ -28,7 +28,7 @@ class Record(NamedTuple):
 
 
 class Summary(NamedTuple):
-  """A metric over runs; all numbers but the seeds are fractions."""
+  """Median, mean, spread and range of a metric over runs, each run's value, and its skipped updates."""
 
   median: float  # of an even number of runs the mean of the middle two
   mean: float
@@ -39,12 +39,12 @@ class Summary(NamedTuple):
   skipped_updates: dict[int | str, int]  # {key of per_seed: skipped updates}, of runs that skipped any
 
   def values(self) -> dict[str, Any]:
-    """Returns the numbers by name, and the number of `seeds`, for the row of a report."""
+    """Returns the statistics by name, and the number of `seeds`, as a row of a report."""
     return {**self._asdict(), "seeds": len(self.per_seed)}
 
 
 def seeds_column(header: str) -> tables.Column:
-  """Returns the column of a report with each seed's score, for rows with `Summary.values`."""
+  """Returns a report's column that lists the score of each seed, for rows made by `Summary.values`."""
   return tables.Column(
     header, lambda row: "  ".join(tables.percent(value) for value in row["per_seed"].values()), "left"
   )

@@ -14,7 +14,7 @@ from finetune.search.program import OutputsOf
 
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
-  """A tokenised development or test split."""
+  """A development or test split: its texts, tokenised, and the number of truncated ones."""
 
   examples: Examples
   buckets: Buckets
@@ -24,7 +24,7 @@ class Evaluated:
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
-  """Settings of tokenisation; long texts are truncated as in the official Hugging Face code."""
+  """Tokenises a task's texts; long ones are truncated as in the papers' official Hugging Face code."""
 
   vocabulary: Vocabulary
   max_length: int  # tokens with special ones
@@ -33,7 +33,7 @@ class Encoding:
   divisor: float = 1.0  # of STS-B's scores
 
   def examples(self, split: Split, *, is_regression: bool) -> tuple[Examples, int]:
-    """Returns examples with 'labels' (0 where there are none), and the number of truncated texts."""
+    """Tokenises a split: returns examples with 'labels' (0 if it has none) and the number truncated."""
     first = self.vocabulary.encode_batch(split.first)
     second = None if split.second is None else self.vocabulary.encode_batch(split.second)
     ids, cut = [], 0

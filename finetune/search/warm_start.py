@@ -14,7 +14,7 @@ from pretrain.models.encoder import init_encoder
 
 @dataclasses.dataclass(frozen=True)
 class WarmStart:
-  """A checkpoint opened for fine-tuning."""
+  """A pretraining checkpoint opened for fine-tuning: its encoder, vocabulary, heads and metadata."""
 
   encoder: OpenedEncoder  # the session replaces the fields of `config.model` in its config
   heads: dict  # heads of pretraining, {'rtd': {...}, ...}
@@ -53,7 +53,7 @@ def load(
 
 
 def describe(start: WarmStart, *, used_head: str, fresh_head: str) -> str:
-  """Returns a line about loaded, fresh and unused parameters; '': no such head."""
+  """Returns a line about loaded, fresh and unused parameters; '' as the name of a head means none."""
   step = start.meta.get("step", 0)
   named = {f"heads/{used_head}"} if used_head else set()
   left = sorted({f"heads/{name}" for name in start.heads} - named)

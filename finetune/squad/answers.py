@@ -127,7 +127,7 @@ def write_scored(
   scores: Mapping[str, Any],
   **more: Any,
 ) -> list[pathlib.Path]:
-  """Writes answers with `write`; evaluation.json has `scores`, the official scores and `more`."""
+  """Writes answers with `write`, and evaluation.json with `scores`, the official scores and `more`."""
   return write(directory, predictions, {**scores, "official": official(questions, predictions), **more})
 
 

@@ -19,7 +19,7 @@ NO_SPAN = "empty"  # written by the official code if no span is allowed
 
 
 class Candidate(NamedTuple):
-  """One of the n best answers to a question."""
+  """One of the n best answers to a question, with its probability and logits."""
 
   text: str  # "" is "no answer"
   probability: float  # softmax of start + end logit over the n best

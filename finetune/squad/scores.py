@@ -65,7 +65,7 @@ def gold_answers(questions: Sequence[Question]) -> dict[str, list[str]]:
 def raw_scores(gold: Mapping[str, Sequence[str]], predictions: Mapping[str, str]) -> RawScores:
   """Returns EM and F1 of every prediction, against the gold answer that gives the highest score.
 
-  A prediction of "" means "no answer", the gold answer of unanswerable questions. All questions have one.
+  Every question needs a prediction; "" means "no answer", the right one for unanswerable questions.
   """
   exact, overlap = {}, {}
   for name, answers in gold.items():

@@ -30,7 +30,7 @@ NAME = "squad"
 
 
 class Squad:
-  """A hyperparameter search on SQuAD; a `driver.Kind`."""
+  """Fine-tuning on SQuAD: a hyperparameter search. Implements `driver.Kind`."""
 
   def __init__(self, session: Session, *, download: bool) -> None:
     """Reads both files, so that an error in them (a UserError) is raised before anything compiles."""

@@ -29,7 +29,7 @@ METRICS = {
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """The training or the development questions, with their windows."""
+  """The training or the development questions, with their windows of tokens and targets."""
 
   file: SquadFile
   features: Features

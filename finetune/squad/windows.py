@@ -23,7 +23,7 @@ _WORD = re.compile("[^ \t\r\n\u202f]+")  # the official code splits at no other 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """Sizes of windows and of answers, in tokens, and how many answers are compared."""
+  """How contexts are cut into windows and answers are decoded: sizes in tokens, answers compared."""
 
   max_length: int  # of a window, special tokens included
   stride: int  # from the start of a window to the start of the next
@@ -53,7 +53,7 @@ def settings_of(config: Any, max_length: int) -> Settings:
 
 
 class Document(NamedTuple):
-  """A context as words and tokens; each word is tokenised on its own."""
+  """A question's context, split into words and tokens; each word is tokenised on its own."""
 
   words: list[str]
   starts: list[int]  # [words] index of each word's first character in the context
@@ -73,7 +73,7 @@ class Window(NamedTuple):
 
   @property
   def part(self) -> slice:
-    """The positions of the context's part in the window."""
+    """The slice of the window's tokens that holds its part of the context."""
     return slice(self.offset, self.offset + self.count)
 
 
@@ -197,7 +197,7 @@ def _allowed(window: Window) -> np.ndarray:
 
 
 def _target(span: tuple[int, int] | None, window: Window) -> tuple[int, int]:
-  """Returns the positions in the window of a span of the document; (0, 0), [CLS], unless all is inside."""
+  """Returns where the window has a span of the document, or (0, 0), [CLS], unless it has all of it."""
   if span is None or span[0] < window.first or span[1] >= window.first + window.count:
     return 0, 0
   shift = window.offset - window.first
@@ -207,7 +207,7 @@ def _target(span: tuple[int, int] | None, window: Window) -> tuple[int, int]:
 def _answer_span(
   question: Question, document: Document, answers: dict[str, list[int]], vocabulary: Vocabulary
 ) -> tuple[tuple[int, int] | None, str]:
-  """Returns the first and last token of the answer in the document, or None and the reason, if it has one.
+  """Returns the answer's (first, last) token in the document and '', or None and why it is not located.
 
   Only the first gold answer is located. (The official code does not train on questions with several.)
   """
@@ -232,7 +232,7 @@ def _answer_span(
 
 
 def _find_in_words(ids: list[int], answer: list[int], vocabulary: Vocabulary) -> tuple[int, int]:
-  """Returns (first, number) of an answer's tokens in its words, `1895` in `(1895-1943)`; all if not found."""
+  """Finds an answer in its words' tokens, `1895` in `(1895-1943)`: (first, number), or else all of them."""
   for at in range(len(ids) - len(answer) + 1):
     if answer and ids[at : at + len(answer)] == answer:
       return at, len(answer)

@@ -19,7 +19,7 @@ _SHOWN = (*_COSINES, "sequence_retrieval_top1", _SCORE, f"{_SCORE}_inside", *_OF
 
 
 def measure(request: Request) -> Outcome:
-  """Returns the cosines and the contextual score over steps."""
+  """Measures the cosines of blocks and TACO's contextual score at every saved step."""
   rows, left_out = [], LeftOut()
   for name, step, opened in request.every_step(left_out):
     with left_out.where_lacking(name):

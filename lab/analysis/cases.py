@@ -21,7 +21,7 @@ from pretrain.settings.corruption import GeneratorSettings
 
 
 def measure(request: Request) -> Outcome:
-  """Returns, for the first masked token of some held-out blocks, the sample of every layer."""
+  """Compares what each generator layer samples at the first masked token of some held-out blocks."""
   rows, shares, left_out = [], [], LeftOut()
   for name, opened in request.newest(left_out):
     with left_out.where_lacking(name):
@@ -58,7 +58,7 @@ def layers(settings: GeneratorConfig) -> list[str]:
 
 
 def describe(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
-  """Returns, for `collect`, 'ids', each head's samples (0 if unmasked), 'selected': [batch, length]."""
+  """Returns 'ids', 'selected' and each generator head's samples (0 if unmasked), all [batch, length]."""
   recipe, settings = run.recipe, run.recipe.generator
   assert settings is not None
   batch, corrupted = run.eval_batch_of(ids, index, jnp.float32(1.0))

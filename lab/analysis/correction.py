@@ -45,7 +45,7 @@ def measure(request: Request) -> Outcome:
 
 
 def describe(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
-  """Returns original and input ids, the tokens that both heads and the LM head predict, copy decisions."""
+  """Returns per token: original and input id, copy decision, and prediction of the mixture and the LM."""
   recipe = run.recipe
   view, _ = recipe.view(params, run.eval_batch_of(ids, index, jnp.float32(1.0)), train=False)
   inputs = view.corrupted.input_ids
@@ -62,7 +62,7 @@ def describe(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[s
 
 
 def shares(arrays: Arrays, pad_id: int) -> list[dict]:
-  """Returns a row of accuracies for replaced and for original tokens; None if there is no such token."""
+  """Returns the accuracy of copy head, mixture and LM head in two rows: replaced and original tokens."""
   ids, is_original = arrays["ids"], arrays["ids"] == arrays["input_ids"]
   right = {
     "copy": arrays["copy"] == is_original,

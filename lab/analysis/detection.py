@@ -84,7 +84,7 @@ def shares(truth: np.ndarray, probability: np.ndarray) -> dict[str, float | None
 def _rows(
   opened: OpenedRun, arrays: Arrays, truth: np.ndarray, probability: np.ndarray
 ) -> Iterator[dict[str, Any]]:
-  """Yields metrics over all tokens, accuracy by kind of token, and the replacements missed most."""
+  """Yields table rows: metrics over all tokens, accuracy by kind of token, replacements missed most."""
   yield {"kind": "all tokens", "count": len(truth), **figures(truth, probability)}
   ids, chosen = arrays["ids"], arrays["selected"]
   replaced, is_token = ids != arrays["input_ids"], ids != opened.run.recipe.tokens.pad
@@ -118,10 +118,10 @@ def _plots(found: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> list[Plot]:
 
 
 def ask(name: str, opened: OpenedRun, rows: int) -> tuple[Arrays, np.ndarray, np.ndarray]:
-  """Returns the arrays of `describe_replaced` for at most `rows` held-out blocks, truth and probability.
+  """Runs a checkpoint's RTD head on at most `rows` held-out blocks, corrupted as in its evaluation.
 
-  For each token except padding: whether it is replaced, and the encoder's probability of that, [tokens].
-  Needs: the checkpoint `name` has no RTD head.
+  Returns the arrays of `describe_replaced`; and for each token except padding whether it is replaced and the
+  probability that the head gives this, [tokens] each. Needs: the checkpoint `name` has no RTD head.
   """
   if "rtd" not in opened.params.get("heads", {}):
     raise Needs(f"a head that tells replaced tokens from original ones, which {name} lacks")
@@ -133,7 +133,7 @@ def ask(name: str, opened: OpenedRun, rows: int) -> tuple[Arrays, np.ndarray, np
 
 
 def calibration(truth: np.ndarray, probability: np.ndarray) -> list[tuple[float, float, int]]:
-  """Returns (mean probability, share that is true, count) of `BINS` equal bins; nan for empty bins."""
+  """Bins tokens by predicted probability; returns (mean probability, true share, count), nan if empty."""
   place = np.minimum((probability * BINS).astype(int), BINS - 1)
   bins = []
   for number in range(BINS):
@@ -164,7 +164,7 @@ def figures(truth: np.ndarray, probability: np.ndarray) -> dict[str, float | Non
 
 
 def fooling(arrays: Arrays) -> list[tuple[int, int, float]]:
-  """Returns (token, count of replacements, mean probability of being replaced), lowest probability first."""
+  """Lists the inserted tokens that the RTD head suspects least: (id, count, mean probability of replaced)."""
   put_in = arrays["ids"] != arrays["input_ids"]
   tokens, belief = arrays["input_ids"][put_in], arrays["probability_replaced"][put_in]
   counts = np.bincount(tokens)

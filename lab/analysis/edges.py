@@ -60,7 +60,7 @@ def measure(request: Request) -> Outcome:
 
 
 def sides(saved: SavedModel, batch_size: int) -> list[tuple[list[tuple[str, int]], spans.States]]:
-  """Returns, for encoder and generator, the layers, [('encoder', layer), ...], and a function to states.
+  """Returns, for encoder and generator, the layers to probe and a function from sentences to word vectors.
 
   DataError: the parameters do not match the config.
   """

@@ -28,7 +28,7 @@ CROP_FRACTION = 0.9  # of the second view, also for runs without SCL
 def measure(
   run: Run, params: dict, heldout: HeldoutRecords, unigram: np.ndarray, *, batches: int
 ) -> dict[str, float]:
-  """Returns `figures` of parameters on at most `batches` full batches of held-out records.
+  """Measures the metrics of `figures` on at most `batches` full batches of held-out records.
 
   At least one full batch is needed. Samples are those of the evaluation; parameters may be on mesh or host.
   """

@@ -26,7 +26,7 @@ def smoothed(values: np.ndarray, decay: float = DECAY) -> np.ndarray:
 
 
 def series(lines: Sequence[Mapping[str, Any]], pattern: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-  """Returns {group of the pattern: (steps [points], values [points])} of the metrics that match it."""
+  """Returns the logged values of metrics that match a regex: {its group 1: (steps, values)}, [points]."""
   curves: dict[str, tuple[list, list]] = {}
   for line in lines:
     for name, value in line.items():
@@ -44,7 +44,7 @@ def _lines(request: Request) -> list[tuple[str, list[dict[str, Any]]]]:
 
 
 def _over_steps(request: Request, pattern: str, *, missing: str, plot: Plot, notes: Sequence[str]) -> Outcome:
-  """Returns a smoothed curve of each matching metric, with its start, end and maximum."""
+  """Plots, over steps, smoothed curves of the logged metrics whose names match `pattern`."""
   rows, curves, left_out = [], [], LeftOut()
   for name, lines in _lines(request):
     logged = series(lines, pattern)

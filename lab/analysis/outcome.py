@@ -40,9 +40,9 @@ def stem_of(label: str) -> str:
 
 
 def over_steps(rows: Sequence[Mapping[str, Any]], labels: Mapping[str, str]) -> list[Curve]:
-  """Returns a curve over steps for each checkpoint and each {key of the rows: label}.
+  """Makes curves over steps from table rows: one for each checkpoint and each key in `labels`.
 
-  Its name is the label, with the checkpoint's name if there are several checkpoints or the label is empty.
+  The name is the label, with the checkpoint's name if there are several checkpoints or the label is empty.
   """
   curves, names = [], dict.fromkeys(row["checkpoint"] for row in rows)
   for name in names:

@@ -20,7 +20,7 @@ _SICK = GlueTask("SICK", (), ("sentence_A", "sentence_B"), "relatedness_score", 
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
-  """A folder of annotated data, and how much of it to use."""
+  """A folder of annotated data for probes, and how many sentences and pairs of it are used."""
 
   path: pathlib.Path
   train_sentences: int  # of the treebank, from its beginning
@@ -63,7 +63,7 @@ def _glue(folder: Folder, task: str, splits: Sequence[str]) -> list[Split]:
 
 
 def _with_words(split: Split) -> Split:
-  """Returns the split; DataError if all its texts are empty."""
+  """Returns `split` unchanged; DataError if all its texts are empty."""
   if not any(text.strip() for text in (*split.first, *(split.second or ()))):
     raise DataError(f"{split.source}: all of its {len(split):,} rows have empty texts; copy the file again")
   return split

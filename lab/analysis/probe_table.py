@@ -14,10 +14,10 @@ def report(
   untrained: Mapping[str, str],
   skipped: Sequence[str],
 ) -> Report:
-  """Returns the report of all figures.
+  """Makes the table of all scores: a row for each probe, a column for each model and the baseline.
 
   Args:
-    figures: by name of the model; those without a model under `WITHOUT`.
+    figures: {name of a model: its scores}; the baseline's scores have the name `WITHOUT`.
     untrained: {name of a model: name of its encoder before pretraining}.
     skipped: a sentence for each skipped probe.
   """
@@ -68,6 +68,6 @@ def _gain(name: str, found: Mapping[tuple, Figure], before: str, then: Mapping[t
 
 
 def _difference(now: Figure, then: Figure) -> float:
-  """Returns the difference in standard errors; conservative, because both figures use the same cases."""
+  """Returns (now - then) / its standard error; conservative, because both scores use the same cases."""
   error = (now.standard_error**2 + then.standard_error**2) ** 0.5
   return (now.value - then.value) / error if error else 0.0

@@ -16,7 +16,7 @@ from pretrain.run import initial_key
 
 
 class Models(NamedTuple):
-  """The encoders to probe."""
+  """The frozen encoders of all checkpoints, and the untrained encoder of each."""
 
   encoders: dict[str, FrozenEncoder]  # by name; an untrained encoder is before those trained from it
   untrained: dict[str, str]  # {name of a checkpoint: name of its encoder before pretraining}

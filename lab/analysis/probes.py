@@ -20,7 +20,7 @@ WITHOUT = "no model"
 
 
 class Figure(NamedTuple):
-  """A score of a probe."""
+  """One score of a model or baseline: probe, subset of cases, measure, value and number of cases."""
 
   probe: str
   cases: str  # the subset of cases
@@ -38,16 +38,16 @@ class Figure(NamedTuple):
 
 
 class Probe(Protocol):
-  """A question with its cases, which are read once for all models."""
+  """A test of frozen encoders on annotated sentences: scores each encoder, and a baseline without one."""
 
   @property
   def name(self) -> str:
-    """The name in tables."""
+    """The probe's name in tables."""
     ...
 
   @property
   def about(self) -> str:
-    """A sentence for the notes of the report."""
+    """What the probe measures, as a sentence for the report's notes."""
     ...
 
   def without_model(self) -> list[Figure]:
@@ -80,7 +80,7 @@ class SpanProbe:
       yield Figure(self.name, cases, "accuracy", read, _share(right[chosen]), int(chosen.sum()))
 
   def without_model(self) -> list[Figure]:
-    """Scores the most frequent training label of a form, or with `has_bag` a bag of words."""
+    """Scores a baseline: each word's most frequent training label, or with `has_bag` a bag of words."""
     labels, parts = _single(self.train), (self.train, self.test)
     if self.has_bag:
       train, test = (
@@ -94,7 +94,7 @@ class SpanProbe:
     return list(self._figures(answers, WITHOUT))
 
   def measure(self, encoder: FrozenEncoder) -> Iterator[Figure]:
-    """Yields the scores of a classifier on the vectors of every depth."""
+    """Yields the accuracy of a classifier on the encoder's vectors, for each of its `DEPTHS`."""
     train, test = (spans.vectors(encoder.words, part) for part in (self.train, self.test))
     for depth, read in enumerate(DEPTHS):
       yield from self._figures(linear.predictions(train[:, depth], _single(self.train), test[:, depth]), read)
@@ -165,7 +165,7 @@ class Sentiment:
     return Figure(self.name, self.cases, "accuracy", read, _share(right), len(right))
 
   def without_model(self) -> list[Figure]:
-    """Returns the accuracy of a bag of words."""
+    """Returns the accuracy of logistic regression on bags of words, the baseline."""
     bags = [[text.split() for text in split.first] for split in (self.train, self.test)]
     return [self._figure(linear.bag_predictions(bags[0], _labels(self.train), bags[1]), WITHOUT)]
 
@@ -190,7 +190,7 @@ class Similarity:
     return Figure(self.name, self.cases, "Spearman", read, value, len(cosines))
 
   def without_model(self) -> list[Figure]:
-    """Returns the correlation of tf-idf bags of words."""
+    """Returns the baseline: how cosines of tf-idf bags of words correlate with human scores."""
     return [self._figure(linear.bag_cosines(self.pairs.first, self.pairs.second or ()), WITHOUT)]
 
   def measure(self, encoder: FrozenEncoder) -> Iterator[Figure]:
@@ -218,7 +218,7 @@ class MinimalPairs:
     return Figure(self.name, self.cases, "accuracy", read, _share(right), len(right))
 
   def without_model(self) -> list[Figure]:
-    """Scores the form that is right more often in other pairs with the same two forms, or a guess."""
+    """Scores a baseline: the word form that is right more often in the other pairs, else a guess."""
     counts: Counter = Counter(_differing(pair) for pair in self.pairs)
     values = []
     for pair in self.pairs:

@@ -31,13 +31,13 @@ def find(folder: str) -> list[Probe]:
 
 
 def metric_name(figure: Figure) -> str:
-  """Returns the metric's name of a figure, such as 'probe/part_of_speech/ambiguous/last'."""
+  """Returns the name under which a score is logged, such as 'probe/part_of_speech/ambiguous/last'."""
   parts = (figure.probe, figure.cases, figure.read)
   return "/".join(["probe", *(part.replace(" ", "_") for part in parts)])
 
 
 class Probing:
-  """The probes of a run; measuring does not change its encoder."""
+  """Runs probes on a run's encoder during training, without changing the encoder."""
 
   def __init__(self, config: ConfigDict, words_of: str) -> None:
     """Reads `train.probe_data`, and the run's vocabulary in the directory `words_of`.

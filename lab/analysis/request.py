@@ -31,18 +31,18 @@ class Request:
     return files.short_names([pathlib.Path(directory) for directory in self.directories])
 
   def newest(self, left_out: LeftOut) -> Iterator[tuple[str, OpenedRun]]:
-    """Yields (name, opened run) at the newest step of each; skips imports; errors as for `open_run`."""
+    """Yields (name, opened run) of each run's newest checkpoint; skips imports; errors as for `open_run`."""
     for name, directory in zip(self.names, self.directories):
       with left_out.where_lacking(name):
         yield name, _opened(directory, None, self.batch_size)
 
   def saved(self) -> Iterator[tuple[str, SavedModel]]:
-    """Yields (name, model) at the newest step of each; the runs' records need not exist."""
+    """Yields (name, parameters and metadata) of each newest checkpoint; runs' records need not exist."""
     for name, directory in zip(self.names, self.directories):
       yield name, open_model(directory)
 
   def encoders(self) -> Iterator[tuple[str, OpenedEncoder, np.ndarray | None]]:
-    """Yields (name, encoder at the newest step, held-out ids [blocks, length] or None for an import)."""
+    """Yields (name, encoder, held-out ids [blocks, length] or None for an import) of newest checkpoints."""
     for (name, saved), directory in zip(self.saved(), self.directories):
       if "source" in saved.meta:
         yield name, saved.open_encoder(), None

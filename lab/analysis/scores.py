@@ -21,7 +21,7 @@ _OWN = "own"  # folder of a user's own task, whose report does not name the task
 
 
 class Scores(NamedTuple):
-  """The scores of a task in a search of `finetune.main`."""
+  """The fine-tuning scores of one task, with the checkpoint, data and protocol that gave them."""
 
   folder: str
   task: str

@@ -57,10 +57,10 @@ def measure(request: Request) -> Outcome:
 def pairs_of(
   embedder: Embedder, blocks: np.ndarray | None, similar: tuple[Sequence[str], Sequence[str]] | None
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-  """Returns {'random', 'similar': both sides as unit vectors [pairs, width]}.
+  """Computes unit vectors of random and of similar pairs: {'random' or 'similar': (first, second)}.
 
-  Random pairs are of `blocks`, ids [blocks, length], or without blocks of the first sentences of similar
-  pairs. Needs: there are fewer than two blocks or sentences.
+  Vectors are [pairs, width]. Random pairs are of `blocks`, ids [blocks, length], or without blocks of the
+  first sentences of similar pairs. Needs: there are fewer than two blocks or sentences.
   """
   sides = {"similar": sentence_vectors(embedder, similar)} if similar and similar[0] else {}
   if blocks is not None:

@@ -14,14 +14,14 @@ States = Callable[[Sequence[Sequence[str]]], list[np.ndarray]]  # sentences -> [
 
 
 class Annotated(NamedTuple):
-  """A sentence with its targets."""
+  """A sentence as words, and its targets: labelled words, spans or pairs of spans."""
 
   words: tuple[str, ...]
   targets: tuple[Target, ...]
 
 
 class Task(NamedTuple):
-  """Training and test examples of a classifier."""
+  """A probing task: its name, and its annotated sentences for training and for test."""
 
   name: str
   train: Sequence[Annotated]
@@ -29,7 +29,7 @@ class Task(NamedTuple):
 
 
 def task(name: str, files: Sequence[pathlib.Path], parts: Sequence[Sequence[Annotated]]) -> Task:
-  """Returns the task of a training and a test file; DataError if one of them has no target."""
+  """Makes a `Task` of a training and a test part; DataError, with its file, if one has no target."""
   for path, part in zip(files, parts):
     if not any(sentence.targets for sentence in part):
       raise DataError(
@@ -40,13 +40,13 @@ def task(name: str, files: Sequence[pathlib.Path], parts: Sequence[Sequence[Anno
 
 
 def tags(sentence: annotated.Sentence) -> Annotated:
-  """Returns a sentence with the tag of every word as targets."""
+  """Makes a part-of-speech target of every word of a sentence; its label is the tag."""
   found = (Target(((at, at + 1),), (tag,)) for at, tag in enumerate(sentence.tags))
   return Annotated(sentence.words, tuple(found))
 
 
 def dependencies(sentence: annotated.Sentence) -> Annotated:
-  """Returns a sentence with the relation of every word, except the root, to its head as targets."""
+  """Makes a target of every word and its head, except the root; its label is their relation."""
   targets = (
     Target(((at, at + 1), (head, head + 1)), (relation,))
     for at, (head, relation) in enumerate(zip(sentence.heads, sentence.relations))
@@ -56,17 +56,17 @@ def dependencies(sentence: annotated.Sentence) -> Annotated:
 
 
 def relation(marked: annotated.Relation) -> Annotated:
-  """Returns a sentence with the relation of its two marked spans as target."""
+  """Makes one target of a sentence's two marked spans; its label is their relation."""
   return Annotated(marked.words, (Target(marked.spans, (marked.label,)),))
 
 
 def labels(part: Sequence[Annotated]) -> list[tuple[str, ...]]:
-  """Returns the labels of all targets."""
+  """Returns the labels of each target, in the order of `vectors`."""
   return [target.labels for sentence in part for target in sentence.targets]
 
 
 def vectors(states: States, part: Sequence[Annotated]) -> np.ndarray:
-  """Returns the vectors of all targets, [targets, layers, width], or twice the width for two spans."""
+  """Returns each target's vectors, [targets, layers, width or 2 width]: its one or two spans' means."""
   rows = []
   for sentence, of_words in zip(part, states([one.words for one in part])):
     for target in sentence.targets:

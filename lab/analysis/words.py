@@ -47,7 +47,7 @@ class FrozenEncoder:
     return inputs
 
   def _program(self, function: Callable[..., jax.Array], head: str = "") -> Compiled:
-    """Returns the program of a function of the encoder's (and a head's) parameters; it is compiled once."""
+    """Returns the `Compiled` form of a function of the encoder's (and a head's) parameters; it is cached."""
     if function not in self._programs:
       own = self.encoder.params
       params = {"encoder": own, "head": self.heads[head]} if head else own
@@ -71,11 +71,11 @@ class FrozenEncoder:
     return self._of_words(self._program(_word_vectors), sentences)
 
   def layers(self, sentences: Sequence[Words]) -> list[np.ndarray]:
-    """Returns vectors like `words`, embedded and after each layer: [words, layers + 1, embed] float32."""
+    """Returns word vectors before the first and after each layer, [words, layers + 1, embed] float32."""
     return self._of_words(self._program(_layer_vectors), sentences)
 
   def layers_of(self, beside: OpenedGenerator) -> Callable[[Sequence[Words]], list[np.ndarray]]:
-    """Returns a function like `layers` for a generator: the states that its heads read, without masks."""
+    """Returns a function from sentences to word vectors of a generator: what its heads read, unmasked."""
     params = {"own": beside.params, "shared": self.encoder.params["embeddings"]}
     function = functools.partial(_generator_vectors, settings=beside.settings, tokens=beside.tokens)
     program = self.encoder.program(function, params, batch_size=self._batch_size)
@@ -114,7 +114,7 @@ class FrozenEncoder:
 
 
 def _word_vectors(params: Any, config: EncoderConfig, batch: Arrays, *, pad_id: int) -> jax.Array:
-  """Returns [batch, length, depths, embed] float32; position w - 1 has the mean of word w."""
+  """Computes word vectors at all DEPTHS, [batch, length, depths, embed]: word w is at position w - 1."""
   ids = batch["ids"]
   table = token_vectors(params["embeddings"]["token"]["embedding"], ids, pad_id=pad_id)
   embedded, hidden = encode(params, config, ids, ids != pad_id, pad_id=pad_id, collect="all")
@@ -127,7 +127,7 @@ def _word_vectors(params: Any, config: EncoderConfig, batch: Arrays, *, pad_id: 
 
 
 def _layer_vectors(params: Any, config: EncoderConfig, batch: Arrays, *, pad_id: int) -> jax.Array:
-  """Returns vectors like `_word_vectors`, [batch, length, layers + 1, embed]: embedded, after each layer."""
+  """Computes word vectors before and after all layers, [batch, length, layers + 1, embed]."""
   ids = batch["ids"]
   embedded, hidden = encode(params, config, ids, ids != pad_id, pad_id=pad_id, collect="all")
   assert hidden.layers is not None
@@ -139,7 +139,7 @@ def _layer_vectors(params: Any, config: EncoderConfig, batch: Arrays, *, pad_id:
 def _generator_vectors(
   params: Any, _: EncoderConfig, batch: Arrays, *, pad_id: int, settings: GeneratorConfig, tokens: TokenIds
 ) -> jax.Array:
-  """Returns vectors like `_word_vectors`, the input of each generator head: [batch, length, heads, embed]."""
+  """Computes word vectors from the input of each generator head, [batch, length, heads, embed]."""
   ids = batch["ids"]
   is_token, everywhere = ids != pad_id, jnp.arange(ids.shape[1], dtype=jnp.int32)
   positions, nothing = jnp.broadcast_to(everywhere, ids.shape), jnp.zeros(ids.shape[:1], jnp.int32)
@@ -157,7 +157,7 @@ def _means_of_words(states: jax.Array, batch: Arrays) -> jax.Array:
 
 
 def _masked_log_probs(params: Any, config: EncoderConfig, batch: Arrays, *, pad_id: int) -> jax.Array:
-  """Returns the log-probability of the masked token in each row, [batch] float32; any in padding rows."""
+  """Returns the log-probability of the masked token in each row, [batch]; undefined in padding rows."""
   ids, head = batch["ids"], params["head"]
   at = jnp.argmax(batch["targets"], axis=1).astype(jnp.int32)[:, None]
   target = jnp.maximum(jnp.max(batch["targets"], axis=1) - 1, 0)[:, None, None]

@@ -37,7 +37,7 @@ def planned_config(recipe: str, rows: int, length: int, devices: int, changes: l
 
 
 def line(recipe: str, changes: list[str], found: Forecast) -> dict:
-  """Returns a forecast as a line of results."""
+  """Converts a forecast to the dict that is printed: estimated milliseconds, tokens/s, MFU and more."""
   case = dataclasses.asdict(found) | {"benchmark": "ahead", "recipe": recipe, "changes": changes}
   seconds = case.pop("seconds")
   case["compiled_for"] = case.pop("device")  # `cases.environment` adds the local device
@@ -48,7 +48,7 @@ def line(recipe: str, changes: list[str], found: Forecast) -> dict:
 
 
 def main() -> None:
-  """Prints a line for each recipe."""
+  """Prints the estimated step time and memory of each recipe as one JSON line."""
   parser = command.Parser(description=__doc__)
   parser.add_argument("recipes", nargs="+", help="names in configs/, or config files")
   parser.add_argument("--target", required=True, help="such as v5e:2x4, v5p:4x4x4, v6e:8x8, h100, h200, a100")

@@ -66,7 +66,7 @@ def random_ids(config: ConfigDict, number: int = 1, *, seed: int = 0) -> list[np
 
 
 class Step:
-  """A compiled training step of a config, with optimiser and guard, and its state."""
+  """A config's compiled training step, its state and two batches of random tokens, for timing."""
 
   def __init__(
     self,
@@ -164,7 +164,7 @@ COMMIT = command.commit() or "unknown"  # read at import, before another commit 
 
 
 def report(case: dict[str, Any]) -> None:
-  """Prints a case with its environment as one line of JSON; numbers get four significant digits."""
+  """Prints a result and its environment as one line of JSON; numbers get four significant digits."""
   print(json.dumps(rounded({**case, **environment()})), flush=True)
 
 

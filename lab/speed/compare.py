@@ -65,7 +65,7 @@ class Server:
 
 
 def compare(recipe: str, batch: int, length: int, asked) -> dict:
-  """Returns a case's line of results; both programs are loaded, and only one works at a time."""
+  """Times our training step and the peer's in alternation; returns speeds and ratios of one shape."""
   shape = f"{batch}x{length}"
   servers = {kind: Server(kind, recipe, shape, asked) for kind in ("ours", asked.peer)}
   rounds = [
@@ -95,7 +95,7 @@ def compare(recipe: str, batch: int, length: int, asked) -> dict:
 
 
 def main() -> None:
-  """Prints a line for each recipe and shape."""
+  """Prints the speed ratio to the PyTorch peer for each recipe and shape, as JSON lines."""
   parser = command.Parser(description=__doc__)
   parser.add_argument("--recipes", nargs="+", default=cases.BASE_RECIPES, help="names in configs/, or files")
   parser.add_argument(

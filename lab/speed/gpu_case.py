@@ -23,7 +23,7 @@ REPEATS = 20
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """A child program: a function of this module, or for a check of `gpu_checks`, and its arguments."""
+  """A measurement or check in a process of its own: the name of its function, and the arguments."""
 
   name: str
   kind: str
@@ -39,7 +39,7 @@ class Case:
 
 
 def table() -> list[Case]:
-  """Returns all cases, the most important first."""
+  """Returns all measurements and checks, the most important first."""
   kernels = [Case(name, name, is_check=True) for name in ("attention_kernels", "kernels", "goldens")]
   return [Case("ceilings", "ceilings"), *kernels, *_checks(), *_speeds()]
 
@@ -53,7 +53,7 @@ def _checks() -> Iterator[Case]:
 
 
 def _speeds() -> Iterator[Case]:
-  """Yields our and the peers' steps at one shape, then at larger ones, to find each one's best."""
+  """Yields cases that time our and the peers' steps, at the usual shape and then at larger ones."""
   shapes = {recipe: SHAPES.get(recipe, USUAL) for recipe in RECIPES}
   for recipe, shape in shapes.items():
     yield Case(recipe, "step", recipe, shape, has_profile=True)
@@ -79,14 +79,14 @@ def rehearsed(case: Case) -> Case:
 
 
 def say(**line: Any) -> None:
-  """Prints a result."""
+  """Prints a result as one line of JSON."""
   from lab.speed import cases  # here: it imports JAX, which the scheduler does not need
 
   print(json.dumps(cases.rounded(line)), flush=True)
 
 
 def wait_for_turn() -> None:
-  """Waits for the turn to measure; exits if the scheduler has ended."""
+  """Prints that the case is ready, and waits for its turn; exits if the scheduler has ended."""
   print(json.dumps({"ready": True}), flush=True)
   if not sys.stdin.readline():
     sys.exit("error: the program that gives turns has ended")

@@ -38,7 +38,7 @@ ATTENTION = {
 
 
 def compared(name: str, ours: Callable, plain: Callable, arrays: tuple, tolerance: float, **facts) -> None:
-  """Compares two functions of the same arrays, values and all gradients, and prints the line.
+  """Compares the values and gradients of two functions of the same arrays, and prints the result.
 
   The definition, `plain`, gets float32 arrays and multiplies with the highest precision.
   """
@@ -63,13 +63,13 @@ def _value_and_gradients(function: Callable, arrays: tuple) -> tuple:
 
 
 def attention_kernels(case: Case) -> None:
-  """Checks attention for each kind of rows; a rehearsal has short rows and the CPU's form."""
+  """Compares fused attention with the plain definition for each kind of rows; short rows in a rehearsal."""
   for name, sizes in ATTENTION.items():
     _attention(name, *_short(sizes) if case.is_tiny else sizes, is_tiny=case.is_tiny)
 
 
 def kernels(case: Case) -> None:
-  """Checks each other kernel with each kind of input."""
+  """Compares norm, GELU, lookup, vocabulary loss and AMOS's mixture with their plain definitions."""
   for dtype, tolerance in ((jnp.bfloat16, BFLOAT16), (jnp.float32, FLOAT32)):
     for width in (768, 256):
       for rate in (0.0, 0.1):

@@ -43,7 +43,7 @@ CARD = "name,driver_version,pstate,clocks.sm,clocks.max.sm,clocks.mem,power.draw
 
 
 def machine() -> dict[str, Any]:
-  """Returns the card ('' if there is none), its state, and all versions."""
+  """Returns the GPU and its state ('' without one), commit, date, CPU, and versions of packages."""
   card = ""
   with contextlib.suppress(OSError, subprocess.TimeoutExpired):
     query = ["nvidia-smi", f"--query-gpu={CARD}", "--format=csv,noheader"]
@@ -63,7 +63,7 @@ def machine() -> dict[str, Any]:
 
 
 class Day:
-  """Schedules cases until all have ended, or until `stop`.
+  """Runs measurements as processes that compile in parallel and measure one at a time; `stop` ends all.
 
   The process of a case prints one JSON object per line: {"ready": true} when it waits for its turn on stdin,
   {"done": true} at its end; all others are results. Checks need no turn.
@@ -72,7 +72,7 @@ class Day:
   def __init__(
     self, cases: Sequence[Case], output: pathlib.Path, program: Callable[[Case], list[str]], *, workers: int
   ) -> None:
-    """`program` returns the command line of a case; `workers` processes run at once."""
+    """Prepares to run `cases`, `workers` at once; `program` returns the command line of a case."""
     self.cases, self.output, self.program, self.workers = cases, output, program, workers
     self.lines: list[dict[str, Any]] = []
     self._alive: dict[str, subprocess.Popen] = {}
@@ -100,7 +100,7 @@ class Day:
     self._signal(signal.SIGKILL)
 
   def add(self, name: str, **line: Any) -> None:
-    """Stores a line of a case; it is on disk when this returns."""
+    """Appends a result of a case to `lines.jsonl` and prints it; it is on disk when this returns."""
     line = {"case": name, "at_seconds": round(time.monotonic() - self._started, 1)} | line
     with self._writing, (self.output / "lines.jsonl").open("a", encoding="utf-8") as file:
       self.lines.append(line)
@@ -116,7 +116,7 @@ class Day:
           os.killpg(process.pid, number)
 
   def _case(self, case: Case, folder: str) -> None:
-    """Runs a case and adds its lines; if it did not finish, the last line has the reason."""
+    """Runs a case's process and stores its results; if it did not finish, the last one has the reason."""
     log = self.output / "logs" / f"{case.name}.txt"
     with log.open("w", encoding="utf-8") as stderr:
       with self._turn:
@@ -151,7 +151,7 @@ class Day:
   def _read(
     self, case: Case, process: subprocess.Popen, log, turn: contextlib.ExitStack
   ) -> tuple[bool, bool]:
-    """Adds a case's lines until it ends; returns whether it finished, and whether its turn was too long."""
+    """Stores a case's results until it ends; returns whether it finished, and whether it took too long."""
     assert process.stdout is not None and process.stdin is not None
     late = threading.Event()
     for text in process.stdout:

@@ -45,7 +45,7 @@ def _is_end(line: Line, key: str) -> bool:
 
 
 def _speeds(lines: Sequence[Line]) -> Iterator[Line]:
-  """Yields the steps; ours have their share of the measured product's rate and the ratio to the peer."""
+  """Yields timed steps; adds to ours the share of a matrix product's rate and the speed ratio to the peer."""
   peak = next((line["tflops"] for line in lines if line.get("what") == "product"), None)
   compiled = {
     (line["recipe"], line["shape"]): line["ms"] for line in lines if line.get("peer") == "torch_compiled"

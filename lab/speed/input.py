@@ -77,7 +77,7 @@ def seconds_bare(step: cases.Step, *, steps: int) -> float:
 
 
 def main() -> None:
-  """Prints the line."""
+  """Measures the reader and both loops, and prints the results as one JSON line."""
   parser = command.Parser(description=__doc__)
   parser.add_argument("--recipe", default="roberta_tiny", help="name in configs/")
   parser.add_argument("--shape", type=cases.shape, default=(32, 64), help="of a batch")

@@ -38,7 +38,7 @@ CHUNK_ROWS = 4_096  # of vocabulary scores at once, as in `model.vocab_chunk_row
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-  """Sizes of the arrays; `masked` positions of a row have vocabulary scores."""
+  """Sizes of the random arrays that the compared operations read, and functions that make them."""
 
   batch: int
   length: int
@@ -53,7 +53,7 @@ class Sizes:
     return math.ceil(0.15 * self.length)
 
   def normal(self, *shape: int, scale: float = 1.0) -> jax.Array:
-    """Returns random numbers, the same for the same shape."""
+    """Returns normal random numbers times `scale`; the same shape gives the same numbers."""
     draw = np.random.default_rng(0).standard_normal(shape, np.float32)
     return jnp.asarray(scale * draw).astype(self.dtype)
 
@@ -64,7 +64,7 @@ class Sizes:
 
 
 def attention_forms(sizes: Sizes) -> Forms:
-  """Returns attention with bias, mask and dropout: the form for these devices, and the definition."""
+  """Returns forms of attention to compare: the fastest body for this device, and the plain definition."""
   shape = (sizes.batch, sizes.length, sizes.heads, sizes.width // sizes.heads)
   mask = jnp.ones((sizes.batch, sizes.length), bool)
   square = distances(sizes.length) + sizes.length - 1
@@ -88,7 +88,7 @@ def attention_forms(sizes: Sizes) -> Forms:
 
 
 def vocabulary_forms(sizes: Sizes) -> Forms:
-  """Returns the cross-entropy of masked positions: gradient in one pass, recomputed in chunks, plain."""
+  """Returns forms of the vocabulary loss: gradient in the same pass, recomputed in chunks, and plain."""
   x = sizes.normal(sizes.batch, sizes.masked, sizes.width)
   table = sizes.normal(sizes.vocabulary, sizes.width, scale=0.02).astype(jnp.float32)
   bias = jnp.zeros(sizes.vocabulary)
@@ -116,7 +116,7 @@ def _negative_sum(log_probs: jax.Array) -> jax.Array:
 
 
 def mixture_forms(sizes: Sizes) -> Forms:
-  """Returns AMOS's sampling from three mixed heads, and its plain form as one-hots times the table."""
+  """Returns forms of AMOS's sampling from three heads: ours in chunks, and plain one-hots times the table."""
   weights = jax.nn.softmax(sizes.normal(sizes.batch, sizes.masked, 3).astype(jnp.float32))
   transformed = sizes.normal(3, sizes.batch, sizes.masked, sizes.width)
   table = sizes.normal(sizes.vocabulary, sizes.width, scale=0.02).astype(jnp.float32)
@@ -139,7 +139,7 @@ def mixture_forms(sizes: Sizes) -> Forms:
 
 
 def dropout_forms(sizes: Sizes) -> Forms:
-  """Returns dropout by the counter hash, and by JAX's Bernoulli samples."""
+  """Returns forms of dropout: masks by this project's counter hash, and by JAX's Bernoulli samples."""
   x = sizes.normal(sizes.batch, sizes.length, sizes.width)
 
   def ours(x):
@@ -153,7 +153,7 @@ def dropout_forms(sizes: Sizes) -> Forms:
 
 
 def update_forms(sizes: Sizes) -> dict[str, tuple[Callable, tuple]]:
-  """Returns clipping and Adam on a token table and four matrices: this project's, and optax's."""
+  """Returns forms of clipping and Adam on a token table and four matrices: this project's and optax's."""
   shapes = ((sizes.vocabulary, sizes.width), *[(sizes.width, sizes.width)] * 4)
   params = {f"part{n}/kernel": sizes.normal(*shape).astype(jnp.float32) for n, shape in enumerate(shapes)}
   settings = optim.OptimizerSettings(learning_rate=1e-4, total_steps=1_000, clip_norm=2.0)
@@ -183,7 +183,7 @@ EQUAL = ("attention", "vocabulary", "mixture")  # the other forms sample other b
 
 
 def measure(part: str, sizes: Sizes, *, repeats: int) -> dict:
-  """Returns a part's line of results; all forms but 'update' include the gradients of all arguments."""
+  """Times all forms of one operation, gradients included except for 'update', and compares their values."""
   calls, temporary = {}, {}
   for name, (function, arrays) in PARTS[part](sizes).items():
     if part != "update":
@@ -214,7 +214,7 @@ def largest_difference(ours, plain) -> float:
 
 
 def main() -> None:
-  """Prints a line for each part."""
+  """Prints, for each operation, the times of its forms and their difference, as one JSON line."""
   parser = command.Parser(description=__doc__)
   parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="operations")
   parser.add_argument("--shape", type=cases.shape, default=(4, 128), help="rows x tokens")

@@ -54,7 +54,7 @@ def encode_all(encode: Callable[[list[str]], object], job: pipeline.Job, plan: s
 
 
 def prepare_all(job: pipeline.Job, plan: sources.Plan, size: int) -> dict[str, float]:
-  """Prepares the text in an empty directory; returns tokens, and CPU seconds of units and of shards."""
+  """Prepares the text; returns its tokens, and CPU seconds for packing units and for writing shards."""
   shutil.rmtree(job.work, ignore_errors=True)
   job.work.mkdir()
   counts: collections.Counter = collections.Counter()
@@ -76,7 +76,7 @@ def prepare_all(job: pipeline.Job, plan: sources.Plan, size: int) -> dict[str, f
 
 
 def main() -> None:
-  """Prints the line."""
+  """Times the preparation and the library alone, and prints the results as one JSON line."""
   parser = command.Parser(description=__doc__)
   parser.add_argument("--source", required=True, help="text files, as for data.prepare")
   parser.add_argument("--vocabulary", required=True, help="its directory")

@@ -23,7 +23,7 @@ FAMILIES = (
 
 
 def family(name: str) -> str:
-  """Returns the family of a kernel's name."""
+  """Returns the family in `FAMILIES` whose pattern matches a kernel's name; else 'others'."""
   return next((family for family, pattern in FAMILIES if re.search(pattern, name.lower())), "others")
 
 

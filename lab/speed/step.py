@@ -52,7 +52,7 @@ def measure(config: ConfigDict, *, repeats: int, devices: int = 1) -> dict:
 
 
 def main() -> None:
-  """Prints a line for each recipe, shape and number of devices."""
+  """Prints time and memory of a step for each recipe, shape and number of devices, as JSON lines."""
   parser = command.Parser(description=__doc__)
   parser.add_argument("--recipes", nargs="+", default=cases.BASE_RECIPES, help="names in configs/, or files")
   parser.add_argument(

@@ -112,7 +112,7 @@ def _check_configs(asked: Asked) -> None:
 
 
 def _only(study: Study, names: Sequence[str]) -> Study:
-  """Returns a study with these rows and the rows that they need; without names, all rows."""
+  """Returns a study reduced to the named rows and those they depend on; without names, all rows."""
   for name in names:
     if name not in study.arms:
       raise ConfigError(unknown("row", name, study.arms))
@@ -124,7 +124,7 @@ def _only(study: Study, names: Sequence[str]) -> Study:
 
 
 def _fine_tuned(study: Study, names: Sequence[str]) -> Study:
-  """Returns a study with these fine-tunings; without names, its own."""
+  """Returns a study with the named fine-tunings in place of its own, which stay if there are no names."""
   for name in names:
     if name not in FINE_TUNINGS:
       raise ConfigError(unknown("fine-tuning", name, FINE_TUNINGS))

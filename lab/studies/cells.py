@@ -100,13 +100,13 @@ class Asked(NamedTuple):
     return list(SIDES) if self.study.has_start else ["pretrained"]
 
   def fine_tunings(self, last: int) -> dict[str, int]:
-    """Returns {folder of scores in the cell: step of its encoder}: `last` if pretrained, 0 if untrained."""
+    """Returns {folder of fine-tuning scores: pretraining steps of its encoder}; untrained is step 0."""
     steps = {"pretrained": last, "untrained": 0}
     names = self.study.fine_tunings
     return {_scores(name, side): steps[side] for name in names for side in self._sides}
 
   def filled(self, command: Sequence[str], cell: Cell) -> list[str]:
-    """Returns a command with placeholders replaced by paths and values."""
+    """Replaces {cell}, {data} and the other placeholders in a command by paths and values."""
     places = {"{cell}": str(self.folder(cell)), "{data}": self.data, "{output}": str(self.output)}
     for tuning in self.study.fine_tunings:
       files_there, _ = files_of(tuning, pathlib.Path(self.data))
@@ -126,7 +126,7 @@ def run_config(asked: Asked, arm: str) -> ConfigDict:
 
 
 def _weights(asked: Asked, arm: str, seed: int) -> str:
-  """Returns the last mixture weights of an arm's generator heads, '0.2,0.8'; equal if it has none yet."""
+  """Returns the final mixture weights of an arm's generator heads, '0.2,0.8'; equal ones before its run."""
   run = asked.folder(Cell(arm, seed)) / "run"
   curves = logs.series(
     metrics.read(run) if run.is_dir() else [], r"train/mixture_weight_(?:layer|generator)_(\d+)"
@@ -139,7 +139,7 @@ def _weights(asked: Asked, arm: str, seed: int) -> str:
 
 
 def files_of(tuning: str, data: pathlib.Path) -> tuple[dict[str, pathlib.Path | None], str]:
-  """Returns {placeholder: path or None if missing} of a fine-tuning, and text that names its files."""
+  """Finds a fine-tuning's data: {placeholder: path, None if missing}, and text that names the files."""
   if FINE_TUNINGS[tuning].scored_on:
     needs = f"UD_English-EWT/ with {', '.join(f'*-ud-{split}*.conllu' for split in SPLITS)}"
     return {split: annotated.treebank(data, split) for split in SPLITS}, needs
@@ -153,7 +153,7 @@ def _scores(tuning: str, side: str) -> str:
 
 
 def _fine_tuning(name: str, side: str, *, seed: int, step: int) -> list[list[str]]:
-  """Returns the commands that fine-tune one side and score its best model; rows and seeds are equal."""
+  """Returns the commands that fine-tune the pretrained or untrained encoder and score its best model."""
   what, folder = FINE_TUNINGS[name], f"{{cell}}/{name}/{side}"
   fields = {"checkpoint": "{cell}/run", "checkpoint_step": step, **what.fields, **SIDES[side], "seed": seed}
   made = [["finetune.main", f"--config={what.config}", f"--workdir={folder}", *_flags(fields)]]
@@ -176,7 +176,7 @@ def finished(asked: Asked, cell: Cell) -> Mapping[str, Any] | None:
 
 
 def _ended(asked: Asked, cell: Cell) -> dict[str, Any]:
-  """Returns the content of a cell's `done.json`, with any number of commands; errors as for `finished`."""
+  """Returns the content of a cell's `done.json`, even if commands are missing; errors as for `finished`."""
   path = asked.folder(cell) / DONE
   if not path.is_file():
     return {"commands": []}

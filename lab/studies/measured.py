@@ -16,7 +16,7 @@ _STEP = re.compile(r" step (\d+)$")
 def read(
   cell: pathlib.Path, *, analyses: Sequence[str], fine_tunings: Mapping[str, int], last: int
 ) -> Values:
-  """Returns the values in all reports of a cell; `fine_tunings` are {path of scores: step}.
+  """Reads all reports of a cell as {(step, measure): value}; `fine_tunings` are {path of scores: step}.
 
   Values of an analysis without a step are assigned to step `last`. DataError: a report is missing or damaged.
   """

@@ -32,7 +32,7 @@ def study(family: str, *, is_tiny: bool) -> Study:
 
 
 def _is_there(rows: dict[str, Row], name: str) -> bool:
-  """Returns whether an earlier row, of another size, has the same tiny recipe and changes."""
+  """Returns whether the row `name` equals an earlier row once both are reduced to tiny size."""
 
   def tiny(row: Row) -> tuple:
     return (row.tiny_recipe, row.tiny_changes or row.changes)

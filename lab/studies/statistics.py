@@ -11,7 +11,7 @@ LEVEL = 0.95  # of the confidence interval
 
 
 class Difference(NamedTuple):
-  """The mean difference between two arms' runs with equal seeds; low and high are None with one seed."""
+  """Mean difference of two arms over equal seeds, and its interval; low, high are None with one seed."""
 
   mean: float
   low: float | None
@@ -21,7 +21,7 @@ class Difference(NamedTuple):
 
 
 def paired(values: Mapping[int, float], base: Mapping[int, float]) -> Difference | None:
-  """Returns the mean difference of equal seeds with Student's interval at LEVEL; None without pairs."""
+  """Returns the mean of `values` - `base` over common seeds, with Student's interval; None without any."""
   seeds = sorted(values.keys() & base.keys())
   if not seeds:
     return None

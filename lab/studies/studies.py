@@ -32,13 +32,13 @@ class Arm:
 
   @property
   def earlier(self) -> tuple[str, ...]:
-    """The arms whose runs must be finished first."""
+    """The arms whose runs must be finished before this arm's run starts."""
     return (*self.after.values(), *self.learned.values())
 
 
 @dataclasses.dataclass(frozen=True)
 class FineTuning:
-  """A search of `finetune.main` on a cell's last checkpoint.
+  """Settings for fine-tuning a cell's last checkpoint with a search of `finetune.main`.
 
   In values, {train}, {dev} and {test} are replaced by the files of UD's English EWT in the annotated data,
   and the name of a GLUE task, such as {rte}, by the folder with its files.
@@ -67,7 +67,7 @@ class Study:
 
 
 def _tagging(sentences: int) -> FineTuning:
-  """Returns part-of-speech tagging with so many training sentences; the development set tunes it."""
+  """Returns fine-tuning on part-of-speech tags with `sentences` sentences, tuned on the development set."""
   fields = {
     "own.task": "tagging",
     "data.train_file": "{train}",
@@ -84,7 +84,7 @@ def _tagging(sentences: int) -> FineTuning:
 
 
 def _glue(task: str) -> FineTuning:
-  """Returns a GLUE task with one learning rate, batch size and run, scored on its development set."""
+  """Returns fine-tuning on a GLUE task: one learning rate, batch size and run, scored on its dev set."""
   fields = {"tasks": task, "data.directory": f"{{{task}}}", "search.cells": "one", "search.num_seeds": 1}
   return FineTuning("configs/finetune_glue.py", fields)
 

@@ -38,7 +38,7 @@ def read(asked: Asked) -> Found:
 
 
 def report(asked: Asked, found: Found) -> Report:
-  """Returns a report with a row for each measure, arm, step, and arm or step compared with it."""
+  """Makes the table of a study: a row for each measure, arm and step, once per arm or step compared."""
   study = asked.study
   measures = dict.fromkeys(study.primary)
   measures |= dict.fromkeys(name for values in found.values.values() for _, name in values)

@@ -40,7 +40,7 @@ Path = pathlib.Path
 
 
 class Entry(NamedTuple):
-  """A directory in the checkpoints of a run."""
+  """One checkpoint directory of a run: its path, step, size and time of saving."""
 
   path: Path
   step: int | None  # None: renamed as damaged, or incomplete
@@ -83,9 +83,9 @@ def parser() -> Parser:
 
 
 def entries(directory: Path) -> list[Entry]:
-  """Returns the steps in `directory` in order, then renamed or incomplete directories.
+  """Returns the complete checkpoints in `directory` by step, then renamed and incomplete ones.
 
-  DataError: there are none.
+  DataError: `directory` has no checkpoint.
   """
   folder = directory / checkpoint.DIRECTORY
   folder = folder if folder.is_dir() else directory
@@ -105,7 +105,7 @@ def entries(directory: Path) -> list[Entry]:
 
 
 def show_list(directory: Path) -> None:
-  """Prints a line for each entry."""
+  """Prints one line per checkpoint: directory name, size, time of saving, and run id or problem."""
   for entry in entries(directory):
     saved = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.saved))
     state = "renamed as damaged, or incomplete"
@@ -116,7 +116,7 @@ def show_list(directory: Path) -> None:
 
 
 def show(directory: Path) -> None:
-  """Prints a step's meta, parameter counts and path as JSON."""
+  """Prints a checkpoint's path, parameter counts per part, and stored metadata, as JSON."""
   path = checkpoint.step_path(directory)
   params, meta = checkpoint.load_params(path)
   leaves = trees.by_path(params)
@@ -128,7 +128,7 @@ def show(directory: Path) -> None:
 
 
 def verify(directory: Path) -> None:
-  """Prints the state of each step; raises DataError with the damaged steps."""
+  """Prints whether each checkpoint is sound; DataError: some are damaged, of several runs, or missing."""
   damaged, steps = [], [entry for entry in entries(directory) if entry.step is not None]
   for entry in steps:
     problem = integrity.problem(entry.path)
@@ -144,7 +144,7 @@ def verify(directory: Path) -> None:
 
 
 def diff(first: Path, second: Path) -> None:
-  """Prints fields that differ, and the relative change of each parameter: |second - first| / |first|."""
+  """Prints how two checkpoints differ: config fields, and each parameter's |second - first| / |first|."""
   (params, meta), (other, other_meta) = checkpoint.load_params(first), checkpoint.load_params(second)
   print(f"step {meta['step']:,} -> {other_meta['step']:,}")
   fields, others = resume.flatten(meta["config"]), resume.flatten(other_meta["config"])
@@ -195,7 +195,7 @@ def average(directory: Path, *, last: int, output: Path) -> None:
 def prune(
   directory: Path, *, keep: int, keep_steps: Sequence[int], set_aside: bool, dry_run: bool
 ) -> list[Path]:
-  """Removes all steps except the newest `keep` and `keep_steps`; returns the removed paths.
+  """Removes all but the newest `keep` checkpoints and those of `keep_steps`; returns the removed paths.
 
   With `dry_run` nothing is removed. DataError: a run is active there, or all steps to keep are damaged.
   """
@@ -222,9 +222,9 @@ def prune(
 
 
 def show_examples(directory: Path, *, steps: str) -> None:
-  """Prints a JSON line for each of the steps 'A:B': records, texts, and the sha256 of their ids.
+  """Prints what a run read at steps 'A:B': per step, the batch's record numbers, texts and sha256 of ids.
 
-  The data is a function of seed and step, so it is recomputed; batches that the run skipped are skipped.
+  A batch is a function of seed and step, so it is read again; batches that the run skipped are left out.
   ConfigError: the run read a feed, which can be read in order only. DataError: the records are not the run's.
   """
   asked = re.fullmatch(r"([1-9]\d*):([1-9]\d*)", steps)

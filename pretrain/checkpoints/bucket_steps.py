@@ -19,13 +19,13 @@ _BESIDE = re.compile(r"(vocabulary/)?[^/]+")
 
 
 def step_of(name: str) -> int | None:
-  """Returns the step to which a file of a workdir belongs, by its name; None if it belongs to none."""
+  """Returns the step of the checkpoint to which a workdir's file belongs, by its name; None without one."""
   found = _OF_STEP.match(name)
   return int(found[1]) if found else None
 
 
 def by_step(names: Iterable[str]) -> dict[int, list[str]]:
-  """Returns {step: names of its files} of complete steps."""
+  """Groups the files of complete checkpoints by step: {step: names of its files}."""
   steps: dict[int, list[str]] = {}
   for name in names:
     if (step := step_of(name)) is not None:
@@ -41,9 +41,9 @@ def split(checkpoint: str) -> tuple[str, int | None]:
 
 
 def step_path(directory: str | os.PathLike, step: int | None = None) -> Path:
-  """Returns `checkpoint.step_path`, also for an address: the step and files beside it are downloaded.
+  """Returns the local directory of a checkpoint; one at a bucket's address is downloaded and verified.
 
-  Digests are checked. DataError: as there, or the download fails.
+  Arguments and errors are those of `checkpoint.step_path`. DataError, too: the download fails.
   """
   if not files.is_address(directory):
     return checkpoint.step_path(directory, step)

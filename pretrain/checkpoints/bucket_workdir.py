@@ -29,7 +29,7 @@ _NOT_SENT = re.compile(rf"{workdir_files.LOCK}$|{files.UNFINISHED}|.*{checkpoint
 
 
 class Order(NamedTuple):
-  """Patterns of workdir files: `quiet` ones never cause an upload, `last` ones are uploaded last."""
+  """Upload rules for file names in a workdir: which files cause no upload, and which are sent last."""
 
   quiet: re.Pattern[str]  # change all the time; uploaded only together with others
   last: re.Pattern[str]  # refer to others; uploaded after their marks
@@ -47,7 +47,7 @@ _RUN = Order(re.compile(rf"(?!{checkpoint.DIRECTORY}/\d+/)"), re.compile(workdir
 
 @contextlib.contextmanager
 def opened(workdir: str, kept: Kept | None, order: Order = _RUN) -> Iterator[str]:
-  """Yields the local directory to work in; log lines show its address. A path is yielded unchanged.
+  """Yields a local copy of a bucket's workdir; a `workdir` that is a local path is yielded unchanged.
 
   When the block ends, everything is uploaded. If an upload fails, the command is asked to stop, and the block
   raises the reason. Checkpoints that `kept` does not name are removed; None keeps all. DataError: another
@@ -80,7 +80,7 @@ def opened(workdir: str, kept: Kept | None, order: Order = _RUN) -> Iterator[str
 
 
 def bring_down(mirror: Mirror) -> None:
-  """Makes the copy equal to the bucket, except checkpoints older than the newest undamaged one."""
+  """Updates the local copy from the bucket, without checkpoints older than the newest undamaged one."""
   there = mirror.place.files()
   mirror.keep_only(there)
   wanted = [name for name in there if bucket_steps.step_of(name) is None and not _NOT_NEEDED.match(name)]
@@ -105,7 +105,7 @@ class _Changes:
     self._mirror, self._order, self._kept = mirror, order, kept
 
   def __call__(self, *, is_end: bool) -> None:
-    """Uploads changes; unless `is_end`, changes of quiet files alone are not uploaded."""
+    """Uploads changed files; if only files of `Order.quiet` changed, it waits for `is_end`."""
     mirror, local = self._mirror, self._mirror.local()
     steps = bucket_steps.by_step(local)
     whole = {name for names in steps.values() for name in names}

@@ -126,7 +126,7 @@ class Checkpoints:
   def save(
     self, step: int, state: Mapping[str, ArrayTree], meta: Mapping[str, Any], *, force: bool = False
   ) -> bool:
-    """Saves in the background; the arrays may be donated as soon as it returns.
+    """Saves a checkpoint in the background; the arrays may be donated as soon as this returns.
 
     Args:
       step: updates done; the result is False if it is not due (without `force`) or already saved.
@@ -186,16 +186,16 @@ class Checkpoints:
 
   @property
   def has_committed(self) -> bool:
-    """Whether a save has begun here, and some step is complete."""
+    """Whether this process has begun a save and the workdir has at least one complete checkpoint."""
     return self._begun is not None and self.latest_step() is not None
 
   def wait(self) -> None:
-    """Waits until everything is on disk; raises StorageError if it could not be written."""
+    """Waits until all saves are on disk; raises StorageError if one could not be written."""
     with self._storing():
       self._manager.wait_until_finished()
 
   def close(self) -> None:
-    """Waits, and ends orbax's threads."""
+    """Waits until all saves are on disk, then ends orbax's threads."""
     with self._storing():
       self._manager.close()
 

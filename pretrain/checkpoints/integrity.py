@@ -32,7 +32,7 @@ def seal(directory: Path, *, step: int, run_id: str) -> None:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-  """Reads the list of the step at `path`; None if it is damaged or missing."""
+  """Reads the list of file digests of the checkpoint at `path`; None if it is damaged or missing."""
   content = files.read_json(path / NAME)
   itself = content.pop("list", None)  # older lists have none
   is_sound = {"step", "run_id", "files"} <= content.keys() and isinstance(content["files"], dict)
@@ -45,15 +45,15 @@ def run_id(path: Path) -> str:
 
 
 def is_complete(path: Path) -> bool:
-  """Returns whether all files in the list of the step at `path` exist; their contents are not read."""
+  """Returns whether every file in the digest list of the checkpoint at `path` exists, without reading it."""
   content = _read(path)
   return content is not None and all((path / name).is_file() for name in content["files"])
 
 
 def problem(path: Path, items: Sequence[str] = ()) -> str | None:
-  """Returns what is wrong with the files of the step at `path`; None if nothing is, or nothing is known.
+  """Describes the first damaged file of the checkpoint at `path`; None if no damage is found.
 
-  With `items` only the files under these are read.
+  With `items`, such as 'params', only the files of these items are read.
   """
   if not (path / NAME).is_file():
     return _problem_without_list(path)
@@ -75,7 +75,7 @@ def problem(path: Path, items: Sequence[str] = ()) -> str | None:
 
 
 def _problem_without_list(path: Path) -> str | None:
-  """Returns what is wrong, by its meta, with a step at `path` that has no list."""
+  """Describes the problem of a checkpoint without a digest list, judged by its metadata; else None."""
   meta = files.read_json(path / "meta" / "metadata")  # if it is damaged, reading it will raise
   if str(meta.get("step", path.name)) != path.name:
     return f"it was saved as step {meta['step']}"

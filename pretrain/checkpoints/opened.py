@@ -29,7 +29,7 @@ from pretrain.settings.run import reading_settings
 
 
 class OpenedRun(NamedTuple):
-  """A checkpoint with everything that an analysis needs."""
+  """A loaded checkpoint for analyses: its run, parameters, encoder, held-out records and step."""
 
   run: Run  # on one device, with batches of `rows`
   params: dict  # numpy arrays
@@ -73,7 +73,7 @@ def contrast_head(run: Run, params: dict) -> Callable[[jax.Array], jax.Array] | 
 
 
 class OpenedGenerator(NamedTuple):
-  """The generator of a checkpoint, ready to run."""
+  """A checkpoint's generator for inference: parameters, settings and special token ids."""
 
   params: dict  # numpy arrays
   settings: GeneratorConfig

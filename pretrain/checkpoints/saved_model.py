@@ -27,7 +27,7 @@ _NEEDED = ("config", "vocabulary_digest", "packages")
 
 
 class OpenedEncoder(NamedTuple):
-  """The encoder of a checkpoint, ready to run."""
+  """A checkpoint's encoder for inference: parameters, config and vocabulary."""
 
   params: dict  # numpy arrays
   config: EncoderConfig
@@ -37,7 +37,7 @@ class OpenedEncoder(NamedTuple):
   def program(
     self, function: Callable[..., Any], params: Any = None, *, batch_size: int, longest: int = 0
   ) -> Compiled:
-    """Places a function of batches of inputs on the devices of this process; nothing is compiled yet.
+    """Returns a `Compiled` that applies `function` to batches; it compiles when it is first called.
 
     Args:
       function: (params, config, batch, pad_id=) to a tree of arrays with the rows of the batch first.
@@ -56,7 +56,7 @@ class OpenedEncoder(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SavedModel:
-  """A checkpoint of a run, of an import or of fine-tuning."""
+  """The parameters and metadata of a checkpoint from pretraining, an import or fine-tuning."""
 
   path: Path  # directory of the step
   params: dict  # nested, of numpy arrays

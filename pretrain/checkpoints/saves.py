@@ -12,7 +12,7 @@ class Saves(Listener):
   """Raises the StorageError of a failed save, and notes in the workdir the first complete one."""
 
   def __init__(self, checkpoints: Checkpoints, workdir: str | os.PathLike) -> None:
-    """`checkpoints` belong to `workdir`."""
+    """Watches the saves of `checkpoints`, which writes into `workdir`."""
     self._checkpoints, self._workdir, self._is_noted = checkpoints, workdir, False
 
   def seen(self, step: int, figures: Figures, state: Any) -> None:
@@ -21,7 +21,7 @@ class Saves(Listener):
     self.end()
 
   def end(self) -> None:
-    """Notes in the workdir that a checkpoint is complete, once; see `Listener.end`."""
+    """Notes in the workdir, once, that the run has a complete checkpoint; see `Listener.end`."""
     if not self._is_noted and self._checkpoints.has_committed:
       workdir_files.note_saved(self._workdir)
       self._is_noted = True

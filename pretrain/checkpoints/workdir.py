@@ -57,7 +57,7 @@ def refuse_unshared(workdir: str | os.PathLike) -> None:
 
 
 def begin(workdir: str, config: Mapping[str, Any], words_of: str, described: manifest.VocabularyInfo) -> None:
-  """Writes the resolved config, as a dict, and a copy of the vocabulary in `words_of`.
+  """Writes a run's config, and a copy of the vocabulary in the directory `words_of`, into `workdir`.
 
   `described` is the vocabulary's entry in a manifest or a feed. Only process 0 writes. DataError: the
   vocabulary is not the described one. ConfigError: the workdir has another vocabulary, which no run put
@@ -94,7 +94,7 @@ def _remove_leftovers(path: pathlib.Path) -> None:
 
 
 def note_saved(workdir: str | os.PathLike) -> None:
-  """Notes that a checkpoint of this run was complete, for `refuse_lost_checkpoints`."""
+  """Marks the workdir as one that has had a complete checkpoint, for `refuse_lost_checkpoints`."""
   if jax.process_index() == 0:
     path = pathlib.Path(workdir) / HAS_SAVED
     with errors.writing(path):

@@ -18,10 +18,9 @@ from data.errors import ConfigError, UserError, did_you_mean, named_reason
 
 
 def load_config(path: str, argument: str | None = None) -> ConfigDict:
-  """Returns the config of a file's `get_config`, called with the argument, if any; not validated.
+  """Calls `get_config` of a config file, with `argument` unless it is None; returns the unchecked config.
 
-  `get_config` is called with the argument, or without one if that is None. Where `get_config` has no
-  parameter, the argument is the name of a backbone in `configs/backbones.py`.
+  If `get_config` has no parameter, the argument is the name of a backbone in `configs/backbones.py`.
 
   Raises:
     ConfigError: the file does not exist, has no get_config, or its get_config raised (the cause) or did not

@@ -114,7 +114,7 @@ def _kind(annotation: Any) -> Kind:
 
 
 def renamed_values(config: ConfigDict) -> dict[str, Value]:
-  """Returns {name: new value} for fields of a config that have a value of an earlier version."""
+  """Returns {field: today's value} for fields whose value has the spelling of an earlier version."""
   values = flatten(config)
   return {name: now[values[name]] for name, now in _OLD_VALUES.items() if isinstance(values.get(name), bool)}
 

@@ -262,9 +262,9 @@ def _set_fields(config: ConfigDict, changed: fields.Fields) -> None:
 def _config_problems(
   config: ConfigDict, rules: validate.Rules, *, in_doubt: bool, planned: int | None
 ) -> list[str]:
-  """Returns the config's problems; if there are any, or `in_doubt`, also those with the devices here.
+  """Returns an error for each problem of the config, including sizes that do not fit the devices.
 
-  For a plan the devices are the `planned` ones.
+  Devices are the `planned` number; or this machine's, but only if there are problems or `in_doubt`.
   """
   problems = validate.problems(config, rules=rules, num_devices=planned)
   if planned is not None or not (problems or in_doubt):

@@ -257,7 +257,7 @@ def _asked(config: Fields) -> MeshSettings:
 
 
 def _fits(config: Fields, num_devices: int, sizes: Sizes) -> bool:
-  """Returns whether a mesh of these sizes divides everything that it must divide."""
+  """Returns whether a mesh of these sizes divides the model's sizes and the batch evenly."""
   changed = {**config, **{f"mesh.{axis}": size for axis, size in sizes._asdict().items()}}
   return not [*_cuts(changed, num_devices), *_batch(changed, _switched_on(changed), num_devices)]
 

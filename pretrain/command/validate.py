@@ -23,8 +23,8 @@ class Rules:
 
   Attributes:
     schema: all fields with their types, choices and limits.
-    together: all fields -> errors about several of them.
-    on_devices: all fields and a number of devices, None while not known, to lines about what they cut.
+    together: {name: value} of all fields -> errors about combinations of fields.
+    on_devices: all fields, number of devices (None: unknown) -> errors about sizes that do not divide.
     addresses: fields and flags with paths that may be addresses of buckets.
   """
 
@@ -86,7 +86,7 @@ def problems(
 def check(config: ConfigDict, *, num_devices: int | None = None) -> Checked:
   """Returns a config of pretraining that has no `problems`; raises ConfigError with all of them.
 
-  Of a config that is `Checked`, as the command line's is, only the rules about devices are asked.
+  If the config is already `Checked`, only the rules about devices are applied.
   """
   if isinstance(config, Checked):
     lines = PRETRAINING.on_devices(fields.flatten(config), num_devices)
@@ -110,7 +110,7 @@ def listing(lines: list[str]) -> str:
 
 
 def value_problem(name: str, value: Any, rules: Rules = PRETRAINING) -> str | None:
-  """Returns the error for a known field's value by itself, or None."""
+  """Returns the error for a field's value of wrong type, choice or range; None if it is valid."""
   line = fields.type_problem(name, value, rules.schema)
   if name not in rules.addresses:
     line = line or files.address_problem(name, value)

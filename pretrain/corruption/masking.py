@@ -42,7 +42,7 @@ class Masking(NamedTuple):
 
 
 def capacity(settings: MaskingSettings, length: int) -> int:
-  """Returns the static number of slots per row for chosen positions.
+  """Returns the largest number of masked positions in a row, the static size of arrays of slots.
 
   With the largest rate it is ceil(rate * length) for count rules; for Bernoulli draws six standard deviations
   above the mean, rounded up to a multiple of 8 (length 256, rate 0.15: 80).

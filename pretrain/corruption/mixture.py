@@ -1,4 +1,4 @@
-"""Combines a generator's heads into one proposed token: AMOS's learned mixture and its ablations.
+"""Mixes the logits of a generator's heads and samples a token: AMOS's mixture and its ablations.
 
 Each kind gives mixture weights for every masked position; the token is drawn from the mixed logits by
 Gumbel-max. Only the adversarial weights get a gradient (AMOS section 3, equation 4).

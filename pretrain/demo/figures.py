@@ -36,7 +36,7 @@ def summarise(workdir: str, opened: OpenedRun, *, rows: int) -> list[Report]:
 
 
 def heldout_metrics(workdir: str, *, last_step: int) -> tuple[dict[str, float], dict[str, float]]:
-  """Returns the held-out metrics of step 0 and of the last step, without 'eval/'; DataError without one."""
+  """Reads the held-out metrics of step 0 and the last step; DataError if one of them has none."""
   means_at = [(line["step"], metrics.heldout_means(line)) for line in metrics.read(workdir)]
   means_of = {step: means for step, means in means_at if means}
   missing = [step for step in (0, last_step) if step not in means_of]
@@ -97,7 +97,7 @@ def _number_column(header: str, key: str) -> Column:
 
 
 def verdict(row: Row) -> str:
-  """Compares the end with the baseline: 'better by 0.412', 'worse by 3.1 points' or 'the same'."""
+  """Compares the trained model with the baseline: 'better by 0.412', 'worse by 3.1 points' or 'the same'."""
   gain = row.trivial - row.last if row.is_loss else row.last - row.trivial
   size = f"{abs(gain):.3f}" if row.is_loss else f"{100 * abs(gain):.1f} points"
   if not any(digit in size for digit in "123456789"):

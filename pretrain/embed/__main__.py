@@ -95,7 +95,7 @@ def column_of(path: str, asked: str) -> str:
 
 
 def text_of(row: Row, column: str) -> str:
-  """Returns the text of a row; raises DataError, with its place, if the value is not text."""
+  """Returns the text in a row's column; DataError, with file and row number, if it is not text."""
   value = row.value(column)
   if not isinstance(value, str):
     row.refuse(f"{column!r} is a {type(value).__name__}; expected text; correct or remove this row")
@@ -117,7 +117,7 @@ def _check(asked: argparse.Namespace) -> None:
 
 
 class _Command:
-  """One run of the command, with checked flags and an input that was read once."""
+  """One run of `pretrain.embed`: checked flags, an input that was read once, and the opened encoder."""
 
   def __init__(self, asked: argparse.Namespace) -> None:
     _check(asked)

@@ -14,7 +14,7 @@ _BLOCK = 4096  # vectors read at once
 
 
 class Neighbour(NamedTuple):
-  """A text near the query; a nearer one compares as larger."""
+  """A text with its cosine to the query; neighbours are ordered by cosine."""
 
   cosine: float
   order: int  # minus the row number, so that the first of equal rows counts as nearer
@@ -23,15 +23,15 @@ class Neighbour(NamedTuple):
 
 
 class Nearest:
-  """Collects the `most` nearest of all texts that are added."""
+  """Collects, of all added texts, those whose vectors have the largest cosine with a query."""
 
   def __init__(self, query: np.ndarray, most: int) -> None:
-    """`query` is a vector [width]."""
+    """Keeps the `most` texts whose vectors have the largest cosine with `query`, [width]."""
     self._query, self._most, self._seen = unit(query[None])[0], most, 0
     self._kept: list[Neighbour] = []
 
   def add(self, vectors: np.ndarray, texts: Sequence[tuple[str, str]]) -> None:
-    """Adds n texts as (place, text), with their vectors [n, width]."""
+    """Adds n texts, as ('file, row 12', text), with their vectors [n, width]."""
     cosines = unit(vectors) @ self._query
     candidates = [
       Neighbour(float(cosine), -(self._seen + at), *texts[at]) for at, cosine in enumerate(cosines.tolist())
@@ -40,7 +40,7 @@ class Nearest:
     self._kept = heapq.nlargest(self._most, [*self._kept, *candidates])
 
   def lines(self) -> Iterator[str]:
-    """Yields lines for the user: cosine, place, text."""
+    """Yields a line for each kept text: its cosine, file and row, and text."""
     for neighbour in self._kept:
       text = " ".join(neighbour.text.split())
       yield f"{neighbour.cosine:7.4f}  {neighbour.place}: {text if len(text) <= 160 else text[:159] + '…'}"
@@ -50,7 +50,7 @@ class StoredVectors:
   """A file of vectors written by `pretrain.embed`."""
 
   def __init__(self, path: pathlib.Path, column: str) -> None:
-    """Reads the size; raises DataError for other files. `column` is the vectors' in a Parquet file."""
+    """Reads the number and width of the vectors (Parquet: in `column`); DataError for other files."""
     self.path, self._column, self._is_npy = path, column, path.suffix.lower() == ".npy"
     advice = "give a file written by pretrain.embed, or another --output"
     try:
@@ -88,6 +88,6 @@ class StoredVectors:
 
 
 def look(nearest: Nearest, blocks: Iterable[np.ndarray], texts: Iterator[tuple[str, str]]) -> None:
-  """Adds every stored vector, with its (place, text), to `nearest`."""
+  """Adds all vectors of `blocks`, with the texts in the same order, to `nearest`."""
   for vectors in blocks:
     nearest.add(vectors, [next(texts) for _ in range(len(vectors))])

@@ -39,7 +39,7 @@ def pad(inputs: Sequence[Input], *, rows: int, length: int, pad_id: int) -> Batc
 def cut(
   inputs: Sequence[Input], *, batch_size: int, lengths: Sequence[int], pad_id: int, multiple: int = 1
 ) -> Iterator[tuple[np.ndarray, Batch]]:
-  """Yields (numbers of inputs, their batch), longest texts first, until every input was in a batch.
+  """Yields (indices of inputs, their padded batch), longest texts first, until all inputs are batched.
 
   The last batch has fewer rows, a power of two times `multiple`; its texts are short, so this is cheap.
   """

@@ -12,7 +12,7 @@ from pretrain.inference.batches import Batch, Input
 
 
 class Compiled:
-  """A model on the devices of this process."""
+  """Runs a function of parameters and a batch on this process's devices; compiles it once per shape."""
 
   def __init__(
     self,

@@ -28,7 +28,7 @@ BATCHES_OF_PART = 32  # batches of a part, whose rows are sorted by length, comp
 def answer(
   path: str, output: Parts | Printed, prepare: Prepare, compute: Compute, *, batch_size: int, total: int
 ) -> float:
-  """Answers all rows of a file or pipe that `output` lacks; returns the speed in rows per second.
+  """Computes and writes the results of all rows that `output` lacks; returns the rows per second.
 
   Args:
     prepare: converts a part's rows to the second argument of `compute`; called in another thread.
@@ -56,7 +56,7 @@ def answer_file(
   compute: Compute,
   summary: Callable[[], tuple[str, str, int, int]],
 ) -> None:
-  """Answers --input into --output ('-' or '' is standard output), with --batch_size.
+  """Computes a result for each row of --input and writes it to --output ('-' or '': standard output).
 
   `form` and `identity` are arguments of `Parts`; input, rows and batch size are added to `identity`. At the
   end `summary` returns a noun for a row's answer, more words, the number of truncated rows, and their length.
@@ -77,7 +77,7 @@ def answer_file(
 
 
 def _ahead(items: Iterator[tuple[Part, Any]]) -> Iterator[tuple[Part, Any]]:
-  """Yields the same items; a thread makes the next one in the meantime."""
+  """Yields the items of an iterator, while a thread already computes the next item."""
   with concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="rows") as pool:
     coming = pool.submit(next, items, None)
     while (item := coming.result()) is not None:

@@ -13,7 +13,7 @@ TOKENS_BEFORE, TOKENS_AFTER = 6, 4  # context of an example, in tokens
 
 
 class Example(NamedTuple):
-  """A predicted token in its context."""
+  """A masked token of a held-out block: text around it, original, and the encoder's prediction."""
 
   text: str  # the original text with a gap
   original: str
@@ -22,7 +22,7 @@ class Example(NamedTuple):
 
 
 def find_examples(arrays: Mapping[str, np.ndarray], words: Vocabulary, tokens: TokenIds) -> list[Example]:
-  """Returns the first predicted token of each of the first `NUM_EXAMPLES` blocks that have one.
+  """Returns one predicted token of each of the first `NUM_EXAMPLES` held-out blocks that have any.
 
   They are not selected by the encoder's answers; special tokens are skipped. `arrays` are from
   `describe_guesses`.

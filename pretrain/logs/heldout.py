@@ -24,7 +24,7 @@ Describe = Callable[[Run, dict, jax.Array, jax.Array], dict[str, jax.Array]]
 
 
 def collect(run: Run, params: dict, heldout: HeldoutRecords, describe: Describe, *, rows: int) -> Arrays:
-  """Describes the first `rows` held-out rows in batches, with one compiled program.
+  """Applies `describe` to the first `rows` held-out rows in batches, and joins the resulting arrays.
 
   `describe` maps (run, params, [batch, length] int32 ids, [] int32 batch number) to arrays with rows first;
   the result is {name: arrays of all batches joined}. If `rows` is not a multiple of the batch size, both end
@@ -41,7 +41,7 @@ def collect(run: Run, params: dict, heldout: HeldoutRecords, describe: Describe,
 
 
 def describe_replaced(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
-  """Returns which tokens were replaced, with the evaluation's draws, and the RTD head's probabilities.
+  """Corrupts held-out blocks as the evaluation does; returns ids and the RTD head's probabilities.
 
   For `collect`. 'ids', 'input_ids' are [batch, length] int32, 'selected' [batch, length] bool (masked
   tokens), 'probability_replaced' [batch, length] float32.
@@ -58,7 +58,7 @@ def describe_replaced(run: Run, params: dict, ids: jax.Array, index: jax.Array) 
 
 
 def describe_guesses(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
-  """Returns the masked-LM head's predictions at the chosen tokens, with the evaluation's draws.
+  """Masks held-out blocks as the evaluation does; returns the masked-LM head's predictions there.
 
   For `collect`. 'ids', 'guesses' are [batch, length] int32, 'selected' [batch, length] bool and 'probability'
   [batch, length] float32, of the original token. Guesses and probabilities are 0 at other tokens.

@@ -76,9 +76,9 @@ def heldout_means(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def hours(lines: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
-  """Returns [points] steps, ascending, and the hours of training until then, from logged speeds.
+  """Returns the logged steps, ascending, and the hours of training until each step, [points] both.
 
-  Compilation, evaluation and the time between two starts are not included. Without speeds only step 0.
+  They follow from logged speeds: without compilation, evaluation and time between starts. No speeds: step 0.
   """
   steps, taken = [0], [0.0]
   for line in lines:
@@ -149,7 +149,7 @@ class Throughput:
     peak_flops: float | None,
     clock: Callable[[], float] = time.perf_counter,
   ) -> None:
-    """Starts without a measurement: the first step compiles.
+    """Sets the sizes for speeds; `restart` starts the clock, because the first step compiles.
 
     `tokens_before` returns the tokens of the global batches before a step; `peak_flops` is the sum over all
     devices, per second (None: unknown, no MFU).
@@ -161,11 +161,11 @@ class Throughput:
     self._start: tuple[int, float] | None = None
 
   def restart(self, step: int) -> None:
-    """Starts a measurement: after the first step, an evaluation, or a save."""
+    """Restarts the clock at `step`: after the first step, an evaluation or a save, which take extra time."""
     self._start = (step, self._clock())
 
   def measure(self, step: int) -> dict[str, float]:
-    """Returns the speed since the last `measure` or `restart`; {} the first time. `step` must be computed."""
+    """Returns the speed since the last call or `restart`, {} without one; `step` must be computed."""
     start, now = self._start, self._clock()
     self._start = (step, now)
     if start is None or step <= start[0] or now <= start[1]:

@@ -28,7 +28,7 @@ PROJECT = "text-encoder-pretraining"
 
 
 class Tracked(NamedTuple):
-  """The run that is tracked."""
+  """The facts about a run that a tracker needs: names, ids, workdir and config fields."""
 
   name: str  # display name
   run_id: str  # the same in all starts of the run
@@ -38,7 +38,7 @@ class Tracked(NamedTuple):
 
 
 class Tracker(NamedTuple):
-  """A run that was begun or resumed at a tracker."""
+  """A tracker's open run: its id and address, and functions that write metrics and close it."""
 
   id: str  # for resuming it at a later start
   address: str  # of the run's page; '' without one
@@ -92,7 +92,7 @@ _MAKERS: Mapping[str, Callable[[Tracked], Tracker]] = {
 
 
 def check(asked: str) -> None:
-  """Raises ConfigError if a tracker's package is not installed."""
+  """Raises ConfigError if a tracker named in `asked` (`train.trackers`) is not installed."""
   missing = [name for name in names(asked) if importlib.util.find_spec(name) is None]
   if missing:
     raise ConfigError(
@@ -102,7 +102,7 @@ def check(asked: str) -> None:
 
 
 class Trackers:
-  """All trackers of a run, in the first process."""
+  """Sends a run's metrics to the trackers in `train.trackers`; only the first process does so."""
 
   def __init__(self, asked: str, workdir: str, fields: Mapping[str, Any], run_id: str) -> None:
     """Begins or resumes the run `run_id` at each tracker, and records its id in `FILE_NAME`."""
@@ -146,6 +146,6 @@ class Trackers:
 
 
 def read(workdir: str | os.PathLike) -> dict[str, dict[str, str]]:
-  """Reads `FILE_NAME` of a workdir; {} if it is missing."""
+  """Reads {tracker: id and address of its run} from a workdir's `FILE_NAME`; {} if it is missing."""
   content = files.read_json(Path(workdir) / FILE_NAME)
   return {name: entry for name, entry in content.items() if isinstance(entry, dict)}

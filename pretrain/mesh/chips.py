@@ -76,7 +76,7 @@ class Chip:
 
   @property
   def peak_flops(self) -> float:
-    """Dense bfloat16 FLOP/s, or the measured value."""
+    """Dense bfloat16 FLOP/s of one device, or a CPU's measured float32 rate."""
     peak = self.measured_flops or peak_flops(self.kind)
     assert peak, self.kind
     return peak
@@ -136,7 +136,7 @@ KNOWN = (
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-  """A machine that --plan names."""
+  """A machine that --plan can name: its platform, kind of chip, and number of devices."""
 
   name: str
   platform: str  # 'tpu', 'cuda' or 'cpu'

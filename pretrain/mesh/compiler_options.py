@@ -24,7 +24,7 @@ _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")  # where users set such options
 
 
 def compiler_options(device_kind: str) -> dict[str, bool | int]:
-  """Returns the options for a kind of device, without those that the user's environment sets."""
+  """Returns XLA's options for a step on a kind of device, without those that the environment sets."""
   given = re.findall(r"--(\w+)", " ".join(os.environ.get(name, "") for name in _VARIABLES))
   kind = _HOPPER if re.search(r"\bG?H[12]00\b", device_kind) else device_kind
   return {name: value for name, value in _TABLE.get(kind, {}).items() if name not in given}

@@ -35,7 +35,7 @@ def arrange(settings: MeshSettings, devices: Sequence[jax.Device]) -> np.ndarray
 
 
 class _CannotBeHad(Exception):
-  """The layout is impossible on these devices; the message says why."""
+  """Raised if these devices cannot form the requested mesh; the message gives the reason."""
 
 
 def _slices(devices: Sequence[jax.Device]) -> list[list[jax.Device]]:
@@ -68,7 +68,7 @@ def _laid_out(sizes: Sizes, slices: list[list[jax.Device]], fsdp_first: bool) ->
 
 
 def _across(sizes: Sizes, slices: int, fsdp_first: bool) -> tuple[int, int]:
-  """Returns how many parts of `data` and `fsdp` are on different slices; the preferred axis gets most."""
+  """Returns (data, fsdp): how many slices or nodes each axis spans; the preferred axis spans most."""
   if fsdp_first:
     fsdp = math.gcd(sizes.fsdp, slices)
     data = slices // fsdp
@@ -95,7 +95,7 @@ def _in_slice(shape: tuple[int, ...], devices: list[jax.Device]) -> np.ndarray:
 
 
 def parts_of(devices: np.ndarray, process: int) -> list[int]:
-  """Returns which of a batch's data x fsdp equal parts are on a process's devices [data, fsdp, tensor]."""
+  """Returns the numbers of the batch's data x fsdp parts of which a process's devices compute rows."""
   holders = devices.reshape(-1, devices.shape[-1])
   return [
     part for part, group in enumerate(holders) if any(device.process_index == process for device in group)

@@ -29,14 +29,14 @@ Shared = Mapping[str, int]  # {path of a parameter: its axis sharded over `data`
 
 
 class Weight(NamedTuple):
-  """A float32 weight with its cast to the dtype of products, made once per step."""
+  """A float32 weight and its cast to the dtype of matrix products, which is made once per step."""
 
   master: jax.Array  # gets the gradient, float32
   cast: jax.Array  # read by products; no gradient
 
 
 class Groups(NamedTuple):
-  """The rows that a device's own rows are contrasted with."""
+  """All rows of the contrast groups that a device's own rows belong to, and where its own rows are."""
 
   rows: ArrayTree  # every leaf [rows, ...], whole groups
   size: int  # rows of a group
@@ -114,7 +114,7 @@ def outside_layers(params: ArrayTree) -> ArrayTree:
 
 
 def casts(params: ArrayTree, dtype: jnp.dtype) -> dict[str, jax.Array]:
-  """Returns {path: the kernel in `dtype`} of all stacked kernels with another dtype."""
+  """Casts the layers' stacked kernels to `dtype`: {path: cast}, without those that have it already."""
   stacked = {path: leaf for path, leaf in trees.by_path(params).items() if _is_stacked(path)}
   return {
     path: leaf.astype(dtype)

@@ -75,7 +75,7 @@ def memory_errors(line: Callable[[str], str]) -> Iterator[None]:
 
 
 def enough_memory(batch_size: int, microbatches: int) -> contextlib.AbstractContextManager[None]:
-  """Applies `memory_errors` with a message about the fields of a run that determine its memory."""
+  """Turns an out-of-memory error in the block into a ConfigError that lists the fields to change."""
   return memory_errors(
     lambda reason: (
       f"out of memory: train.batch_size={batch_size} rows in train.microbatches={microbatches} on "

@@ -47,5 +47,5 @@ def differences(expected: ArrayTree, saved: ArrayTree, *, is_exact: bool = True)
 
 
 def first_lines(lines: list[str]) -> str:
-  """Joins the first three lines, and says how many more there are."""
+  """Joins the first three lines with '; ' and, if there are more, appends their number."""
   return "; ".join(lines[:3]) + (f"; and {len(lines) - 3} more" if len(lines) > 3 else "")

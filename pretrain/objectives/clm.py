@@ -67,7 +67,7 @@ class CorrectiveLMLoss(CorrectiveLM):
     return {"clm_loss": Term(loss, metrics)}
 
   def _inputs(self, copy_logits: jax.Array | None, is_original: jax.Array, weights: jax.Array) -> Inputs:
-    """Returns the arguments of `_sum_loss` after the log-probabilities."""
+    """Returns the further inputs of `_sum_loss`: copy logits, copyable tokens and weights, as configured."""
     if copy_logits is None:
       return Inputs(fixed=(weights,))
     if self.stop_gradient:

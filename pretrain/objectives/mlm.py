@@ -15,8 +15,8 @@ from pretrain.settings.objectives.mlm import MaskedLM
 class MaskedLMLoss(MaskedLM):
   """Cross-entropy of original tokens at masked positions, or at all positions.
 
-  Source: BERT section 3.1; positions 'all': TACO section 5.2 (MLM+TP). TACO does not give the weights of the
-  two parts; this loss is one mean over all positions.
+  Source: BERT section 3.1; positions 'all': the baseline "MLM+TP" in TACO section 5.2. TACO does not give the
+  weights of its two parts; this loss is one mean over all tokens.
   """
 
   def init(self, key: jax.Array, context: Context) -> dict:
@@ -56,7 +56,7 @@ class MaskedLMLoss(MaskedLM):
 def _mean_loss(
   view: View, context: Context, hidden: jax.Array, targets: jax.Array, weights: jax.Array
 ) -> tuple[jax.Array, VocabScores]:
-  """Returns the summed masked-LM loss and the vocabulary scores of `targets` [batch, positions]."""
+  """Returns the masked-LM loss summed over positions, and scores of `targets` [batch, positions]."""
   params = view.heads["mlm"]
   return vocab_loss(
     losses.masked_lm_loss,

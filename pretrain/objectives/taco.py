@@ -93,7 +93,7 @@ def sample_pairs(
   first: jax.Array | int = 0,
   segment_ids: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Draws one positive and K negatives for every position.
+  """Draws for every token a neighbour (positive) and K tokens of other sequences (negatives).
 
   Args:
     row_keys: [batch] keys.

@@ -35,7 +35,7 @@ def take_positions(array: jax.Array, positions: jax.Array) -> jax.Array:
 
 
 def first_slots(positions: jax.Array) -> jax.Array:
-  """Returns the first slot with the same position, [batch, slots] int32, so that duplicates share a token."""
+  """Returns each slot's first slot of equal position, [batch, slots] int32; duplicates share a token."""
   same = positions[:, :, None] == positions[:, None, :]
   return jnp.argmax(same, axis=-1).astype(jnp.int32)
 

@@ -12,7 +12,7 @@ PACKAGES = ("jax_triton", "triton")
 
 
 class Launch(NamedTuple):
-  """The number of programs of a kernel, and their resources."""
+  """The launch settings of a Triton kernel: its number of programs, and their resources."""
 
   grid: int  # programs
   warps: int  # of 32 threads each, in a program

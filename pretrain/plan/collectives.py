@@ -25,7 +25,7 @@ KINDS = (
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-  """One instruction that devices run together.
+  """One instruction of a compiled step by which devices exchange data, such as an all-reduce.
 
   Attributes:
     kind: one of KINDS.
@@ -50,19 +50,19 @@ class Collective:
 
   @property
   def total(self) -> int:
-    """Bytes in a step on one device."""
+    """Bytes that this instruction exchanges in a step on one device."""
     return self.bytes * self.times
 
   @property
   def sent(self) -> float:
-    """Bytes that a device must send in a step: an all-reduce sends everything twice, all others once."""
+    """Bytes that a device sends in a step: an all-reduce sends its array twice, other kinds once."""
     if self.kind == "collective-permute":
       return float(self.total)
     rounds = 2 if self.kind == "all-reduce" else 1
     return rounds * self.total * (self.members - 1) / self.members
 
   def seconds(self, chip: Chip) -> float:
-    """Returns the seconds in a step if only the links limit it.
+    """Returns the seconds per step that this exchange takes at the full bandwidth of the links.
 
     The members on a node share its network links, one for each GPU.
     """
@@ -130,7 +130,7 @@ def _async_computations(program: Program) -> set[str]:
 
 
 def _bytes(instruction: Instruction, owner: Mapping[str, Instruction]) -> int:
-  """Returns the bytes of a run; a started one returns operands and results, so its largest array counts."""
+  """Returns a collective's bytes per run: its larger side; of a '-start' its largest result."""
   operands = [owner[name].bytes for name in instruction.operands if name in owner]
   if instruction.kind.endswith("-start") and instruction.kind != "all-reduce-start":
     return max([shape.bytes for shape in instruction.results], default=0)
@@ -140,7 +140,7 @@ def _bytes(instruction: Instruction, owner: Mapping[str, Instruction]) -> int:
 def _axes(
   groups: Sequence[Sequence[int]], places: Sequence[tuple[int, ...]], names: Iterable[str]
 ) -> tuple[str, ...]:
-  """Returns the axes along which the positions of a group's members differ."""
+  """Returns the mesh axes along which the devices of a group exchange data."""
   differ: set[int] = set()
   for group in groups:
     columns = zip(*(places[member] for member in group))

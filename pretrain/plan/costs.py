@@ -21,7 +21,7 @@ UNNAMED = "unnamed"  # an operation that the compiler added, without a path
 
 
 def part_of(op_name: str) -> str:
-  """Returns the part of a training step that a JAX path belongs to, or UNNAMED."""
+  """Returns the part of a step, such as 'attention', to which a JAX operation's path belongs; or UNNAMED."""
   for part, pattern in PARTS:
     if re.search(pattern, op_name):
       return part

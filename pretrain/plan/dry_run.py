@@ -161,7 +161,7 @@ def _records(settings: ReadingSettings) -> tuple[TokenIds, dict[str, str]]:
 
 
 def _feed(data: DataFields, vocab_size: int) -> tuple[TokenIds, dict[str, str]]:
-  """Returns special ids from the named vocabulary, or placeholders, and a line about the blocks."""
+  """Returns special ids from `data.vocabulary`, or placeholders, and a line that names the source."""
   words = files.read_json(os.path.join(data.vocabulary, vocabulary.NAME)) if data.vocabulary else {}
   tokens = TokenIds(0, 1, 2, 3, 4, vocab_size)
   if words:

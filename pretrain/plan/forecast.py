@@ -200,7 +200,7 @@ def seconds_by_part(program: Program, target: Target) -> dict[str, float]:
 def _without_an_estimate(
   program: Program, run: Execution, chip: chips.Chip, cycles: Mapping[str, int]
 ) -> tuple[str, float]:
-  """Returns (part, seconds of all runs) of a kernel: its schedule or its bytes, or else a roofline."""
+  """Estimates a kernel for which the compiler gives no cycles: (part, seconds of all its runs)."""
   part, bound = "kernels without an estimate", roofline.kernel_of(program, run, chip)
   if bound is None:
     return part, 0.0

@@ -69,6 +69,6 @@ def _tried(config: ConfigDict, target: Target, spec: chips.Spec) -> list[search.
 
 
 def stand_in(spec: chips.Spec) -> Target:
-  """Returns a target of as many CPU devices, to lay out the mesh, if nothing can compile for the machine."""
+  """Returns a machine's target with CPU devices in place of its own, to plan without its compiler."""
   assert spec.chip is not None
   return Target(spec.name, spec.chip, jax.devices("cpu")[: spec.devices])

@@ -65,13 +65,13 @@ class Shape:
 
   @property
   def bytes(self) -> int:
-    """Bytes without the padding of tiles."""
+    """Bytes of the array without the padding of tiles."""
     return math.ceil(ITEM_BYTES[self.dtype] * math.prod(self.sizes))
 
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-  """One instruction of a computation, a line of the text."""
+  """One instruction of a compiled program, parsed from one line of the program's text."""
 
   name: str
   kind: str  # 'fusion', 'dot', 'all-reduce', 'custom-call', ...
@@ -83,12 +83,12 @@ class Instruction:
 
   @property
   def bytes(self) -> int:
-    """Bytes of all results."""
+    """Bytes of all results of the instruction."""
     return sum(shape.bytes for shape in self.results)
 
   @property
   def op_name(self) -> str:
-    """The path of the JAX operation that it came from, or ''."""
+    """The path of the JAX operation that the instruction came from, or ''."""
     return _first(_OP_NAME, self.attributes) or ""
 
   @property
@@ -103,7 +103,7 @@ class Instruction:
 
   @property
   def called(self) -> tuple[str, ...]:
-    """Names of the computations that it calls, in the order of the text."""
+    """Names of the computations that the instruction calls, in the order of the text."""
     found = []
     for one, several in _CALLED.findall(self.attributes):
       found += [one] if one else re.findall(r"%?([\w.\-]+)", several)
@@ -123,20 +123,20 @@ class Execution:
 
   @property
   def cycles(self) -> int:
-    """Estimated cycles of all its runs."""
+    """The TPU compiler's estimate of cycles for all runs of the instruction."""
     return self.times * self.instruction.cycles
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-  """All computations by name, and the name of the first to run."""
+  """A parsed program: its computations by name, and the name of the one that runs first."""
 
   computations: dict[str, Computation]
   entry: str
 
   @functools.cached_property
   def executions(self) -> tuple[Execution, ...]:
-    """Everything that runs; only the longest branch of a conditional, so that sums are worst cases."""
+    """Every instruction that runs and how often; of a conditional the longest branch, as a worst case."""
     return tuple(self._walk(self.entry, 1))
 
   @functools.cached_property

@@ -83,7 +83,7 @@ def _fusion(program: Program, fusion: Instruction) -> tuple[int, list[tuple[floa
 
 
 def _read(source: Instruction, users: Mapping[str, list[tuple[Instruction, int]]]) -> int:
-  """Returns the bytes that are read of an array: only slices or rows in use, none of an update's target."""
+  """Returns the bytes that a fusion reads of one input; only the used part of a sliced or updated one."""
   total = 0
   for user, index in users.get(source.name, []):
     if user.kind in ("dynamic-slice", "slice", "gather") and index == 0:

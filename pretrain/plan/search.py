@@ -20,7 +20,7 @@ HOPELESS = 1.5  # not compiled if the formula's memory is this many times the de
 
 @dataclasses.dataclass(frozen=True)
 class Try:
-  """One mesh and microbatch, with its forecast."""
+  """A config with one mesh and microbatch size, and its forecast, compiled or by formula."""
 
   forecast: Forecast
   config: ConfigDict
@@ -35,7 +35,7 @@ class Try:
 
 @dataclasses.dataclass(frozen=True)
 class Compilers:
-  """Functions from a config to a forecast: by formula, in a moment, and by the compiler."""
+  """Two functions from config to forecast: `describe` by formula, at once; `forecast` by compiling."""
 
   describe: Callable[[ConfigDict], Forecast]
   forecast: Callable[[ConfigDict], Forecast]
@@ -117,7 +117,7 @@ def search(
 def _first(
   config: ConfigDict, mesh: Sizes, allowed: Mapping[int, int], compilers: Compilers, limit: float
 ) -> int | None:
-  """Returns the largest microbatch whose estimated memory fits the limit, else the smallest; None if none."""
+  """Returns the largest of `allowed` rows whose estimated memory fits, else the smallest; None if empty."""
   for rows, count in allowed.items():
     formula = compilers.describe(changed(config, mesh, count)).formula
     if sum(formula.values()) <= limit:

@@ -26,7 +26,7 @@ HOW_TO_INSTALL = "run\n  .venv/bin/python -m pip install -r requirements-plan.tx
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-  """A machine to compile for."""
+  """A machine that programs are compiled for: its name, kind of chip, and devices without memory."""
 
   name: str
   chip: Chip

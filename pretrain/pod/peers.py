@@ -200,7 +200,7 @@ class Peers:
       self._end(message["code"], message["over"])
 
   def _stop(self) -> None:
-    """Sends, once, the number of calls of `reached_stop`, which then waits for the numbers of all."""
+    """Announces, once, how often this process called `reached_stop`, so that all stop at the same call."""
     with self._state:
       is_new, self._is_stopping, tick = not self._is_stopping, True, self._tick
     if is_new:

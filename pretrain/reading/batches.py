@@ -44,7 +44,7 @@ class Batches:
         self._ahead[part] = self._pool.submit(self._read, self._first + part * self._together)
 
   def _read(self, first: int) -> list[np.ndarray]:
-    """Returns this process's rows for each step that is read together."""
+    """Reads this process's rows of the next `_together` batches from step `first` on: one array per step."""
     steps = range(first, first + self._together)
     places = [self._places(step, self._rows) for step in steps]
     examples = self._records.examples(0, 0, rows=[at for of_step in places for at in of_step])
@@ -53,12 +53,12 @@ class Batches:
     return [self._filled(step, part) for step, part in zip(steps, parts)]
 
   def _places(self, step: int, rows: Sequence[int]) -> list[int]:
-    """Returns the positions in the data of those of `rows` that the batch of a step has."""
+    """Returns positions in the data order of the given rows of a step's batch, which may have fewer rows."""
     first, size = first_row(step, self._skips, self._sizes), self._sizes.rows(step)
     return [first + row for row in rows if row < size]
 
   def _filled(self, step: int, read: np.ndarray) -> np.ndarray:
-    """Returns this process's rows of a largest batch; those that the batch of the step lacks are padding."""
+    """Adds rows of padding to a smaller batch, so that every step's array has this process's full height."""
     if len(read) == len(self._rows):
       return read
     filled = np.full((len(self._rows), read.shape[1]), self._run.recipe.tokens.pad, read.dtype)

@@ -66,7 +66,7 @@ def _opened(settings: ReadingSettings, feed: Feed, *, is_evaluated: bool) -> Pre
 
 
 def begin(settings: ReadingSettings, records: FedRecords, saved: Mapping[str, Any]) -> None:
-  """Begins reading where a checkpoint's meta says, or at the first batch if it is {}.
+  """Begins reading at the batch in the checkpoint metadata `saved`, or at the first batch if it is {}.
 
   Logs the child's speed, and the time that resuming takes now and at the end. ConfigError: it would take
   longer than `data.skip_hours`.
@@ -85,7 +85,7 @@ class FeedMark(Listener):
   """Records in each checkpoint what was read, so that a resumed feed can be compared."""
 
   def __init__(self, records: FedRecords, skips: Sequence[Skip]) -> None:
-    """`skips` are the batches that the run skips."""
+    """Prepares marks for the feed `records` of a run that skips the batches `skips`."""
     self._records, self._skips = records, skips
 
   def saving(self, step: int) -> dict[str, Any]:
@@ -116,5 +116,5 @@ def _cost(settings: ReadingSettings, batch: int, *, blocks_per_second: float, re
 
 
 def _hours(seconds: float) -> str:
-  """Returns the measured hours plus a quarter, as a number to type."""
+  """Converts seconds to hours, adds 25 %, and formats them as a value for `data.skip_hours`."""
   return f"{max(0.01, seconds * 1.25 / 3600):.2g}"

@@ -54,7 +54,7 @@ class Found:
 
   @property
   def digests(self) -> dict[str, Any]:
-    """JSON values that are stored in checkpoints, as `prepared.digests_of`.
+    """Identifies vocabulary and sources, as JSON values for checkpoints, to compare them at a resume.
 
     'mixture' has a [step, [[name, sha256 of the records, rate as 'a/b'], ...]] for each stage.
     """
@@ -65,7 +65,7 @@ class Found:
     return {"vocabulary_digest": self.manifest.vocabulary.digest, "mixture": stages}
 
   def describe(self) -> dict[str, Any]:
-    """Describes the text like `prepared.describe`: sums, and 'sources' with the part of each."""
+    """Describes the mixture's text: totals as in `prepared.describe`, and 'sources' with those of each."""
     sources = [
       {
         "name": source.name,
@@ -90,7 +90,7 @@ class Found:
     return self._open(settings, "train", Mixture(list(zip(firsts, rates))), fraction=settings.data.fraction)
 
   def heldout(self, settings: ReadingSettings) -> MixedRecords:
-    """Opens the held-out records, at the shares of the whole run."""
+    """Opens the held-out records of all sources, weighted by their share of the whole run's rows."""
     return self._open(settings, "heldout", Mixture([(0, [source.share for source in self.sources])]))
 
   def _open(
@@ -169,7 +169,7 @@ def _fetched(directory: str, only: Collection[str]) -> str:
 
 
 def _names(contents: dict[str, manifest.Manifest]) -> list[str]:
-  """Returns a name for each directory that is valid in metrics: a Task's, or a short part of its path."""
+  """Names each directory for metrics: letters, digits and '_' of its seqio Task or short path."""
   ends = short_names([*map(pathlib.Path, contents)])
   sources = [str(made.settings.get("source", "")) for made in contents.values()]
   called = [
@@ -186,7 +186,7 @@ def _names(contents: dict[str, manifest.Manifest]) -> list[str]:
 
 
 def _tempered(rate: Fraction, temperature: float) -> Fraction:
-  """Returns rate**(1 / temperature) by decimals, because floats may differ between machines."""
+  """Returns rate**(1 / temperature), computed with `Decimal` because floats may differ by machine."""
   if not temperature or temperature == 1:
     return rate
   with decimal.localcontext(prec=_DIGITS):

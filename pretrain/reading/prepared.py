@@ -41,7 +41,7 @@ def records_directory(settings: ReadingSettings, *, only: Collection[str] = ()) 
 
 
 def ensure_records(settings: ReadingSettings, *, download: bool) -> str:
-  """Makes the records of a config unless they exist; returns their directory, a mixture's first.
+  """Prepares the records of a config unless they exist; returns their (or the first source's) directory.
 
   DataError: the source is not on this machine (the message lists the commands that help), or its text cannot
   be used. Errors of data.prepare are raised again, with config fields in place of flags.
@@ -75,7 +75,7 @@ def ensure_records(settings: ReadingSettings, *, download: bool) -> str:
 
 
 def ensure_tasks(settings: ReadingSettings, *, download: bool) -> str:
-  """Makes the records of every Task of a seqio Mixture unless they exist.
+  """Prepares the records of every Task of a seqio Mixture unless they exist.
 
   Returns the mixture of their directories, 'DIR:RATE,DIR:RATE', for `data.mixture`. Errors are those of
   `seqio_tasks.rates` and `ensure_records`.
@@ -150,7 +150,7 @@ def _other_source(source: str, made: manifest.Manifest, *, since: float) -> str:
 
 
 def _is_there(data: DataFields) -> bool:
-  """Returns whether the source can be read without a download, judged by names."""
+  """Returns whether `data.source` can be read without a download; checks only names, reads no text."""
   request = sources.Request(data.source, tfds_directory=data.tfds_directory)
   try:
     sources.check(request)

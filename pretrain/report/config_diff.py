@@ -26,10 +26,10 @@ def between(runs: Sequence[ShownRun]) -> dict[str, list[Any]]:
 
 
 def from_default(run: ShownRun) -> tuple[str, dict[str, tuple[Any, Any]]] | None:
-  """Returns the defaults' name and {field: (default, value)} of fields that differ; None without a config.
+  """Returns a config file's name and how a run differs from it: {field: (default, value)}; or None.
 
-  The defaults are the recipe's if this program has it, else those of `configs/base.py`. Fields that are newer
-  than the run are not compared.
+  The file is the recipe's if this program has it, else `configs/base.py`. Fields that are newer than the run
+  are not compared. None: the run has no config.
   """
   if not run.fields:
     return None

@@ -16,7 +16,7 @@ _BOUNDS = (0.1, 0.2, 0.4, 0.7)
 
 
 class Token(NamedTuple):
-  """A piece of text, and the encoder's prediction for it."""
+  """A token of a held-out block: its text, its original, and the encoder's probability."""
 
   text: str  # the encoder's input; in masked text its likeliest token
   original: str | None  # the token of the text, if it was replaced or masked
@@ -25,12 +25,12 @@ class Token(NamedTuple):
 
   @property
   def shade(self) -> int:
-    """Index in `SHADES` of the probability."""
+    """Index in `SHADES` of the background shade that shows the token's probability."""
     return sum((self.belief or 0.0) >= bound for bound in _BOUNDS)
 
 
 class Examples(NamedTuple):
-  """A few blocks with predictions, from one checkpoint."""
+  """A few held-out blocks with one checkpoint's prediction for each token, to show on the page."""
 
   kind: Literal["replaced", "masked"]
   step: int

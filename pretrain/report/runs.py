@@ -19,7 +19,7 @@ _NO_REPORTS = (checkpoint.DIRECTORY, "tensorboard", "vocabulary")  # folders of 
 
 
 class Event(NamedTuple):
-  """Something that happened to a run."""
+  """An event of a run for the page, such as a loss spike or a rollback: step and description."""
 
   step: int | None  # updates done; None: not at a step
   what: str
@@ -27,7 +27,7 @@ class Event(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ShownRun:
-  """A run as the page shows it; a run that has just begun has empty fields."""
+  """The files of one workdir as read for the page; empty values for files that do not exist yet."""
 
   name: str  # unique on the page
   path: pathlib.Path

@@ -140,7 +140,7 @@ def _curves(
   *,
   most: int,
 ) -> Iterator[Curve]:
-  """Yields the curves of every run and member; above two members only the side with more points."""
+  """Yields each run's training and held-out curves; with over two metrics only the longer of the two."""
   for at, (run, of_run) in enumerate(zip(runs, values)):
     for number, member in enumerate(members):
       sides = [side for side in (TRAIN, HELD_OUT, "") if side + member in of_run]

@@ -16,7 +16,7 @@ DEPTH = 3  # levels of folders below the workdir
 
 
 class WrittenTable(NamedTuple):
-  """A report that was read from a file."""
+  """The title, tables and notes of a Markdown report that another command wrote."""
 
   path: pathlib.Path
   title: str
@@ -51,7 +51,7 @@ def _folders(directory: pathlib.Path, without: Collection[str], depth: int) -> l
 
 
 def read(path: pathlib.Path) -> WrittenTable | None:
-  """Reads a Markdown file of `data.tables`; None if it is another file."""
+  """Reads a Markdown report as `data.tables` writes it; None if the file has no title or no table."""
   try:
     if path.stat().st_size > MOST_BYTES:
       return None

@@ -14,11 +14,11 @@ class Finite(Listener):
   """Raises DivergedError, with a diagnosis, after `train.max_nonfinite_steps` non-finite updates in a row."""
 
   def __init__(self, run: Run, batches: Batches, checkpoints: Checkpoints, workdir: str) -> None:
-    """`batches` return the last batch again for the diagnosis, which is written to `workdir`."""
+    """Prepares to diagnose a divergence in `workdir`; `batches` then return the last batch again."""
     self._run, self._batches, self._checkpoints, self._workdir = run, batches, checkpoints, workdir
 
   def seen(self, step: int, figures: Figures, state: Any) -> None:
-    """Raises DivergedError after too many in a row; see `Listener.seen`."""
+    """Raises DivergedError after too many non-finite updates in a row; see `Listener.seen`."""
     in_a_row = int(figures["skipped_in_a_row"][0])
     if in_a_row < self._run.config.train.max_nonfinite_steps:
       return

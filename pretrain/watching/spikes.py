@@ -23,7 +23,7 @@ MOST_ROLL_BACKS = 3  # to one checkpoint; after that the data is not the cause
 
 
 class RollBack(Exception):
-  """Ends a pass of the loop: the run continues from step `skip.at`, without the batches of `skip`."""
+  """Raised to end a pass of the loop; the run continues from step `skip.at` without the skipped batches."""
 
   def __init__(self, skip: Skip) -> None:
     super().__init__(skip)
@@ -31,7 +31,7 @@ class RollBack(Exception):
 
 
 class Spikes:
-  """Compares each loss with the losses of the steps before."""
+  """Detects loss spikes, losses far above the mean of the last steps, and plans the skip of their batches."""
 
   def __init__(
     self, zscore: float, window: int, losses: Sequence[float] = (), skips: Sequence[Skip] = ()
@@ -79,12 +79,12 @@ class SpikeWatch(Listener):
   """Counts spikes in a run and, if the config says so, goes back before a spike."""
 
   def __init__(self, spikes: Spikes, checkpoints: Checkpoints, *, is_rolling_back: bool) -> None:
-    """`checkpoints` are those to which the run can return."""
+    """Watches with `spikes`; `is_rolling_back` lets the run return to its `checkpoints`."""
     self._spikes, self._checkpoints = spikes, checkpoints
     self._is_rolling_back = is_rolling_back
 
   def seen(self, step: int, figures: Figures, state: Any) -> None:
-    """Adds 'loss_spikes'; DivergedError: the loss jumps again after skips; see `Listener.seen`."""
+    """Adds the metric 'loss_spikes'; may raise RollBack or DivergedError at a spike; see `Listener.seen`."""
     if not self._spikes.zscore:
       return
     loss = figures["loss"][0]

@@ -82,7 +82,7 @@ class Transform(nn.Module):
 
 
 class LookedUp(torch.autograd.Function):
-  """Rows of the table with the largest scores; the gradient is that of scores times table."""
+  """Looks up the row with the largest score; the scores get the gradient of scores @ table."""
 
   @staticmethod
   def forward(ctx, scores: torch.Tensor, table: torch.Tensor) -> torch.Tensor:

@@ -23,7 +23,7 @@ def _fields(config, width: int, heads: int) -> dict:
 
 
 class Bert(nn.Module):
-  """BertForMaskedLM."""
+  """Hugging Face's BertForMaskedLM with a loss at masked tokens, for comparison."""
 
   def __init__(self, config) -> None:
     super().__init__()
@@ -59,5 +59,5 @@ class Electra(nn.Module):
 
 
 def build(config) -> nn.Module:
-  """Returns the peer of a masked-LM or RTD recipe."""
+  """Returns Hugging Face's model that does the work of a masked-LM or RTD recipe."""
   return Electra(config) if config.corruption.kind == "generator" else Bert(config)

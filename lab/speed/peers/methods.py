@@ -102,7 +102,7 @@ class Method(nn.Module):
 
 
 class MaskedLM(Method):
-  """BERT's and RoBERTa's loss."""
+  """Masked LM as in BERT and RoBERTa, with scores at masked positions only."""
 
   def forward(self, batch: dict) -> torch.Tensor:
     hidden = self.encoder(self.table(batch["masked"]))[-1]
@@ -202,7 +202,7 @@ class Mixed(Replaced):
 
 
 def build(config) -> Method:
-  """Returns the peer of a recipe, chosen by the objectives of its config."""
+  """Returns the PyTorch model that does the work of a recipe, chosen by the config's objectives."""
   sizes, objectives = sizes_of(config), config.objectives
   if not sizes.generator[3]:
     return (TokenAlignment if objectives.taco.weight else MaskedLM)(sizes)

@@ -34,5 +34,5 @@ class ModernBert(nn.Module):
 
 
 def build(config) -> nn.Module:
-  """Returns the peer of masked LM; `corruption.mask_rate` is the fraction of positions with labels."""
+  """Returns ModernBERT with masked LM; `corruption.mask_rate` is the fraction of positions with labels."""
   return ModernBert(config)

@@ -41,7 +41,7 @@ class Use(enum.IntEnum):
 
 
 class Part(NamedTuple):
-  """The part of a larger draw that an array gets: some positions of one axis, different for every row."""
+  """Selects a part of a larger random draw: some positions on one axis, different for every row."""
 
   positions: jax.Array  # [batch, n] int32, indices in the whole draw
   axis: int  # axis of the draw, not counting the batch
@@ -108,7 +108,7 @@ def row_kept_of_heads(
 
 
 def _columns(words: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
-  """Returns both words of every row, each [batch, 1, ...] for a draw of `shape`."""
+  """Reshapes row keys [batch, 2] to two arrays [batch, 1, ...] that broadcast with draws of `shape`."""
   expand = (slice(None),) + (None,) * len(shape)
   return words[:, 0][expand], words[:, 1][expand]
 
@@ -116,7 +116,7 @@ def _columns(words: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.A
 def _counter(
   shape: tuple[int, ...], *, start: jax.Array | int, part: Part | None, in_pairs: bool = False
 ) -> jax.Array:
-  """Returns the index of each element in the draw, [1 or batch, *shape]; `in_pairs` halves the first axis."""
+  """Numbers the elements of a draw, [1 or batch, *shape] uint32; with `in_pairs` two heads share a number."""
   whole = list(shape)
   if part is not None:
     whole[part.axis] = part.size
@@ -139,7 +139,7 @@ def counter_bits(counter: jax.Array, first: jax.Array, second: jax.Array) -> jax
 
 
 def drop_below(rate: float) -> np.uint32:
-  """Returns the bound below which bits are dropped: a share `rate` of all."""
+  """Returns the uint32 bound below which random bits drop an element: `rate` * 2**32."""
   return np.uint32(round(rate * 2**32))
 
 
@@ -157,12 +157,12 @@ def is_kept(counter: jax.Array, first: jax.Array, second: jax.Array, *, rate: fl
 
 
 def column_words(size: int) -> np.ndarray:
-  """Returns a fixed word for each index of a last axis, [size] uint32, the same in every draw."""
+  """Returns constant pseudo-random words for `size` columns, [size] uint32, the same in every draw."""
   return _mix(np.arange(1, size + 1, dtype=np.uint32) * np.uint32(0x9E3779B9))
 
 
 def half_mixed(bits: jax.Array) -> jax.Array:
-  """Applies the hash's first step to words; it commutes with exclusive or."""
+  """Applies the first step of the hash, x ^ (x >> 16), to words; it commutes with exclusive or."""
   return bits ^ (bits >> 16)
 
 
@@ -222,7 +222,7 @@ def row_gumbel(words: jax.Array, shape: tuple[int, ...], *, start: jax.Array | i
 
 
 class _Draw(NamedTuple):
-  """Static settings of a dropout."""
+  """Static settings of a dropout mask: rate, whether it is attention's, axis and size of a `Part`."""
 
   rate: float
   of_heads: bool

@@ -8,21 +8,21 @@ KEEPS_ALL = tl.constexpr(-(2**31))  # the limit of `pair_kept` for rate 0: no bi
 
 @triton.jit
 def mix_but_last(bits):
-  """Computes `row_random._mix_but_last` of uint32."""
+  """Applies all but the last step of the hash `row_random._mix` to uint32 values."""
   bits = (bits ^ (bits >> 16)) * 0x7FEB352D
   return (bits ^ (bits >> 15)) * 0x846CA68B
 
 
 @triton.jit
 def mix(bits):
-  """Computes `row_random._mix` of uint32."""
+  """Hashes uint32 values as `row_random._mix` does."""
   bits = mix_but_last(bits)
   return bits ^ (bits >> 16)
 
 
 @triton.jit
 def kept(counter, first, second, limit: tl.constexpr):
-  """Computes `row_random.is_kept` of uint32 counters; `limit` is `drop_below` of the rate."""
+  """Returns dropout's mask of uint32 counters, as `row_random.is_kept`; `limit` is `drop_below(rate)`."""
   bits = mix_but_last(mix(counter ^ first) + second)
   turned = bits ^ ((limit >> 16) ^ 0x80000000)
   return turned.to(tl.int32, bitcast=True) >= limit - 0x80000000
@@ -30,7 +30,7 @@ def kept(counter, first, second, limit: tl.constexpr):
 
 @triton.jit
 def pair_kept(of_row, of_column, is_odd, limit: tl.constexpr):
-  """Computes `row_random.pair_kept` from int32 words of `row_random.half_mixed`, of rows and of columns.
+  """Returns dropout's mask, as `row_random.pair_kept`, from int32 words of `half_mixed` of rows and columns.
 
   `is_odd` is uint32: all bits for the pair's second element, else none. `limit` is `pair_limit`.
   """

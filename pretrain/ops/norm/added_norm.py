@@ -16,7 +16,7 @@ from pretrain.ops.norm import added_norm_tpu, added_norm_triton, layer_norm
 
 
 class Branch(NamedTuple):
-  """A branch that is added to a residual."""
+  """The output of attention or MLP before it is added to x: product, bias, kept rows and dropout keys."""
 
   product: jax.Array  # [batch, length, width] float
   bias: jax.Array | None  # [width] float, added to every product, rounded to its dtype; None: there is none
@@ -25,7 +25,7 @@ class Branch(NamedTuple):
 
 
 class Settings(NamedTuple):
-  """Static settings of `added_norm`."""
+  """Static settings of `added_norm`: dropout, epsilon and the result's dtype."""
 
   rate: float  # of dropout
   use: row_random.Use
@@ -113,7 +113,7 @@ def _rate(settings: Settings, words: jax.Array | None) -> float:
 def _of_rows(
   settings: Settings, number: int, kept_rows: jax.Array | None, row_keys: jax.Array | None
 ) -> tuple:
-  """Returns the kernels' facts about rows: words of their dropout or None, and whether a branch is added."""
+  """Returns per row, for the kernels: words of its dropout key (None: no dropout), and `kept_rows`."""
   words = None
   if row_keys is not None and settings.rate:
     words = row_random.key_words(row_random.fold(row_keys, settings.use))

@@ -23,7 +23,7 @@ _BLOCK = 512  # tokens of a grid step, of one row or of several short ones, of a
 
 
 class Sizes(NamedTuple):
-  """The sizes that a kernel is compiled for."""
+  """Array sizes, dropout rate and epsilon for which the gradient kernel is compiled."""
 
   rows: int
   length: int
@@ -33,12 +33,12 @@ class Sizes(NamedTuple):
 
   @property
   def tokens(self) -> int:
-    """Tokens of a row in a grid step."""
+    """Number of tokens of one row that a grid step processes."""
     return min(self._block, -(-self.length // _AT_ONCE) * _AT_ONCE)
 
   @property
   def at_once(self) -> int:
-    """Rows of a grid step."""
+    """Number of rows that a grid step processes."""
     return math.gcd(self.rows, self._block // self.tokens)
 
   @property

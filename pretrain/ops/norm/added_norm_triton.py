@@ -22,7 +22,7 @@ def takes(width: int) -> bool:
 
 
 def facts(words: jax.Array | None, kept_rows: jax.Array) -> jax.Array:
-  """Packs the kernels' facts about rows, [rows, 3] int32.
+  """Packs each row's two dropout key words and whether its branch is added: [rows, 3] int32.
 
   Args:
     words: [rows, 2] uint32 of `row_random.key_words`; None: no dropout.

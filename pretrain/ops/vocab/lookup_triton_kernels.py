@@ -17,7 +17,7 @@ import triton.language as tl
 
 @triton.jit
 def _ids(ids, places, number):
-  """Reads the ids at these indices; -1 out of range."""
+  """Loads `ids` at the indices `places`; -1 for indices outside [0, number)."""
   return tl.load(ids + places, mask=(places >= 0) & (places < number), other=-1)
 
 

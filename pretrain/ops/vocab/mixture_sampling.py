@@ -75,7 +75,7 @@ def relaxed_sample(scores: jax.Array, *, temperature: float) -> tuple[jax.Array,
 def _logits_gradient(
   scores: jax.Array, d_onehot: jax.Array, biases: jax.Array, *, temperature: float
 ) -> tuple[jax.Array, jax.Array]:
-  """Returns gradients of the scores and of the biases' shares from that of `relaxed_sample`.
+  """Returns the sampled one-hot's gradient as that of mixed logits and, through biases, mixture weights.
 
   scores and d_onehot are [batch, positions, vocab] float32, biases [heads or 1, vocab]; gives the gradients
   [batch, positions, vocab] and [batch, positions, heads or 1], float32.

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 
 class VocabScores(NamedTuple):
-  """Results of a softmax over the vocabulary that heads need."""
+  """Log-probabilities of target tokens, and the most probable token, of a softmax over the vocabulary."""
 
   log_probs: jax.Array  # [batch, positions, targets] float32, nats; differentiable
   top_ids: jax.Array  # [batch, positions] int32, the most probable token

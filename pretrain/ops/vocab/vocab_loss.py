@@ -18,7 +18,7 @@ from pretrain.ops.vocab.vocab_cross_entropy import VocabScores, top_ids, vocab_l
 
 
 class Inputs(NamedTuple):
-  """Further inputs of the loss at every position, [batch, positions, ...]."""
+  """Arrays that a loss reads besides log-probabilities, [batch, positions, ...], such as weights."""
 
   floats: tuple[jax.Array, ...] = ()  # get gradients
   fixed: tuple[jax.Array, ...] = ()  # get none
@@ -36,7 +36,7 @@ class _Rows(NamedTuple):
 
 
 class _Outputs(NamedTuple):
-  """Outputs of a chunk for each of its rows."""
+  """Vocabulary scores and gradients for each row of a chunk."""
 
   scores: VocabScores
   d_x: jax.Array  # float32

@@ -121,10 +121,9 @@ def check_same_run(
   saved = flatten(base.get_config().to_dict()) | flatten(meta["config"])
   asked = {name: value for name, value in GONE_FIELDS.items() if name in saved} | flatten(config)
   changed = changes(saved, asked)
+  reasons = {name: _refusal(name, saved, asked, meta.get("step", 0)) for name in changed}
   refused = [
-    line + " (the only value of this version)" * (name in GONE_FIELDS)
-    for name, line in changed.items()
-    if not _is_safe(name, saved, asked)
+    changed[name] + f" ({reason})" * bool(reason) for name, reason in reasons.items() if reason is not None
   ]
   if refused:
     raise ConfigError(
@@ -218,9 +217,21 @@ def changed_packages(meta: Mapping[str, Any]) -> list[str]:
   ]
 
 
-def _is_safe(name: str, saved: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
-  if name == "train.total_steps":
-    return given.get(name, 0) >= saved.get(name, 0)
+def _refusal(name: str, saved: Mapping[str, Any], given: Mapping[str, Any], step: int) -> str | None:
+  """Returns None if a field may change at a step; else why not, or '' if there is nothing special to say."""
+  if name in GONE_FIELDS:
+    return "the only value of this version"
   if name == "train.microbatches" and saved.get("train.batch_size_start"):
-    return False  # batches grow by a microbatch
-  return name in SAFE_FIELDS
+    return "batches grow by a microbatch"
+  if name not in ("train.total_steps", "optimizer.decay_steps"):
+    return None if name in SAFE_FIELDS else ""
+  if saved["corruption.mask_rates"]:
+    return "corruption.mask_rates are by fractions of all steps"
+  both = (saved, given)
+  if any(fields_of["optimizer.schedule"] != "wsd" for fields_of in both):
+    is_longer = name == "train.total_steps" and given[name] >= saved[name]
+    return None if is_longer else ""
+  if saved["generator.mixture"] == "schedule":
+    return "generator.mixture='schedule' goes by the fraction of all steps"
+  flat = min(fields_of["train.total_steps"] - fields_of["optimizer.decay_steps"] for fields_of in both)
+  return None if step <= flat else f"step {step:,} is past step {flat:,}, where the rate begins to fall"

@@ -3,7 +3,7 @@
 COCO-LM (NeurIPS 2021): section 4, appendices B and D, table 6. AMOS (ICLR 2022): sections 3 and 4, appendix
 B, table 3. TACO (ACL 2022): section 4.1, table 5. ELECTRA (ICLR 2020): table 6. Where a paper is silent, its
 official code: microsoft/COCO-LM (fairseq with MC-BERT), microsoft/AMOS, FUZHIYI/TACO (transformers 4.6),
-google-research/electra.
+google-research/electra. ModernBERT: its paper and AnswerDotAI/ModernBERT at 8c57a0f.
 """
 
 from typing import Any
@@ -238,6 +238,60 @@ _GENERATOR_64 = {
   "generator.num_heads": 1,
 }
 
+# ModernBERT (Warner et al. 2024) and AnswerDotAI/ModernBERT's yamls of base, phase 1; src/sequence_packer.py.
+_MODERNBERT = {
+  **_OFF,
+  "objectives.mlm.weight": 1.0,
+  "model.vocab_size": 50_368,
+  "model.hidden_size": 768,
+  "model.num_layers": 22,
+  "model.num_heads": 12,
+  "model.mlp_size": 1_152,
+  "model.mlp": "gated",
+  "model.activation": "gelu",
+  "model.norm_placement": "pre",
+  "model.norm_bias": False,
+  "model.attention_bias": False,
+  "model.mlp_bias": False,
+  "model.position": "rope",
+  "model.relative_position": "none",
+  "model.rope_theta": 10_000.0,
+  "model.rope_theta_local": 10_000.0,
+  "model.window": 128,
+  "model.global_every": 3,
+  "model.dropout": 0.1,
+  "model.dropout_at": "attention",
+  "model.attention_dropout": 0.0,
+  "model.init": "megatron_cut",
+  "model.init_stddev": 0.02,
+  "corruption.kind": "mask",
+  "corruption.mask_rule": "bernoulli",
+  "corruption.mask_rate": 0.3,
+  "corruption.mask_special": "all",
+  "corruption.mask_token_rate": 0.8,
+  "corruption.random_token_rate": 0.1,
+  "corruption.random_token_from": "all",
+  "corruption.eval_mask_rate": 0.15,
+  "optimizer.learning_rate": 8e-4,
+  "optimizer.schedule": "wsd",
+  "optimizer.decay_steps": 0,
+  "optimizer.update_clipping": "stable_adamw",
+  "optimizer.adam_b1": 0.9,
+  "optimizer.adam_b2": 0.98,
+  "optimizer.adam_eps": 1e-6,
+  "optimizer.adam_eps_placement": "corrected",
+  "optimizer.adam_bias_correction": True,
+  "optimizer.weight_decay": 1e-5,
+  "optimizer.decay": "no_bias_norm",
+  "optimizer.decay_scale": "rate_over_peak",
+  "optimizer.clip_norm": 0.0,
+  "data.length": 1_024,
+  "train.batch_size": 4_608,
+  "train.batch_size_start": 768,
+  "train.microbatches": 6,
+  "seed": 17,
+}
+
 # {recipe: {field: value}}
 VALUES: dict[str, dict[str, Any]] = {
   "all_token_base": _ALL_TOKEN,
@@ -254,6 +308,7 @@ VALUES: dict[str, dict[str, Any]] = {
   "electra_small": {**_ELECTRA, **_SMALL, **_GENERATOR_64},
   "electra_google_base": _GOOGLE,
   "electra_google_small": {**_GOOGLE, **_SMALL, **_GENERATOR_64},
+  "modernbert_base": _MODERNBERT,
   "roberta_base": _ROBERTA,
   "roberta_small": {**_ROBERTA, **_SMALL},
   "taco_base": _TACO,

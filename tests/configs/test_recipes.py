@@ -9,12 +9,14 @@ import pytest
 
 from configs import base
 from data import errors
+from pretrain import optim
 from pretrain.command import fields, validate
 from pretrain.command.config_file import load_config
+from pretrain.settings.batch_sizes import batch_sizes
 from tests.configs.paper_values import NO_PAPER, VALUES
 
 CONFIGS = pathlib.Path(base.__file__).parent
-NOT_RECIPES = ("__init__", "base", "sizes", "studies")
+NOT_RECIPES = ("__init__", "backbones", "base", "sizes", "studies")
 FAMILIES = ("bert", "roberta", "electra", "electra_google", "all_token", "coco_lm", "amos", "taco")
 # Fine-tuning configs have fields of their own.
 RECIPES = sorted(
@@ -37,6 +39,10 @@ def _header(name):
   return dict(re.findall(r"^(Command|Source|Expected|Cost): (.+)$", joined, re.M))
 
 
+def _tokens(config):
+  return batch_sizes(config.train).rows_before(config.train.total_steps) * config.data.length
+
+
 def _differences(config, other):
   flat, flat_other = fields.flatten(config), fields.flatten(other)
   assert flat.keys() == flat_other.keys()
@@ -46,7 +52,7 @@ def _differences(config, other):
 def test_every_family_has_a_base_a_small_and_a_tiny_recipe():
   wanted = {f"{family}_{size}" for family in FAMILIES for size in ("base", "small", "tiny")}
   wanted |= {"coco_lm_base_plus_plus", "coco_lm_large_plus_plus", "amos_base_plus_plus"}
-  wanted |= {"amos_coco_taco_base", "amos_coco_taco_tiny", "demo"}
+  wanted |= {"amos_coco_taco_base", "amos_coco_taco_tiny", "demo", "modernbert_base", "modernbert_tiny"}
   assert wanted <= set(RECIPES)
 
 
@@ -80,7 +86,7 @@ def test_every_recipe_says_command_source_expected_result_and_cost(name):
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_tokens_in_the_header_are_those_of_the_config(name):
   config = _config(name)
-  tokens = config.train.total_steps * config.train.batch_size * config.data.length
+  tokens = _tokens(config)
   number, unit = re.match(r"([\d.]+) ([TBM]) tokens", _header(name)["Cost"]).groups()
   # The header has two digits at least: 1.2 M is 1,228,800.
   assert float(number) * UNITS[unit] == pytest.approx(tokens, rel=0.05)
@@ -95,7 +101,7 @@ def test_the_gpu_hours_in_the_header_follow_from_the_config(name):
     r"([\d.,]+) GPU-hours on H200s at (\d+) TFLOP/s \(([\d,]+) training MFLOP", cost
   ).groups()
   per_token = flops.training_flops_per_token(config.to_dict())
-  tokens = config.train.total_steps * config.train.batch_size * config.data.length
+  tokens = _tokens(config)
   assert float(mflop.replace(",", "")) == pytest.approx(per_token / 1e6, rel=0.01)
   # Two digits in the header.
   assert float(hours.replace(",", "")) == pytest.approx(per_token * tokens / (int(rate) * 3.6e15), rel=0.06)
@@ -120,6 +126,24 @@ def test_the_baselines_have_coco_lms_backbone():
       "generator",
       "objectives",
     }, name
+
+
+@pytest.mark.parametrize(("phase", "tokens", "rows"), [(2, 250e9, 576), (3, 50e9, 576)])
+def test_commands_of_later_phases_are_valid_and_have_their_tokens(phase, tokens, rows):
+  text = (CONFIGS / "modernbert_base.py").read_text()
+  command = re.search(rf"workdir=runs/modernbert_base_{phase} .*?(?=\nPhase|\n\"\"\")", text, re.S)[0]
+  changes = dict(re.findall(r"--config\.([\w.]+)=(\S+)", command))
+  config = _config("modernbert_base")
+  config.update_from_flattened_dict(
+    {name: fields.parse_value(name, value) for name, value in changes.items()}
+  )
+  assert validate.problems(config, num_devices=8) == []
+  assert _tokens(config) == pytest.approx(tokens, rel=1e-4) and config.train.batch_size == rows
+  falls = optim.make_schedule(
+    optim.OptimizerSettings(**config.optimizer.to_dict(), total_steps=config.train.total_steps)
+  )
+  last = config.train.total_steps
+  assert [float(falls(step)) for step in (0, last)] == pytest.approx([3e-4, 3e-7 if phase == 3 else 3e-4])
 
 
 def test_taco_is_bert_and_one_objective():

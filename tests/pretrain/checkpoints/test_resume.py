@@ -13,7 +13,14 @@ from pretrain.checkpoints import checkpoint, opened, resume, warm_start
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.command.fields import known_fields
 from pretrain.mesh import trees
-from tests.pretrain.small_run import run_training, saved_params, small_config, small_run
+from tests.pretrain.small_run import (
+  assert_same_params,
+  metric_lines,
+  run_training,
+  saved_params,
+  small_config,
+  small_run,
+)
 
 DIGESTS = {"vocabulary_digest": "a" * 64, "records_digest": "b" * 64, "manifest_digest": "d" * 64}
 
@@ -56,6 +63,82 @@ def test_stages_of_a_mixture_count_the_batches_that_were_left_out():
   for other in (stages(11), stages(12, digest="d"), stages(13)):
     with pytest.raises(ConfigError, match=r"of the first 13 steps differs .* only stages from step 13 on"):
       check(other)
+
+
+WSD = {"optimizer.schedule": "wsd", "optimizer.warmup_steps": 10, "train.total_steps": 100}
+
+
+@pytest.mark.parametrize(
+  ("step", "saved", "given", "refused"),
+  [
+    (100, {}, {"train.total_steps": 150, "optimizer.decay_steps": 50}, None),
+    (60, {"optimizer.decay_steps": 40}, {"train.total_steps": 80, "optimizer.decay_steps": 20}, None),
+    (60, {"optimizer.decay_steps": 40}, {"optimizer.decay_steps": 0}, None),
+    (60, {}, {"optimizer.decay_steps": 40}, None),
+    (
+      61,
+      {},
+      {"optimizer.decay_steps": 40},
+      r"decay_steps: 0 -> 40 \(step 61 is past step 60, where the rate",
+    ),
+    (
+      61,
+      {"optimizer.decay_steps": 40},
+      {"train.total_steps": 150},
+      r"total_steps: 100 -> 150 \(step 61 is past",
+    ),
+    (70, {}, {"train.total_steps": 60}, r"total_steps: 100 -> 60 \(step 70 is past step 60"),
+    (
+      10,
+      {"corruption.mask_rates": ((0.0, 0.3), (0.5, 0.15))},
+      {"train.total_steps": 150},
+      r"150 \(corruption.mask_rates are by fractions of all steps\)",
+    ),
+    (
+      10,
+      {"corruption.mask_rates": ((0.0, 0.3), (0.5, 0.15)), "optimizer.schedule": "linear"},
+      {"train.total_steps": 150},
+      r"150 \(corruption.mask_rates are by fractions of all steps\)",
+    ),
+    (
+      10,
+      {"generator.mixture": "schedule"},
+      {"train.total_steps": 150},
+      r"150 \(generator.mixture='schedule' goes",
+    ),
+    (10, {"optimizer.schedule": "linear"}, {"optimizer.schedule": "wsd", "train.total_steps": 90}, "90"),
+    (10, {"optimizer.schedule": "linear"}, {"train.total_steps": 150}, None),
+    (10, {"optimizer.schedule": "linear"}, {"train.total_steps": 90}, "total_steps: 100 -> 90"),
+    (
+      10,
+      {},
+      {"train.total_steps": 150, "optimizer.learning_rate": 1e-3},
+      r"\(optimizer.learning_rate: 0.0005 -> 0.001\); resume",
+    ),
+  ],
+)
+def test_the_end_of_a_run_may_move_while_its_rate_is_flat(step, saved, given, refused):
+  meta = _meta(step=step)
+  meta["config"] = _changed(WSD | saved).to_dict()
+  now = _changed(WSD | saved | given)
+  if refused is None:
+    assert len(resume.check_same_run(now, DIGESTS, meta)) == len(given)
+  else:
+    with pytest.raises(ConfigError, match=refused):
+      resume.check_same_run(now, DIGESTS, meta)
+
+
+def test_a_stable_phase_goes_on_into_a_decay_as_if_it_had_been_planned(small_records, tmp_path):
+  flat = {"optimizer.schedule": "wsd", "train.total_steps": 4, "train.checkpoint_every": 4}
+  falling = flat | {"train.total_steps": 6, "optimizer.decay_steps": 2}
+  assert run_training(small_config("mlm", small_records, flat), tmp_path / "run") == 0
+  for name in ("run", "whole"):
+    assert run_training(small_config("mlm", small_records, falling), tmp_path / name) == 0
+  assert_same_params(saved_params(tmp_path / "run"), saved_params(tmp_path / "whole"))
+  rates = [
+    line["train/learning_rate"] for line in metric_lines(tmp_path / "run") if "train/learning_rate" in line
+  ]
+  assert rates[-1] < rates[0]
 
 
 def test_every_safe_field_exists():

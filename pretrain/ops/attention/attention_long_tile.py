@@ -114,25 +114,25 @@ def backward(sizes: LongSizes, refs: dict, out: dict, scratch: dict) -> None:
 
   of_tile: dict[int, tuple] = {}
   for tile in _tiles(sizes):
-    given = refs["given"][tile, :]
-    inner = jnp.transpose(given.astype(jnp.float32) * refs["out"][tile, :].astype(jnp.float32))
+    d_out = refs["given"][tile, :]
+    inner = jnp.transpose(d_out.astype(jnp.float32) * refs["out"][tile, :].astype(jnp.float32))
     of_tile[tile.start] = (
       _scaled(sizes, refs["query"][tile, :]),
-      heads.by_head(sizes, given),
+      heads.by_head(sizes, d_out),
       heads.side_by_side(heads.over_lanes(sizes, inner)),
       heads.side_by_side(refs["lse"][0, :, tile]),
     )
 
   def step(tile: slice, start, size: int, d_query: jax.Array) -> jax.Array:
-    query, given, inner, lse = of_tile[tile.start]
+    query, d_out, inner, lse = of_tile[tile.start]
     keys = pl.ds(start, size)
     key, value = refs["key"][keys, :], refs["value"][keys, :]
     allowed = _allowed(sizes, refs, columns, tile, start, size)
     weights = jnp.exp(heads.dot(key, query, heads.ROWS_BY_ROWS) - lse)
     weights = jnp.where(allowed, weights, 0.0)
-    d_scores = weights * (heads.dot(value, given, heads.ROWS_BY_ROWS) - inner)
+    d_scores = weights * (heads.dot(value, d_out, heads.ROWS_BY_ROWS) - inner)
     d_scores = d_scores.astype(key.dtype)
-    scratch["value"][keys, :] += heads.dot(weights.astype(value.dtype), given, heads.PRODUCT)
+    scratch["value"][keys, :] += heads.dot(weights.astype(value.dtype), d_out, heads.PRODUCT)
     scratch["key"][keys, :] += heads.dot(d_scores, query, heads.PRODUCT)
     return d_query + heads.product_by_head(sizes, jnp.transpose(key), d_scores)
 

@@ -211,12 +211,12 @@ def attention_queries_again(
   width: tl.constexpr = heads * head_dim
   apart: tl.constexpr = 3 * width if packed else width
   query, key, value = of_head(query, key, value, row, head, length, width, head_dim, packed)
-  given += row.to(tl.int64) * length * width + head * head_dim
+  gradients = given + row.to(tl.int64) * length * width + head * head_dim
   groups, facts = groups + 2 * row * length, facts + (2 * row * blocks + tile) * 3
   query_at = tile * BLOCK + tl.arange(0, BLOCK)
   real = query_at < length
   scaled = scaled_query(block_of(query, query_at, length, apart, head_dim, lanes), head_dim)
-  gradient = block_of(given, query_at, length, width, head_dim, lanes)
+  gradient = block_of(gradients, query_at, length, width, head_dim, lanes)
   sum_of_query = taken(lse + at_head * length, query_at, real, length)[:, None]
   delta = taken(inner + at_head * length, query_at, real, length)[:, None]
   of_queries, is_odd = words_of_head(of_queries, first, row, head, length, heads)

@@ -74,7 +74,7 @@ def get_config() -> ConfigDict:
   config.data.source = "seqio:web_160gb"  # our choice; 1.7 T tokens are many epochs of it
   config.data.vocabulary_cased = True
   config.data.length = 1_024
-  config.data.packing = "complete"  # best fit with segments kept apart in the source
+  config.data.packing = "segments"  # best fit, segments kept apart
   config.train.update(
     {
       "batch_size": 4_608,

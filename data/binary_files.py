@@ -1,4 +1,4 @@
-"""Detects binary files that are named like text, by their first bytes or by control characters."""
+"""Refuses binary files that are named like text, by their first bytes or their control characters."""
 
 import re
 

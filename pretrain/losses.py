@@ -23,7 +23,7 @@ def masked_lm_loss(log_probs: jax.Array, weights: jax.Array) -> jax.Array:
 
 
 def replaced_token_detection_loss(logits: jax.Array, is_original: jax.Array, weights: jax.Array) -> jax.Array:
-  """Returns the binary cross-entropy of "is this token the original one?".
+  """Returns the binary cross-entropy of "is this token the original one?", summed over weighted positions.
 
   Args:
     logits: [batch, length] float, before the sigmoid; z > 0 means original.

@@ -174,7 +174,7 @@ def pair_range(comparison: Comparison, offsets: tuple[int, ...], ranges: int, nu
 
 
 def _signatures(load: Callable[[int], np.ndarray], offsets: np.ndarray, documents: np.ndarray) -> np.ndarray:
-  """Returns the signatures of the documents with these ascending numbers: [documents, numbers] uint16."""
+  """Returns the MinHash signatures of documents, given their ascending numbers: [documents, SIZE] uint16."""
   units = np.searchsorted(offsets, documents, side="right") - 1
   parts = [load(unit)[documents[units == unit] - offsets[unit]] for unit in np.unique(units).tolist()]
   return np.concatenate(parts)

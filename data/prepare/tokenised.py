@@ -16,7 +16,7 @@ def read(unit: sources.Unit, request: sources.Request) -> Iterator[np.ndarray]:
 
 
 def checked(unit: sources.Unit, ids: np.ndarray, words: vocabulary.Vocabulary) -> np.ndarray:
-  """Returns the ids of an example without padding, int64; DataError if one is not an id of `words`."""
+  """Removes padding from an example's ids, as int64; DataError if one is not an id of `words`."""
   if ids.size and (ids.min() < 0 or ids.max() >= words.size):
     raise errors.DataError(
       f"seqio Task {unit.name!r} has ids {ids.min()} to {ids.max()}, its vocabulary has {words.size:,} ids"

@@ -22,7 +22,7 @@ def kind_of(path: str) -> str:
 
 
 def split_of(path: str, otherwise: str) -> tuple[str, str]:
-  """Returns the name after 'tfds:' or 'seqio:', and the split after '#', or `otherwise` without one."""
+  """Returns (name, split) of 'tfds:NAME#SPLIT' or 'seqio:NAME#SPLIT'; no '#SPLIT': `otherwise`."""
   name, _, split = path.partition(":")[2].partition("#")
   return name, split or otherwise
 

@@ -114,9 +114,9 @@ class MetricWriter:
       self._board.flush()
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
-    """Writes the metrics after `step` updates; non-finite values become null, because JSON has no NaN.
+    """Appends the metrics after `step` updates to metrics.jsonl and to TensorBoard's events.
 
-    Raises StorageError if the disk is full, for example.
+    Non-finite values are null in metrics.jsonl, because JSON has no NaN. StorageError: the disk is full.
     """
     if not self._active:
       return

@@ -307,7 +307,7 @@ def init_embeddings(key: jax.Array, config: EncoderConfig) -> dict:
 
 
 def init_trunk(key: jax.Array, config: EncoderConfig) -> dict:
-  """Returns initial parameters of `Trunk`."""
+  """Returns initial parameters of `Trunk`: layers and relative-position table, no embeddings."""
   vectors = jnp.zeros((1, 2, config.hidden_size))
   # Parameters depend neither on attention's body, which may not fit this small input and the mesh, nor on
   # rotary tables.

@@ -32,7 +32,7 @@ AGAIN = "start all processes again: the same command resumes"
 
 
 class Peers:
-  """Connects one process to all others of its run; a single process has no connections and never waits."""
+  """One process's part in a run: exchanges values with the others, and ends when one of them is lost."""
 
   def __init__(
     self,

@@ -46,7 +46,7 @@ def read(folder: pathlib.Path) -> tuple[list[str], bool]:
 
 
 def _from_tokenizer(path: pathlib.Path) -> tuple[list[str], bool, int | None]:
-  """Reads a tokenizer.json: its pieces, whether it keeps case, its separators between two texts."""
+  """Reads a tokenizer.json: pieces by id, whether it keeps case, the number of [SEP] between two texts."""
   from tokenizers import Tokenizer, models
 
   try:

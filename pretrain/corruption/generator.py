@@ -26,7 +26,7 @@ from pretrain.settings.corruption import GeneratorSettings
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GeneratorConfig(GeneratorSettings):
-  """The generator's settings, with sizes of 0 replaced by the encoder's; `mlm_layers` are the heads' depths."""
+  """The generator's settings, with sizes of 0 replaced by the encoder's; `mlm_layers` are depths of heads."""
 
   members: tuple[EncoderConfig, ...]  # one trunk, or one for each separate generator
   token_size: int  # width of the token table

@@ -222,7 +222,7 @@ def _layer(
   config: EncoderConfig, number: int, collect: jax.Array | None = None, read: jax.Array | None = None
 ) -> Callable:
   """Returns layer `number` (from 0), a function of its parameters, carry, rows and step."""
-  module = Layer(config, config.is_global(number), parent=None)
+  module = Layer(config, config.is_global(number), parent=None, name="layers")
 
   def run(params: dict, carry: Carry, rows: BatchFacts, step: LayerFacts) -> tuple[Carry, jax.Array | None]:
     return module.apply({"params": layer_weights(params)}, carry, rows, step, collect, read)

@@ -183,7 +183,7 @@ def test_a_stop_request_ends_with_code_75_and_the_search_goes_on_elsewhere(
   arguments = _arguments(places, address, *SEARCH, "--config.tasks=sst2")
   with buckets.machine(tmp_path / "first"):
     assert main.main(arguments) == 75
-  assert "the same command continues" in capsys.readouterr().err
+  assert "the same command resumes the search" in capsys.readouterr().err
   assert list(buckets.fetched(address, tmp_path / "stopped").glob("sst2/unfinished/*/checkpoints/1"))
   monkeypatch.undo()
   restore, restored = loop._restore, []

@@ -157,5 +157,6 @@ def test_several_hosts_without_a_cluster_are_one_line(tmp_path, monkeypatch, cap
 
   monkeypatch.setattr(jax.distributed, "initialize", initialize)
   assert _run_here(monkeypatch, "--config.train.multihost=true", f"--workdir={tmp_path / 'run'}") == 2
-  (line,) = capsys.readouterr().err.splitlines()
+  line, *ways = capsys.readouterr().err.splitlines()
   assert line.startswith("error: train.multihost=True: ") and "coordinator_address" in line
+  assert ways and all(way.startswith("  --") for way in ways)

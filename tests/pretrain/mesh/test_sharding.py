@@ -43,6 +43,9 @@ def under(prefix: str, shapes: dict) -> dict:
 
 
 SHAPES = {
+  "generator/inner_norms/scale": (2, 16),
+  "encoder/trunk/layers/gate/kernel": (3, 16, 32),
+  "encoder/trunk/first_norm/scale": (16,),
   **under("encoder/trunk", TRUNK),
   "encoder/embeddings/token/embedding": (64, 16),
   "encoder/embeddings/position/embedding": (24, 16),

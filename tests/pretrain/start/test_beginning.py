@@ -30,7 +30,7 @@ def test_a_run_on_segments_says_that_not_all_of_a_row_are_contrasted(segment_rec
   said = []
   config = small_config("coco_lm", segment_records, fields)
   assert run_training(config, tmp_path / "w", say=said.append) == 0
-  assert [line for line in said if f"a row has up to {most} texts, the first are contrasted" in line]
+  assert [line for line in said if f"a row has up to {most} texts, of which the first are contrasted" in line]
   lines = [json.loads(line) for line in (tmp_path / "w" / "metrics.jsonl").read_text().splitlines()]
   shares = [line["eval/scl_segments_dropped"] for line in lines if "eval/scl_segments_dropped" in line]
   assert shares and all(0 < share < 1 for share in shares)

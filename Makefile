@@ -94,6 +94,7 @@ soak: $(VENV)/.requirements-dev
 
 goldens: $(VENV)/.requirements-dev
 	$(PYTHON) -m tests.goldens $(GOLDENS)
+	@[ ! -d $(GOLDENS)/modern ] || $(PYTHON) -m tests.goldens $(GOLDENS)/modern
 
 # An interpreter that exists but does not run (a pyenv shim) or cannot make environments is passed over.
 $(VENV)/bin/python:

@@ -8,7 +8,7 @@ from data import errors
 
 @dataclasses.dataclass(frozen=True)
 class Tokenised:
-  """Which feature of a seqio Task has token ids, of which vocabulary, and how its blocks are packed."""
+  """The feature of a seqio Task that has token ids, its vocabulary, and the packing of its blocks."""
 
   feature: str
   vocabulary: str  # its directory

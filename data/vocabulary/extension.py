@@ -1,4 +1,4 @@
-"""What a vocabulary that extends another one says about it, for models that were trained with the other."""
+"""Records which pieces of an older vocabulary a new word had, so that a model gets rows for the new words."""
 
 import dataclasses
 from collections.abc import Mapping

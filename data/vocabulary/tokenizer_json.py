@@ -24,7 +24,7 @@ _ADVICE = "a tokenizer.json is carried as it is, or not at all"
 
 
 class OpenedTokenizer(NamedTuple):
-  """What a vocabulary needs of a file."""
+  """The parts of an opened tokenizer.json that a vocabulary uses."""
 
   pieces: list[str]  # by id, as in the file; '' where an id has no piece
   encode_batch: Callable[[Sequence[str]], list[list[int]]]

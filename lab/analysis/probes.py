@@ -47,7 +47,7 @@ class Probe(Protocol):
 
   @property
   def about(self) -> str:
-    """What the probe measures, as a sentence for the report's notes."""
+    """Returns a sentence for the report's notes that says what the probe measures."""
     ...
 
   def without_model(self) -> list[Figure]:

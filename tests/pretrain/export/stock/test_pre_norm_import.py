@@ -78,7 +78,7 @@ def bring(tmp_path, **options) -> list[str]:
 
 
 def difference(said: list[str]) -> float:
-  """What the comparison with transformers gave."""
+  """Returns the largest difference between our hidden states and those of transformers."""
   (line,) = [line for line in said if line.startswith("Compared with transformers")]
   return float(line.rpartition(" ")[2])
 

@@ -13,6 +13,7 @@ from data.glue.tasks import known_task
 from data.page.plot import Curve, Plot
 from lab.analysis.outcome import LeftOut, Needs, Outcome
 from lab.analysis.request import Request
+from pretrain.embed.schema import EmbeddingSchema
 from pretrain.embed.vectors import Embedder, unit
 from pretrain.logs.heldout import ranking_area
 
@@ -28,8 +29,8 @@ def measure(request: Request) -> Outcome:
   similar = similar_pairs(request)
   for name, encoder, blocks in request.encoders():
     with left_out.where_lacking(name):
-      longest, size = min(LONGEST, encoder.config.max_length), request.batch_size
-      embedder = Embedder(encoder, pooling=request.pooling, max_length=longest, batch_size=size)
+      schema = EmbeddingSchema(request.pooling, passage_length=LONGEST)
+      embedder = Embedder(encoder, schema, batch_size=request.batch_size)
       sides = pairs_of(embedder, blocks, similar)
       cosines = {kind: np.einsum("nw,nw->n", *pair) for kind, pair in sides.items()}
       area = area_between(cosines["similar"], cosines["random"]) if "similar" in cosines else None
@@ -65,7 +66,7 @@ def pairs_of(
   sides = {"similar": sentence_vectors(embedder, similar)} if similar and similar[0] else {}
   if blocks is not None:
     pad_id = embedder.vocabulary.special_ids.pad
-    inputs = [{"ids": row[row != pad_id]} for row in blocks[:, : embedder.max_length]]
+    inputs = [{"ids": row[row != pad_id]} for row in blocks[:, :LONGEST]]
     vectors = unit(embedder.vectors(inputs).astype(np.float64)) if inputs else np.zeros((0, 1))
   else:
     vectors = sides["similar"][0] if sides else np.zeros((0, 1))

@@ -13,6 +13,7 @@ from pretrain.checkpoints.saved_model import OpenedEncoder
 from pretrain.corruption import generator
 from pretrain.corruption.generator import GeneratorConfig
 from pretrain.corruption.masking import Masking, TokenIds
+from pretrain.embed.schema import EmbeddingSchema
 from pretrain.embed.vectors import Embedder
 from pretrain.inference.batches import Input
 from pretrain.inference.compiled import Compiled
@@ -57,9 +58,8 @@ class FrozenEncoder:
   @functools.cached_property
   def embedders(self) -> dict[str, Embedder]:
     """Embedders that return one vector per text, as {'cls' or 'mean' pooling: embedder}."""
-    longest, rows = self.encoder.config.max_length, self._batch_size
     return {
-      pooling: Embedder(self.encoder, pooling=pooling, max_length=longest, batch_size=rows)
+      pooling: Embedder(self.encoder, EmbeddingSchema(pooling), batch_size=self._batch_size)
       for pooling in ("mean", "cls")
     }
 

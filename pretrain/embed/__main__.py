@@ -5,6 +5,7 @@ resumes.
 """
 
 import argparse
+import dataclasses
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from data.output.parts import Parts
 from data.rows import Row
 from data.rows.read import STANDARD_INPUT, TEXT
 from pretrain.command import kept_memory
+from pretrain.embed.schema import POOLINGS, SIDES, EmbeddingSchema
 
 VECTOR = "vector"  # column in a Parquet output
 _EPILOG = """\
@@ -64,11 +66,20 @@ def parser() -> Parser:
   )
   made.add_argument(
     "--pooling",
-    default="mean",
-    choices=("mean", "cls"),
-    help="mean: over all tokens except padding; cls: the vector at [CLS]",
+    choices=POOLINGS,
+    help="mean: over all tokens except padding; cls: the vector at [CLS]; last: at the last token; default: "
+    "as an embedding model was trained, mean for other models",
   )
-  made.add_argument("--unit", action="store_true", help="divide every vector by its length")
+  made.add_argument(
+    "--unit", action="store_true", help="divide every vector by its length (default of models trained so)"
+  )
+  made.add_argument(
+    "--side",
+    default="passage",
+    choices=SIDES,
+    help="whether the texts are queries or passages; chooses the prefix and length of an embedding model",
+  )
+  made.add_argument("--size", type=int, default=0, help="first numbers of a vector to keep; default: all")
   made.add_argument(
     "--max_length", type=int, default=0, help="tokens, longer texts are truncated; default: the model's limit"
   )
@@ -147,14 +158,22 @@ class _Command:
         f"--max_length={asked.max_length}: the checkpoint supports at most {positions} tokens; use\n"
         f"  --max_length={positions}"
       )
-    self.digest = trees.digest(encoder.params)
-    return Embedder(
-      encoder,
-      pooling=asked.pooling,
-      max_length=asked.max_length or positions,
-      batch_size=asked.batch_size,
-      unit=asked.unit,
+    width = encoder.config.hidden_size
+    if asked.size > width:
+      raise ConfigError(
+        f"--size={asked.size}: the model's vectors have {width} numbers; expected at most that"
+      )
+    schema = EmbeddingSchema.read(saved.workdir)
+    self.schema = dataclasses.replace(
+      schema,
+      pooling=asked.pooling or schema.pooling,
+      unit=asked.unit or schema.unit,
+      query_length=asked.max_length or schema.query_length,
+      passage_length=asked.max_length or schema.passage_length,
     )
+    self.longest = self.schema.length(asked.side, positions)
+    self.digest = trees.digest(encoder.params)
+    return Embedder(encoder, self.schema, batch_size=asked.batch_size, size=asked.size)
 
   def run(self) -> None:
     """Writes the vectors, unless they exist, and prints the neighbours."""
@@ -184,7 +203,7 @@ class _Command:
     embedder, asked = self.embedder, self.asked
 
     def prepare(part: list[Row]) -> list[Any]:
-      return embedder.inputs([text_of(row, self.column) for row in part])
+      return embedder.inputs([text_of(row, self.column) for row in part], asked.side)
 
     def compute(part: list[Row], inputs: list[Any]) -> list[dict[str, Any]]:
       vectors = embedder.vectors(inputs)
@@ -193,11 +212,12 @@ class _Command:
       return [{**row.fields, VECTOR: vector} for row, vector in zip(part, vectors)]
 
     def summary() -> tuple[str, str, int, int]:
-      what = f"of {embedder.width} numbers, {asked.pooling} of {self.column!r}"
-      return "vector", what, embedder.cut, embedder.max_length
+      what = f"of {embedder.width} numbers, {self.schema.pooling} of {self.column!r}"
+      return "vector", what, embedder.cut, self.longest
 
     identity = {"command": "pretrain.embed", "model": self.digest, "column": self.column}
-    identity |= {"pooling": asked.pooling, "unit": asked.unit, "max_length": embedder.max_length}
+    identity |= {"pooling": self.schema.pooling, "unit": self.schema.unit, "max_length": self.longest}
+    identity |= {"prefix": self.schema.prefix(asked.side), "size": embedder.width}
     stream.answer_file(asked, self.form, self.survey, identity, prepare, compute, summary)
 
   def _shown(self, row: Row) -> tuple[str, str]:
@@ -208,7 +228,7 @@ class _Command:
       return None
     from pretrain.embed.neighbours import Nearest
 
-    (query,) = self.embedder.vectors(self.embedder.inputs([self.asked.neighbours]))
+    (query,) = self.embedder.vectors(self.embedder.inputs([self.asked.neighbours], "query"))
     return Nearest(query, self.asked.top)
 
   def _look(self, nearest) -> None:
@@ -221,7 +241,7 @@ class _Command:
         f"{self.survey.rows:,} of {self.embedder.width}; the input or model differs; choose another --output"
       )
     first = next(rows.read(self.asked.input))
-    (expected,) = self.embedder.vectors(self.embedder.inputs([text_of(first, self.column)]))
+    (expected,) = self.embedder.vectors(self.embedder.inputs([text_of(first, self.column)], self.asked.side))
     difference = abs(next(stored.blocks())[0] - expected).max()
     if not difference <= 1e-2 * abs(expected).max():
       raise DataError(

@@ -1,4 +1,4 @@
-"""Computes vectors of texts: an encoder's last layer at [CLS], or its mean over a text's tokens."""
+"""Computes vectors of texts: an encoder's last layer at one token, or its mean over a text's tokens."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +10,7 @@ import numpy as np
 
 from data.vocabulary import Vocabulary
 from pretrain.checkpoints.saved_model import OpenedEncoder
+from pretrain.embed.schema import SIDES, EmbeddingSchema
 from pretrain.inference.batches import Input
 from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import encode
@@ -29,9 +30,9 @@ def pooled(
 ) -> jax.Array:
   """Computes vectors [batch, embed] float32 from the 'ids' [batch, length] of a batch.
 
-  `pooling` is 'mean' or 'cls', see `ops.pooling.pool`, or a function of last layer and batch that returns
-  [batch, width]. The mean includes [CLS] and [SEP], as in sentence-transformers. Without `row_keys` [batch]
-  there is no dropout.
+  `pooling` is 'mean', 'cls' or 'last', see `ops.pooling.pool`, or a function of last layer and batch that
+  returns [batch, width]. The mean includes [CLS] and [SEP], as in sentence-transformers. Without `row_keys`
+  [batch] there is no dropout.
   """
   ids = batch["ids"]
   # The last layer is computed at [CLS] only.
@@ -44,37 +45,34 @@ class Embedder:
   """An encoder that computes vectors of texts."""
 
   def __init__(
-    self,
-    encoder: OpenedEncoder,
-    *,
-    pooling: str,
-    max_length: int,
-    batch_size: int,
-    unit: bool = False,
+    self, encoder: OpenedEncoder, schema: EmbeddingSchema, *, batch_size: int, size: int = 0
   ) -> None:
-    """Puts the encoder on the devices; texts are truncated to `max_length` tokens.
+    """Puts the encoder on the devices; texts are truncated to the schema's lengths.
 
-    With `unit` every vector is divided by its length.
+    With a `size` vectors have only their first numbers, of unit length again if the schema says so.
     """
     self.vocabulary: Vocabulary = encoder.vocabulary
-    self.width, self.max_length, self._unit = encoder.config.hidden_size, max_length, unit
+    self.schema, self.width = schema, size or encoder.config.hidden_size
+    self._positions = encoder.config.max_length
     self.cut = 0  # number of truncated texts
-    function = functools.partial(pooled, pooling=pooling)
-    self.compiled = encoder.program(function, batch_size=batch_size, longest=max_length)
+    function = functools.partial(pooled, pooling=schema.pooling)
+    longest = max(schema.length(side, self._positions) for side in SIDES)
+    self.compiled = encoder.program(function, batch_size=batch_size, longest=longest)
 
-  def inputs(self, texts: Sequence[str]) -> list[Input]:
-    """Returns the token ids of texts, with special tokens."""
+  def inputs(self, texts: Sequence[str], side: str = "passage") -> list[Input]:
+    """Returns the token ids of texts of a side, 'query' or 'passage', with prefix and special tokens."""
+    prefix, most = self.schema.prefix(side), self.schema.length(side, self._positions)
     inputs = []
-    for ids in self.vocabulary.encode_batch(texts):
-      whole = self.vocabulary.with_special_ids(ids, max_length=self.max_length)
-      self.cut += len(ids) + 2 > self.max_length
+    for ids in self.vocabulary.encode_batch([prefix + text for text in texts] if prefix else texts):
+      whole = self.vocabulary.with_special_ids(ids, max_length=most)
+      self.cut += len(ids) + 2 > most
       inputs.append({"ids": np.asarray(whole, np.int32)})
     return inputs
 
   def vectors(self, inputs: Sequence[Input]) -> np.ndarray:
     """Computes vectors [inputs, width] float32, in the order of the inputs."""
-    found = np.stack(self.compiled(inputs)).astype(np.float32)
-    return unit(found) if self._unit else found
+    found = np.stack(self.compiled(inputs)).astype(np.float32)[:, : self.width]
+    return unit(found) if self.schema.unit else found
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:

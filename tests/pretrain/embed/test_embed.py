@@ -49,10 +49,10 @@ def compiled_once():
   made, make = {}, embed._Command._embedder
 
   def embedder(self):
-    name = (self.asked.pooling, self.asked.unit, self.asked.max_length)
+    name = (self.asked.pooling, self.asked.unit, self.asked.max_length, self.asked.checkpoint)
     if name not in made:
-      made[name] = make(self), self.digest
-    found, self.digest = made[name]
+      made[name] = make(self), self.digest, self.schema, self.longest
+    found, self.digest, self.schema, self.longest = made[name]
     found.cut = 0
     return found
 

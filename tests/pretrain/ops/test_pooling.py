@@ -28,3 +28,9 @@ def test_padding_gives_nothing_and_no_gradient(kind):
 def test_an_unknown_pooling_is_refused():
   with pytest.raises(ValueError, match="expected one of cls, mean, max"):
     pool(HIDDEN, MASK, "sum")
+
+
+def test_the_last_token_is_the_last_one_before_padding():
+  hidden = jnp.arange(24.0).reshape(2, 4, 3)
+  mask = jnp.asarray([[True, True, False, False], [True] * 4])
+  np.testing.assert_array_equal(pool(hidden, mask, "last"), [[3, 4, 5], [21, 22, 23]])

@@ -16,7 +16,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from finetune.papers.spaces import LARGEST_RATE
 from pretrain import optim, step
 from pretrain.mesh.compiler_options import compiler_options
+from pretrain.mesh.sharding import BATCH_AXES, make_mesh
 from pretrain.ops.draws.row_random import step_row_keys
+from pretrain.settings.mesh import MeshSettings
 
 ArrayTree = Any
 Batch = dict[str, Any]  # of `examples.pad`: 'ids', 'weights' and the task's fields
@@ -32,6 +34,11 @@ class Problem:
   outputs: Callable[[dict, Batch, jax.Array | None], ArrayTree]
   # (outputs, batch) to ([] sum over rows, {name: (sum, weight)}); rows of weight 0 give 0
   loss: Callable[[ArrayTree, Batch], tuple[jax.Array, step.Metrics]]
+  # batch to a tree of [rows] int32, the numbers by which dropout is drawn; `outputs` gets keys in this tree
+  rows: Callable[[Batch], ArrayTree] = lambda batch: jnp.arange(batch["ids"].shape[0])
+  # Whether the loss compares rows of a batch: then all devices share the rows of one run at a time, and
+  # `outputs` divides a batch into microbatches.
+  compares_rows: bool = False
 
 
 class Runs(NamedTuple):
@@ -79,17 +86,21 @@ class Program:
     self.is_vectorized = mapping == "vectorized" or (mapping == "auto" and self.devices[0].platform != "cpu")
     self._map = jax.vmap if self.is_vectorized else _one_by_one
     self._problem, self._init_encoder, self._settings = problem, init_encoder, settings
-    self._microbatches = microbatches
+    self._microbatches = 1 if problem.compares_rows else microbatches
     self._compiled: dict[int, _Functions] = {}
     self.shapes: set[tuple] = set()  # compiled: (function, runs, batch, length)
 
   def group(self, runs: Runs) -> "RunGroup":
     """Returns a `RunGroup`, which trains these runs together on the devices."""
     assert np.max(runs.learning_rates) <= LARGEST_RATE
-    num_devices = min(len(self.devices), runs.count)
+    shares = self._problem.compares_rows
+    assert not shares or runs.count == 1
+    num_devices = len(self.devices) if shares else min(len(self.devices), runs.count)
     if num_devices not in self._compiled:
       mesh = Mesh(np.asarray(self.devices[:num_devices]), ("runs",))
-      self._compiled[num_devices] = self._functions(NamedSharding(mesh, PartitionSpec("runs")))
+      self._compiled[num_devices] = (
+        self._shared_functions() if shares else self._functions(NamedSharding(mesh, PartitionSpec("runs")))
+      )
     return RunGroup(self._compiled[num_devices], runs, self.shapes)
 
   def lower_step(self, batch: ArrayTree) -> jax.stages.Lowered:
@@ -116,17 +127,55 @@ class Program:
         self._map(function), mesh=sharding.mesh, in_specs=spec, out_specs=spec, check_vma=False
       )
 
+    return self._jitted(over_runs, over_runs(self._outputs), sharding, sharding)
+
+  def _shared_functions(self) -> "_Functions":
+    """Returns the functions of one run whose rows are divided among all devices."""
+    mesh = make_mesh(MeshSettings(), devices=self.devices)
+    whole, own, rows = PartitionSpec(), PartitionSpec(BATCH_AXES), PartitionSpec(None, BATCH_AXES)
+    own_outputs = jax.shard_map(
+      self._outputs, mesh=mesh, in_specs=(whole, own), out_specs=own, check_vma=False
+    )
+
+    def of_one_run(function: Callable) -> Callable:
+      def called(*arguments: ArrayTree) -> ArrayTree:
+        result = function(*jax.tree.map(lambda leaf: leaf[0], arguments))
+        return jax.tree.map(lambda leaf: leaf[None], result)
+
+      return called
+
+    def in_mesh(function: Callable) -> Callable:
+      def called(*arguments: ArrayTree) -> ArrayTree:
+        with jax.set_mesh(mesh):
+          return function(*arguments)
+
+      return called
+
+    state, batches = NamedSharding(mesh, whole), NamedSharding(mesh, rows)
+    made = self._jitted(of_one_run, of_one_run(own_outputs), state, batches)
+    return made._replace(
+      **{name: in_mesh(getattr(made, name)) for name in ("init", "step", "outputs", "better")}
+    )
+
+  def _jitted(
+    self, over_runs: Callable, outputs: Callable, sharding: NamedSharding, of_batches: NamedSharding
+  ) -> "_Functions":
     return _Functions(
       sharding,
+      of_batches,
+      1 if self._problem.compares_rows else sharding.mesh.size,
       init=jax.jit(over_runs(self._initial)),
       step=jax.jit(
         over_runs(lambda state, batch, hyper: self._step_of(hyper, state.params)(state, batch)),
         donate_argnums=0,
         compiler_options=compiler_options(self.devices[0].device_kind),
       ),
-      outputs=jax.jit(over_runs(lambda params, batch: self._problem.outputs(params, batch, None))),
+      outputs=jax.jit(outputs),
       better=jax.jit(over_runs(_take_where), donate_argnums=0),
     )
+
+  def _outputs(self, params: ArrayTree, batch: Batch) -> ArrayTree:
+    return self._problem.outputs(params, batch, None)
 
   def _initial(self, hyper: Runs) -> step.TrainState:
     # Folded with a constant that no step uses, so that heads are independent of dropout.
@@ -148,8 +197,8 @@ class Program:
     optimizer, schedule = self._optimizer(hyper, params)
 
     def batch_of(data: Batch, at: jax.Array) -> Batch:
-      rows = jnp.arange(data["ids"].shape[0])
-      return data | {"row_keys": step_row_keys(hyper.seeds, at, rows)}
+      keys = jax.tree.map(lambda rows: step_row_keys(hyper.seeds, at, rows), self._problem.rows(data))
+      return data | {"row_keys": keys}
 
     return step.make_train_step(
       step.StepLoss(batch_of, lambda data: jnp.sum(data["weights"]), self._loss),
@@ -173,7 +222,9 @@ class Program:
 class _Functions(NamedTuple):
   """A task's functions, compiled for some devices; the first axis of all their arrays is the run."""
 
-  sharding: NamedSharding
+  sharding: NamedSharding  # of everything but batches
+  of_batches: NamedSharding
+  parts: int  # into which the runs are divided
   init: Callable
   step: Callable
   outputs: Callable
@@ -185,16 +236,15 @@ class RunGroup:
 
   def __init__(self, functions: _Functions, runs: Runs, shapes: set[tuple]) -> None:
     self.runs, self._functions, self._shapes = runs, functions, shapes
-    num_devices = functions.sharding.mesh.size
+    num_devices = functions.parts
     # To fill the last device, the first runs are repeated; the copies' results are not read.
     self._filled = np.arange(-(-runs.count // num_devices) * num_devices) % runs.count
     self._hyper = self._place(runs)
 
-  def _place(self, tree: ArrayTree) -> ArrayTree:
+  def _place(self, tree: ArrayTree, sharding: NamedSharding | None = None) -> ArrayTree:
     """Copies host arrays [runs, ...] to the devices."""
-    return jax.device_put(
-      jax.tree.map(lambda leaf: np.asarray(leaf)[self._filled], tree), self._functions.sharding
-    )
+    filled = jax.tree.map(lambda leaf: np.asarray(leaf)[self._filled], tree)
+    return jax.device_put(filled, sharding or self._functions.sharding)
 
   def init_state(self) -> step.TrainState:
     """Returns the training state of every run before the first step."""
@@ -214,7 +264,7 @@ class RunGroup:
     `state` is donated; `batch` has host arrays [runs, batch, ...].
     """
     self._shapes.add(("step", len(self._filled), *batch["ids"].shape[1:]))
-    return self._functions.step(state, self._place(batch), self._hyper)
+    return self._functions.step(state, self._place(batch, self._functions.of_batches), self._hyper)
 
   def is_new(self, function: str, batch: Batch) -> bool:
     """Returns whether a call of 'step' or 'outputs' with a batch of this shape would compile."""
@@ -223,7 +273,8 @@ class RunGroup:
   def outputs(self, params: ArrayTree, batch: Batch) -> ArrayTree:
     """Returns the task's outputs without dropout: host arrays [runs, batch, ...]."""
     self._shapes.add(("outputs", len(self._filled), *batch["ids"].shape[1:]))
-    found = jax.device_get(self._functions.outputs(params, self._place(batch)))
+    placed = self._place(batch, self._functions.of_batches)
+    found = jax.device_get(self._functions.outputs(params, placed))
     return jax.tree.map(lambda leaf: leaf[: self.runs.count], found)
 
   def better(self, best: ArrayTree, params: ArrayTree, is_better: np.ndarray) -> ArrayTree:

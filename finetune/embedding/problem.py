@@ -1,0 +1,139 @@
+"""The embedding stage as a `Problem`: vectors of a batch's texts, compared with each other on all devices.
+
+With several microbatches each part of a group is encoded twice: once for its vectors, and again, with its
+activations, for its share of the gradient. The gradient is that of the whole batch, and memory is that of one
+part. Source: cached gradients, Gao et al. 2021 (arXiv 2101.06983), section 3.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from finetune.embedding import losses
+from finetune.embedding.batches import name_of
+from finetune.search.program import Batch, Problem
+from pretrain.embed.schema import EmbeddingSchema
+from pretrain.embed.vectors import pooled
+from pretrain.losses import unit_vectors
+from pretrain.mesh import device_program
+from pretrain.models.config import EncoderConfig
+from pretrain.step import Metrics
+
+ANCHORS = 1024  # compared with all candidates at once; more are compared block by block
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+  """What the vectors of a batch are trained for."""
+
+  kind: str  # 'ranking', 'cosent' or 'cosine'
+  temperature: float  # of products
+  both_ways: bool  # whether positives also choose among the queries
+
+
+def problem(
+  config: EncoderConfig,
+  schema: EmbeddingSchema,
+  objective: Objective,
+  *,
+  pad_id: int,
+  groups: int,
+  microbatches: int,
+) -> Problem:
+  """Builds the training problem; batches are those of `batches.Feed` with so many `groups`.
+
+  Each group is encoded in `microbatches` parts. In an evaluation a batch has 'ids' [batch, length] and the
+  outputs are the vectors [batch, width] float32, not divided by their lengths.
+  """
+
+  def vectors(params: dict, part: tuple[jax.Array, Any]) -> jax.Array:
+    ids, row_keys = part
+    batch = {"ids": ids}
+    return pooled(params["encoder"], config, batch, pad_id=pad_id, pooling=schema.pooling, row_keys=row_keys)
+
+  def of_group(params: dict, ids: jax.Array, row_keys: jax.Array) -> jax.Array:
+    if microbatches == 1:
+      return vectors(params, (ids, row_keys))
+    parts = jax.tree.map(lambda leaf: leaf.reshape(microbatches, -1, *leaf.shape[1:]), (ids, row_keys))
+    encode = jax.checkpoint(lambda part: vectors(params, part))
+    return jax.lax.map(encode, parts).reshape(ids.shape[0], -1)
+
+  def outputs(params: dict, batch: Batch, row_keys: Any) -> Any:
+    if row_keys is None:
+      return vectors(params, (batch["ids"], None))
+    return [of_group(params, batch[name_of("ids", at)], keys) for at, keys in enumerate(row_keys)]
+
+  def loss(by_group: Sequence[jax.Array], batch: Batch) -> tuple[jax.Array, Metrics]:
+    own = {name: batch[name] for name in ("place", "keys", "scores", "weights")}
+    gathered = device_program.whole_groups((list(by_group), own), 0)
+    of_all, fields = gathered.rows
+    rows, sides = fields["keys"].shape
+    texts = jnp.concatenate(of_all)[fields["place"]].reshape(rows, sides, -1)
+    device = gathered.first // by_group[0].shape[0]
+    value, metrics = jnp.zeros(()), {}
+    for size in (texts.shape[-1], *schema.sizes):
+      part = texts[..., :size]
+      part = unit_vectors(part) if schema.unit else part.astype(jnp.float32)
+      of_size, of_metrics = _loss(part, fields, objective, device=device, devices=gathered.copies)
+      value, metrics = value + of_size, metrics or of_metrics
+    return value, metrics
+
+  def slots(batch: Batch) -> list[jax.Array]:
+    return [batch[name_of("slots", at)] for at in range(groups)]
+
+  return Problem(lambda key: {}, outputs, loss, rows=slots, compares_rows=True)
+
+
+def _loss(
+  texts: jax.Array, fields: dict, objective: Objective, *, device: jax.Array | int, devices: int
+) -> tuple[jax.Array, Metrics]:
+  """Returns a device's share of the loss of all texts [rows, sides, width], and of the metrics."""
+  weights = fields["weights"]
+  if objective.kind != "ranking":
+    cosines = losses.cosines_of(texts[:, 0], texts[:, 1])
+    if objective.kind == "cosine":
+      total = losses.cosine_error(cosines, fields["scores"], weights)
+    else:
+      # The step divides by the number of rows, but this loss is one number for the whole batch.
+      total = losses.cosent_loss(cosines, fields["scores"], weights, temperature=objective.temperature)
+      total = total * jnp.sum(weights)
+    return total / devices, {"task_loss": (total / devices, jnp.sum(weights) / devices)}
+  own = weights.shape[0] // devices
+  first = device * own
+  keys, positives = fields["keys"], fields["keys"][:, 1]
+  candidates = jnp.swapaxes(texts[:, 1:], 0, 1).reshape(-1, texts.shape[-1])  # all positives, then negatives
+  of_candidates = jnp.swapaxes(keys[:, 1:], 0, 1).reshape(-1)
+  is_there = (of_candidates >= 0) & (jnp.tile(weights, keys.shape[1] - 1) > 0)
+  queries = jnp.concatenate([keys[:, 0], jnp.full(len(of_candidates) - len(keys), -1, keys.dtype)])
+
+  def forward(at: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Compares queries [block] with all candidates; a text that is known to answer one is no negative."""
+    answers = (of_candidates == positives[at, None]) | (queries == keys[at, :1])
+    return losses.ranking_loss(
+      texts[at, 0], candidates, at, is_there & ~answers, weights[at], temperature=objective.temperature
+    )
+
+  def backward(at: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Compares positives [block] with all queries."""
+    answers = (positives == positives[at, None]) | (keys[:, 0] == keys[at, :1])
+    return losses.ranking_loss(
+      texts[at, 1], texts[:, 0], at, (weights > 0) & ~answers, weights[at], temperature=objective.temperature
+    )
+
+  anchors = first + jnp.arange(own)
+  total, hits = _in_blocks(forward, anchors)
+  if objective.both_ways:
+    total = (total + _in_blocks(backward, anchors)[0]) / 2
+  count = jnp.sum(weights[anchors])
+  return total, {"task_loss": (total, count), "accuracy": (hits, count)}
+
+
+def _in_blocks(function: Any, anchors: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Returns a function's sums over anchors; blocks of them are computed again for the gradient."""
+  if len(anchors) <= ANCHORS or len(anchors) % ANCHORS:
+    return function(anchors)
+  sums = jax.lax.map(jax.checkpoint(function), anchors.reshape(-1, ANCHORS))
+  return jax.tree.map(jnp.sum, sums)

@@ -116,11 +116,11 @@ class Feed:
     by_length = np.argsort(-of_step.reshape(-1), kind="stable")
     first, before = 0, 0  # rank of the group's first text, and rows of the groups before it
     for number, (count, length) in enumerate(zip(self.shapes.counts, self.shapes.lengths)):
-      there: np.ndarray = by_length[first : first + count]
+      there = by_length[first : first + count]
       ids, slots = np.full((count, length), self.pad_id, np.int32), np.full(count, flat.size, np.int32)
       for row, slot in enumerate(there):
         if flat[slot] >= 0:
-          tokens = self.texts.ids[flat[slot]]
+          tokens = self.texts.ids[int(flat[slot])]
           ids[row, : len(tokens)] = tokens
       slots[: len(there)] = there
       batch["place"][there] = before + np.arange(len(there))

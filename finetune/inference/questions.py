@@ -9,7 +9,7 @@ from data.rows import Row
 from data.squad import Question
 from finetune.own.answers import PREDICTED, PROBABILITY
 from finetune.own.schema import TaskSchema
-from finetune.own.targets import text_of
+from finetune.search.user_file import text_of
 from finetune.squad import answers as squad_answers
 from finetune.squad import windows
 from finetune.squad.decoding import Prediction

@@ -13,8 +13,8 @@ from data.rows import Row
 from data.vocabulary import Vocabulary
 from finetune.own import spans, tagging
 from finetune.own.schema import THRESHOLD, Inputs, TaskSchema
-from finetune.own.targets import text_of
 from finetune.search.examples import Examples
+from finetune.search.user_file import text_of
 
 PREDICTED, PROBABILITY = "predicted", "probability"  # columns of answers
 

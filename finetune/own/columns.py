@@ -7,6 +7,7 @@ from typing import Any
 
 from data.errors import ConfigError, DataError, counted, did_you_mean, listed
 from data.rows import Row, as_list, datasets
+from data.rows.values import as_number, is_missing
 from finetune.own import spans, tagging
 
 # Common names of columns in published data sets, the likeliest first; case does not count.
@@ -141,16 +142,3 @@ def guess_separator(rows: Sequence[Row], label: str) -> str:
   """Guesses the separator between labels of a cell: the first of `SEPARATORS` that any cell has."""
   cells = [value for row in rows if isinstance(value := row.fields.get(label), str) and not as_list(value)]
   return next((sign for sign in SEPARATORS if any(sign in cell for cell in cells)), SEPARATORS[0])
-
-
-def is_missing(value: Any) -> bool:
-  """Returns whether a value is None or an empty cell."""
-  return value is None or (isinstance(value, str) and not value.strip())
-
-
-def as_number(value: Any) -> float | None:
-  """Returns a value as a number, which may be NaN; None if it is not a number."""
-  try:
-    return None if isinstance(value, bool) else float(value)
-  except (TypeError, ValueError):
-    return None

@@ -2,16 +2,14 @@
 
 import dataclasses
 import itertools
-import pathlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from data import files, rows
 from data.errors import ConfigError, DataError, counted
 from data.glue import fraction_rows
-from data.rows import Row, as_list, conll, datasets, values
+from data.rows import Row, as_list, conll, values
 from data.vocabulary import Vocabulary
 from finetune.own import answers, columns, spans, tagging
 from finetune.own.schema import Inputs, TaskSchema
@@ -20,13 +18,13 @@ from finetune.own.targets import (
   check_label,
   find_labels,
   has_text,
-  is_held_out,
   refuse_multi_hot,
   several_of,
   shown_text,
   shown_texts,
   targets,
 )
+from finetune.search import user_file
 from finetune.search.examples import Examples
 from pretrain.export.task_fields import CHECKED_ROWS
 
@@ -77,15 +75,6 @@ class Task:
   lines: list[str]  # log lines: guessed columns, sizes, truncated texts
 
 
-def _read(path: str, split: str, config: Any, download: bool) -> tuple[list[Row], list[str], str]:
-  """Returns rows, column names and sha256 of a file, or of a data set's split (`split` by default)."""
-  if not datasets.kind_of(path):
-    return list(rows.read(path)), rows.columns(path), files.sha256(pathlib.Path(path))
-  options = {"directory": config.data.directory, "module": config.data.module, "download": download}
-  found = datasets.read(path, split, **options)
-  return found, list(found[0].fields if found else ()), datasets.digest(found)
-
-
 def load(config: Any, vocabulary: Vocabulary, *, max_length: int, download: bool = False) -> Task:
   """Reads and tokenises the files of a config of kind 'own'.
 
@@ -94,7 +83,7 @@ def load(config: Any, vocabulary: Vocabulary, *, max_length: int, download: bool
     DataError: a file or a row is invalid; the message names it.
   """
   data, path = config.data, config.data.train_file
-  train, names, digest = _read(path, "train", config, download)
+  train, names, digest = user_file.read(path, "train", config, download)
   if not train:
     raise DataError(f"{path}: no rows below the header; give a file with texts and labels")
   text, label = (
@@ -110,7 +99,7 @@ def load(config: Any, vocabulary: Vocabulary, *, max_length: int, download: bool
   digests, of_file = {path: digest}, {path: train}
   train = _with_text(train, schema, data.empty, lines)
   if data.dev_file:
-    dev, _, digests[data.dev_file] = _read(data.dev_file, "validation", config, download)
+    dev, _, digests[data.dev_file] = user_file.read(data.dev_file, "validation", config, download)
     of_file[data.dev_file] = dev
     dev = _with_text(dev, schema, data.empty, lines)
   else:
@@ -195,7 +184,7 @@ def _held_out(
   """Splits `train` into training and held-out rows; also counts the rows not held out for a rare label."""
   for row in train:
     check_label(row, schema)  # an invalid row is reported before an unsuitable fraction
-  is_out = [is_held_out(shown_text(row, schema), fraction) for row in train]
+  is_out = [user_file.is_held_out(shown_text(row, schema), fraction) for row in train]
   rare = 0
   if schema.kind != "regression":
     known = {label for row, out in zip(train, is_out) if not out for label in several_of(row, schema)}

@@ -1,6 +1,5 @@
 """Reads labels, numbers and lists of labels of rows as training targets. Imports no jax."""
 
-import hashlib
 import math
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -11,9 +10,10 @@ import numpy as np
 from data.errors import DataError, did_you_mean, listed
 from data.rows import Row, as_list
 from data.rows.spans import words_of
+from data.rows.values import as_number, is_missing
 from finetune.own import spans, tagging
-from finetune.own.columns import as_number, is_missing
 from finetune.own.schema import TaskSchema
+from finetune.search.user_file import text_of
 
 MOST_LABELS = 10_000  # of a file; a column with more has texts or numbers
 
@@ -31,16 +31,6 @@ def shown_texts(row: Row, schema: TaskSchema) -> list[str]:
 def shown_text(row: Row, schema: TaskSchema) -> str:
   """Returns the texts, or the words, of a row as one string."""
   return "\0".join(shown_texts(row, schema))
-
-
-def text_of(row: Row, column: str) -> str:
-  """Returns the text of a row; DataError: it has none."""
-  value = row.value(column)
-  if not isinstance(value, str):
-    row.refuse(f"{column!r} is {'empty' if value is None else type(value).__name__}, expected a text")
-  if not value.strip():
-    row.refuse(f"{column!r} is empty; add a text, or remove this row")
-  return value
 
 
 def has_text(row: Row, schema: TaskSchema) -> bool:
@@ -202,9 +192,3 @@ def _class(row: Row, label: str, classes: dict[str, int]) -> int:
 
 def _unknown(row: Row, label: str, known: Sequence[str], why: str) -> None:
   row.refuse(f"label {label[:80]!r}: {why}{did_you_mean(label, known)}; known labels: {listed(known)}")
-
-
-def is_held_out(text: str, fraction: float) -> bool:
-  """Returns whether a row is held out for development, by a hash of its text: equal texts stay together."""
-  digest = hashlib.sha256(text.encode()).digest()
-  return int.from_bytes(digest[:8], "big") < fraction * 2**64

@@ -13,6 +13,7 @@ from finetune.own.columns import Columns
 from finetune.own.schema import Inputs, TaskSchema
 from finetune.own.search import read_often
 from finetune.papers import spaces
+from finetune.search import user_file
 from finetune.search.examples import Examples
 
 
@@ -84,9 +85,9 @@ def test_labels_are_those_of_the_file_in_the_order_they_appear():
 
 
 def test_equal_texts_are_held_out_together_and_the_share_is_kept():
-  held_out = [targets.is_held_out(f"text {number}", 0.25) for number in range(2_000)]
+  held_out = [user_file.is_held_out(f"text {number}", 0.25) for number in range(2_000)]
   assert 400 < sum(held_out) < 600
-  assert held_out == [targets.is_held_out(f"text {number}", 0.25) for number in range(2_000)]
+  assert held_out == [user_file.is_held_out(f"text {number}", 0.25) for number in range(2_000)]
 
 
 @pytest.fixture(scope="module")

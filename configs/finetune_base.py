@@ -12,7 +12,7 @@ def get_config() -> ConfigDict:
   """Returns the default config, locked; every field has a value of its final type."""
   config = ConfigDict()
   config.recipe = "finetune"  # name of the config; the default workdir is runs/<config file name>
-  config.kind = "glue"  # 'glue', 'squad', 'prompt', 'own'
+  config.kind = "glue"  # 'glue', 'squad', 'prompt', 'own', 'embedding'
   config.checkpoint = (
     ""  # workdir of pretrain.main, output of `pretrain.export import`, or a step's directory
   )
@@ -29,6 +29,7 @@ def get_config() -> ConfigDict:
   config.squad = _squad()
   config.prompt = _prompt()
   config.own = _own()
+  config.embedding = _embedding()
   config.train = _train()
   config.output = _output()
   config.lock()
@@ -75,7 +76,7 @@ def _data() -> ConfigDict:
       "buckets": 6,  # most padded lengths, chosen to minimise padding; each is compiled
       "bucket_multiple": 8,  # tokens: padded lengths are multiples of it
       "eval_batch_size": 64,  # examples computed at once in an evaluation
-      # The following fields are for kind='own'.
+      # The following fields are for kind='own'; those up to label, and empty, for 'embedding' too.
       # CSV, TSV, JSONL, Parquet, CoNLL; also .gz and .zst, except for Parquet. tfds:NAME and seqio:TASK are
       # data sets; #SPLIT after them replaces the default split, 'train', or 'validation' for dev_file.
       "train_file": "",
@@ -135,6 +136,30 @@ def _own() -> ConfigDict:
       # Scaling for regression: 'standard' (subtract the mean, divide by the standard deviation), 'largest'
       # (divide by the largest, as the papers do for STS-B). The saved model returns the file's scale.
       "targets": "standard",
+    }
+  )
+
+
+def _embedding() -> ConfigDict:
+  return ConfigDict(
+    {
+      # 'ranking' (multiple negatives, InfoNCE: the positive among all positives and negatives of the batch),
+      # 'cosent' (scores, by their order), 'cosine' (squared error of cosine and score), 'simcse' (a text and
+      # itself under another dropout); 'auto': cosent with a score, ranking with a second text, else simcse.
+      "objective": "auto",
+      "temperature": 0.05,  # by which products are divided; sentence-transformers' scale is 1 / temperature
+      "both_ways": False,  # ranking: a positive also chooses among the queries; the mean of both losses
+      "negatives": 0,  # most hard negatives of a row; 0: all that the rows have
+      "pooling": "mean",  # the vector of a text: 'cls', 'mean' of its tokens, 'last' token
+      "unit": True,  # vectors of unit length, so that products are cosines
+      "query_prefix": "",  # text before each query (data.text)
+      "passage_prefix": "",  # text before each positive and negative
+      "query_length": 0,  # tokens with special ones; 0: data.max_length, or 512 at most
+      "passage_length": 0,  # as query_length
+      # Matryoshka: the first so many numbers of a vector are trained to suffice alone; the sum of the losses.
+      "sizes": (),
+      # Least and largest score, which become 0 and 1; (): unchanged, and of objective 'cosine' 0 and 1.
+      "score_range": (),
     }
   )
 

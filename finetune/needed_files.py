@@ -42,7 +42,7 @@ def _check_data(config: Any, *, download: bool) -> None:
     needed = {name: [split for split in TASKS[name].sizes if not split.startswith("test")] for name in names}
     wanted = [(name, split) for name in names for split in needed[name] if split not in OPTIONAL]
     glue.check(directory, wanted, download=download)
-  elif config.kind == "own":
+  elif config.kind in ("own", "embedding"):
     for field in ("train_file", "dev_file"):
       path = config.data[field]
       if datasets.kind_of(path):

@@ -8,7 +8,15 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from finetune.papers import protocols
-from pretrain.settings.field_types import Count, CountOrZero, FractionBelowOne, Limit, NotNegative
+from pretrain.embed.schema import POOLINGS
+from pretrain.settings.field_types import (
+  Count,
+  CountOrZero,
+  FractionBelowOne,
+  Limit,
+  NotNegative,
+  Positive,
+)
 from pretrain.settings.model import Dtype, Remat
 
 OWN_TASKS = ("classification", "regression", "multilabel", "tagging", "question_answering", "span_pairs")
@@ -18,6 +26,7 @@ KINDS = {
   "squad": ("finetune.squad.search", "Squad"),
   "prompt": ("finetune.prompt.search", "Prompts"),
   "own": ("finetune.own.search", "Own"),
+  "embedding": ("finetune.embedding.search", "Embedding"),
 }
 # {name: the field's type with its limits, or its choices}.
 FIELDS: Mapping[str, Any] = {
@@ -57,6 +66,14 @@ FIELDS: Mapping[str, Any] = {
   "own.class_weights": ("none", "balanced"),
   "own.label_smoothing": FractionBelowOne,
   "own.targets": ("standard", "largest"),
+  "embedding.objective": ("auto", "ranking", "cosent", "cosine", "simcse"),
+  "embedding.pooling": POOLINGS,
+  "embedding.temperature": Positive,
+  "embedding.query_length": CountOrZero,
+  "embedding.passage_length": CountOrZero,
+  "embedding.negatives": CountOrZero,
+  "embedding.sizes": tuple[int, ...],
+  "embedding.score_range": tuple[float, ...],
   "train.runs_at_once": CountOrZero,
   "train.mapping": ("auto", "vectorized", "one_by_one"),
   "train.microbatches": Count,

@@ -49,16 +49,27 @@ def _together(config: Mapping[str, Any]) -> list[str]:
     )
   if config["kind"] == "prompt" and not config["prompt.splits"]:
     problems.append("prompt.splits is empty; give at least one")
-  return [*problems, *_own_problems(config), *_reference_problems(config)]
+  return [*problems, *_file_problems(config), *_embedding_problems(config), *_reference_problems(config)]
 
 
-def _own_problems(config: Mapping[str, Any]) -> list[str]:
-  if config["kind"] != "own":
+def _embedding_problems(config: Mapping[str, Any]) -> list[str]:
+  if config["kind"] != "embedding":
+    return []
+  problems, bounds, sizes = [], config["embedding.score_range"], config["embedding.sizes"]
+  if bounds and not (len(bounds) == 2 and bounds[0] < bounds[1]):
+    problems.append(f"embedding.score_range={bounds}: expected two numbers, the smaller first, such as 0,5")
+  if any(size < 1 for size in sizes) or len(set(sizes)) < len(sizes):
+    problems.append(f"embedding.sizes={sizes}: expected different sizes of at least 1, such as 256,64")
+  return problems
+
+
+def _file_problems(config: Mapping[str, Any]) -> list[str]:
+  if config["kind"] not in ("own", "embedding"):
     return []
   problems = []
   if not config["data.train_file"]:
     problems.append("data.train_file: none given; --config.data.train_file=FILE, CSV, TSV, JSONL or Parquet")
-  if config["own.task"] == "question_answering" and not config["data.dev_file"]:
+  if config["kind"] == "own" and config["own.task"] == "question_answering" and not config["data.dev_file"]:
     problems.append("own.task='question_answering': give data.dev_file, too; no questions are held out")
   if config["data.text_pair"] and not config["data.text"]:
     problems.append(f"data.text_pair={config['data.text_pair']!r}: give data.text, the first text, too")

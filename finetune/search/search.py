@@ -56,12 +56,14 @@ class Search:
       microbatches=train.microbatches,
     )
     self.results = Results(session.workdir, plan.name, plan.fingerprint, seed_field=plan.seed_field)
-    self.runs_at_once = session.runs_at_once(
-      self.program,
-      batch_size=max(cell.batch_size for cell in plan.cells),
-      length=plan.buckets.lengths[-1],
-      num_seeds=len(plan.seeds),
-    )
+    self.runs_at_once = 1
+    if not plan.problem.compares_rows:
+      self.runs_at_once = session.runs_at_once(
+        self.program,
+        batch_size=max(cell.batch_size for cell in plan.cells),
+        length=plan.buckets.lengths[-1],
+        num_seeds=len(plan.seeds),
+      )
     self._folder = self.results.folder
     self.weights = KeptWeights(self._folder / WEIGHTS)
 

@@ -1,0 +1,76 @@
+"""Chooses the columns of a file for the embedding stage: query, positive, negatives, score. No jax."""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+
+from data.errors import ConfigError, DataError, did_you_mean, listed
+
+# Usual names, the likeliest first; case does not count. A file with two columns needs none of them.
+FIRST = ("query", "anchor", "question", "question1", "sentence1", "text1", "text_a", "sentence_a", "premise")
+FIRST += ("inputs", "name", "title", "text", "sentence")
+SECOND = ("positive", "passage", "pos", "answer", "question2", "sentence2", "text2", "text_b", "sentence_b")
+SECOND += ("hypothesis", "document", "context", "targets", "definition", "description", "text", "sentence")
+SCORES = ("score", "similarity", "similarity_score", "relatedness_score", "relatedness", "label")
+_NEGATIVES = re.compile(r"negatives?(_\d+)?|neg(_\d+)?|hard_negatives?", re.IGNORECASE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+  """The columns that the stage reads; '' or () where a file has none."""
+
+  first: str  # the query, or the first text
+  second: str = ""  # the positive, or the second text
+  negatives: tuple[str, ...] = ()  # of one text or a list of texts each
+  score: str = ""
+
+  def describe(self) -> str:
+    """Returns a text such as "query 'name', positive 'text'"."""
+    if not self.second:
+      return f"text {self.first!r}"
+    named = f"query {self.first!r}, positive {self.second!r}"
+    named += f", negatives {listed(self.negatives)}" if self.negatives else ""
+    return named + (f", score {self.score!r}" if self.score else "")
+
+
+def find(path: str, names: Sequence[str], *, text: str, text_pair: str, label: str) -> Columns:
+  """Returns the columns of a file: those that the user named, or guesses for ''.
+
+  A score counts only without negatives. A user who names only a text wants single texts.
+
+  Raises:
+    ConfigError: the file lacks a column that the user named.
+    DataError: no column is known to be the first text.
+  """
+  for field, name in (("text", text), ("text_pair", text_pair), ("label", label)):
+    if name and name not in names:
+      raise ConfigError(
+        f"data.{field}={name!r}: {path} has no such column{did_you_mean(name, names)}; it has {listed(names)}"
+      )
+  negatives = tuple(name for name in names if _NEGATIVES.fullmatch(name) and name not in (text, text_pair))
+  score = label or _first(SCORES, [name for name in names if name not in (text, text_pair)])
+  left = [name for name in names if name not in (*negatives, score, text_pair)]
+  if text:
+    return Columns(text, text_pair, negatives if text_pair else (), _score(score, negatives, text_pair))
+  if len(left) == 2 and not text_pair:
+    is_swapped = _first(FIRST, left) == left[1] and _first(SECOND, left) == left[0]
+    first, second = reversed(left) if is_swapped else left
+  else:
+    first = _first(FIRST, left) or (left[0] if len(left) == 1 else "")
+    second = text_pair or _first(SECOND, [name for name in left if name != first])
+  if not first:
+    raise DataError(
+      f"{path}: no column of {listed(names)} is known to be the query; name it and its positive:\n"
+      "  --config.data.text=NAME --config.data.text_pair=NAME"
+    )
+  return Columns(first, second, negatives if second else (), _score(score, negatives, second))
+
+
+def _first(known: Sequence[str], names: Sequence[str]) -> str:
+  """Returns the first of the `known` names that a file has, as it spells it; '' if it has none."""
+  by_name = {name.lower(): name for name in reversed(names)}
+  return next((by_name[name] for name in known if name in by_name), "")
+
+
+def _score(score: str, negatives: Sequence[str], second: str) -> str:
+  return score if second and not negatives else ""

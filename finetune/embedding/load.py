@@ -1,0 +1,278 @@
+"""Reads a user's files as pairs, scored pairs or single texts for the embedding stage. Imports no jax."""
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from data.errors import ConfigError, DataError, counted
+from data.glue import fraction_rows
+from data.rows import Row
+from data.rows.values import as_list, as_number, is_missing, replaced
+from data.vocabulary import Vocabulary
+from finetune.embedding import columns
+from finetune.embedding.batches import Texts
+from finetune.embedding.columns import Columns
+from finetune.search import user_file
+from finetune.search.examples import add_to_digest
+from pretrain.embed.schema import SIDES, EmbeddingSchema
+from pretrain.export.task_fields import CHECKED_ROWS
+
+MOST_HELD_OUT = 4_000  # rows: every query is compared with every held-out positive
+
+
+class Example(NamedTuple):
+  """The texts of a row: a query or first text, then its positive or second text, then negatives."""
+
+  row: Row
+  texts: tuple[str, ...]
+  score: float  # as in the file; NaN without one
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+  """The data of the embedding stage: tokenised training and development rows, and what they are."""
+
+  kind: str  # 'ranking', 'cosent', 'cosine' or 'simcse'
+  train: Texts
+  dev: Texts
+  dev_has_scores: bool
+  first: list[list[str]]  # texts of the first development rows, by which an export is checked
+  digests: dict[str, str]  # {path: sha256}
+  lines: list[str]  # log lines: columns, sizes, truncated texts
+
+  @property
+  def digest(self) -> str:
+    """Returns the sha256 of all tokens and scores."""
+    digest = hashlib.sha256()
+    for part in (self.train, self.dev):
+      add_to_digest(digest, part.ids, part.texts, part.keys, part.scores)
+    return digest.hexdigest()
+
+
+def load(
+  config: Any, vocabulary: Vocabulary, schema: EmbeddingSchema, *, positions: int, download: bool = False
+) -> Task:
+  """Reads and tokenises the files of a config of kind 'embedding' for an encoder of so many positions.
+
+  Raises:
+    ConfigError: a file lacks a named column, or the objective needs columns that it lacks.
+    DataError: a file or a row is invalid; the message names it.
+  """
+  data, own, path = config.data, config.embedding, config.data.train_file
+  rows, names, digest = user_file.read(path, "train", config, download)
+  _refuse_no_rows(rows, path)
+  named = {"text": data.text, "text_pair": data.text_pair, "label": data.label}
+  of_train = columns.find(path, names, **named)
+  kind = _kind(own.objective, of_train, path)
+  if kind == "simcse":
+    of_train = Columns(of_train.first)
+  lines = [f"{path}: {of_train.describe()} (--config.data.text, data.text_pair, data.label change them)"]
+  digests, read = {path: digest}, [rows]
+  bounds = tuple(own.score_range) or ((0.0, 1.0) if kind == "cosine" else ())
+  train = _examples(rows, of_train, config, lines, has_scores=kind in ("cosent", "cosine"), bounds=bounds)
+  if data.dev_file:
+    rows, names, digests[data.dev_file] = user_file.read(data.dev_file, "validation", config, download)
+    _refuse_no_rows(rows, data.dev_file)
+    read.append(rows)
+    of_dev = columns.find(
+      data.dev_file, names, **{name: value if value in names else "" for name, value in named.items()}
+    )
+    lines.append(f"{data.dev_file}: {of_dev.describe()}")
+    has_scores = bool(of_dev.score)
+    dev = _examples(rows, of_dev, config, lines, has_scores=has_scores, bounds=tuple(own.score_range))
+  else:
+    of_dev = of_train
+    train, dev = _held_out(train, data.dev_fraction, path)
+  lines += [
+    replaced(name, count) for name, of in zip(digests, read) if (count := sum(r.replaced for r in of))
+  ]
+  if data.train_rows and data.train_rows < len(train):
+    train = [train[row] for row in fraction_rows(len(train), data.train_rows / len(train), config.seed)]
+  if not of_dev.second:
+    dev = _halves(dev, data.dev_file or path)
+  _refuse_equal(train, path, kind)
+  where = f"from {data.dev_file}" if data.dev_file else "held out by a hash of the text"
+  lines.append(f"embedding: {counted(len(train), 'training row')}, {len(dev):,} development rows {where}")
+  if not of_dev.second:
+    lines.append("embedding: a development text's first half is the query of its second half")
+  if kind == "simcse":
+    train = [one._replace(texts=one.texts * 2) for one in train]
+  parts = [_tokenised(of, vocabulary, schema, positions, lines) for of in (train, dev)]
+  first = [list(one.texts[:2]) for one in dev[:CHECKED_ROWS]]
+  return Task(kind, parts[0], parts[1], bool(of_dev.score), first, digests, lines)
+
+
+def _refuse_no_rows(rows: Sequence[Row], path: str) -> None:
+  if not rows:
+    raise DataError(f"{path}: no rows below the header; give a file with texts")
+
+
+def _kind(asked: str, of_train: Columns, path: str) -> str:
+  """Returns the objective: the user's, or the one that suits the columns."""
+  if asked == "auto":
+    return "cosent" if of_train.score else "ranking" if of_train.second else "simcse"
+  lacks = "a second text" if asked != "simcse" and not of_train.second else ""
+  if asked in ("cosent", "cosine") and of_train.second and not of_train.score:
+    lacks = "a score"
+  if lacks:
+    raise ConfigError(
+      f"embedding.objective={asked!r}: {path} has no column of {lacks}; name it:\n"
+      f"  --config.data.{'label' if lacks == 'a score' else 'text_pair'}=NAME"
+    )
+  return asked
+
+
+def _examples(
+  rows: Sequence[Row],
+  of: Columns,
+  config: Any,
+  lines: list[str],
+  *,
+  has_scores: bool,
+  bounds: tuple[float, ...],
+) -> list[Example]:
+  """Returns the texts of rows; rows without a text are refused, or skipped with a line.
+
+  Scores outside `bounds`, (least, largest) or (), are refused; within bounds they become 0 to 1.
+  """
+  needed = [name for name in (of.first, of.second) if name]
+  empty = [row for row in rows if any(name in row.fields and _is_empty(row.fields[name]) for name in needed)]
+  if empty:
+    shown = ", ".join(f"{row.number:,}" for row in empty[:5]) + (", ..." if len(empty) > 5 else "")
+    of_all = f"rows without a text: {len(empty):,} of {len(rows):,}"
+    if config.data.empty == "refuse":
+      empty[0].refuse(
+        f"no text in {' or '.join(map(repr, needed))}; {of_all} ({empty[0].unit} {shown}); add the texts, or "
+        "skip these rows:\n  --config.data.empty=skip"
+      )
+    lines.append(f"{empty[0].source}: skipped {of_all} ({empty[0].unit} {shown})")
+  left = {id(row) for row in empty}
+  most = config.embedding.negatives
+  made = []
+  for row in rows:
+    if id(row) in left:
+      continue
+    score = _score_of(row, of.score, bounds) if has_scores else math.nan
+    first = user_file.text_of(row, of.first)
+    negatives = [text for name in of.negatives for text in _texts_of(row, name)]
+    for second in _texts_of(row, of.second) if of.second else [None]:
+      if second is None:
+        made.append(Example(row, (first,), score))
+      else:
+        made.append(Example(row, (first, second, *negatives[: most or None]), score))
+  return made
+
+
+def _is_empty(value: Any) -> bool:
+  return is_missing(value) or value == []
+
+
+def _texts_of(row: Row, column: str) -> list[str]:
+  """Returns the texts of a cell: one, a list of texts, or none in an empty cell."""
+  value = row.fields.get(column)
+  if is_missing(value):
+    return []
+  listed_texts = as_list(value) if isinstance(value, list) else None
+  if listed_texts is None:
+    return [user_file.text_of(row, column)]
+  for text in listed_texts:
+    if not isinstance(text, str) or not text.strip():
+      row.refuse(f"{column!r} has {text!r} in its list; expected texts")
+  return list(listed_texts)
+
+
+def _score_of(row: Row, column: str, bounds: tuple[float, ...]) -> float:
+  number = as_number(row.value(column))
+  if number is None or not math.isfinite(number):
+    row.refuse(f"{column!r} is {row.value(column)!r}, expected a number; correct or remove this row")
+  if not bounds:
+    return number
+  low, high = bounds
+  if not low <= number <= high:
+    row.refuse(
+      f"score {number:g} in {column!r}, expected {low:g} to {high:g}; correct this row, or set the range:\n"
+      f"  --config.embedding.score_range={min(low, math.floor(number)):g},{max(high, math.ceil(number)):g}"
+    )
+  return (number - low) / (high - low)
+
+
+def _held_out(train: Sequence[Example], fraction: float, path: str) -> tuple[list[Example], list[Example]]:
+  """Splits rows into training and at most `MOST_HELD_OUT` held-out ones; equal positives stay together."""
+  fraction = min(fraction, MOST_HELD_OUT / max(len(train), 1))
+  is_out = [user_file.is_held_out(one.texts[min(1, len(one.texts) - 1)], fraction) for one in train]
+  kept = [one for one, out in zip(train, is_out) if not out]
+  held_out = [one for one, out in zip(train, is_out) if out]
+  if not kept or not held_out:
+    raise DataError(
+      f"{path}: data.dev_fraction={fraction:g} holds out {len(held_out):,} of {counted(len(train), 'row')}; "
+      "expected rows in both parts; use\n  --config.data.dev_file=FILE\n  --config.data.dev_fraction=0.5"
+    )
+  return kept, held_out
+
+
+def _halves(dev: Sequence[Example], path: str) -> list[Example]:
+  """Returns pairs of the first and second half of each text's words, of texts with at least two words."""
+  made = []
+  for one in dev:
+    words = one.texts[0].split()
+    middle = len(words) // 2
+    if middle:
+      made.append(one._replace(texts=(" ".join(words[:middle]), " ".join(words[middle:]))))
+  if len(made) < 2:
+    raise DataError(
+      f"{path}: fewer than two development texts have several words; give more:\n"
+      "  --config.data.dev_file=FILE"
+    )
+  return made
+
+
+def _refuse_equal(train: Sequence[Example], path: str, kind: str) -> None:
+  """Refuses rows that all have the same first or second text: no text would be a negative of another."""
+  for side, name in enumerate(("first", "second")[: len(train[0].texts)]):
+    texts = {one.texts[side].strip() for one in train}
+    if len(texts) == 1 and (kind in ("ranking", "simcse") or len(train) == 1):
+      raise DataError(
+        f"{path}: all {counted(len(train), 'training row')} have the same {name} text, "
+        f"{next(iter(texts))[:40]!r}; expected different ones"
+      )
+  scores = {one.score for one in train}
+  if kind in ("cosent", "cosine") and len(scores) == 1:
+    raise DataError(f"{path}: all training rows have the same score; nothing to learn")
+
+
+def _tokenised(
+  examples: Sequence[Example],
+  vocabulary: Vocabulary,
+  schema: EmbeddingSchema,
+  positions: int,
+  lines: list[str],
+) -> Texts:
+  """Tokenises rows; each different text of a side is tokenised once."""
+  sides = max(len(one.texts) for one in examples)
+  has_sides = len({(schema.prefix(side), schema.length(side, positions)) for side in SIDES}) > 1
+  keys: dict[str, int] = {}
+  number: dict[tuple[str, str], int] = {}
+  table = np.full((2, len(examples), sides), -1, np.int64)
+  for row, one in enumerate(examples):
+    for side, text in enumerate(one.texts):
+      name = SIDES[min(side, 1)] if has_sides else "passage"
+      table[0, row, side] = number.setdefault((name, text), len(number))
+      table[1, row, side] = keys.setdefault(text.strip(), len(keys))
+  ids: list[Any] = [None] * len(number)
+  for side in dict.fromkeys(side for side, _ in number):
+    of_side = [(text, at) for (asked, text), at in number.items() if asked == side]
+    length, cut = schema.length(side, positions), 0
+    encoded = vocabulary.encode_batch([schema.prefix(side) + text for text, _ in of_side])
+    for (_, at), tokens in zip(of_side, encoded):
+      whole = vocabulary.with_special_ids(tokens, max_length=length)
+      cut += len(tokens) + 2 > length
+      ids[at] = np.asarray(whole, np.int32)
+    if cut:
+      what = ("queries" if side == "query" else "passages") if has_sides else "texts"
+      lines.append(f"embedding: truncated to {length} tokens: {cut:,} of {len(of_side):,} different {what}")
+  scores = np.nan_to_num(np.asarray([one.score for one in examples], np.float32))
+  return Texts(ids, table[0], table[1].astype(np.int32), scores)

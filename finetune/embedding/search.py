@@ -1,0 +1,176 @@
+"""`kind='embedding'`: a search on pairs, scored pairs or texts, its report, and the model."""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Mapping, Sequence
+
+import jax
+import numpy as np
+
+from data.errors import ConfigError
+from data.tables import Report
+from finetune.embedding import batches, scores
+from finetune.embedding.load import load
+from finetune.embedding.problem import Objective, problem
+from finetune.embedding.report import make_report
+from finetune.papers import spaces
+from finetune.search import best_model, texts
+from finetune.search.examples import Examples, make_buckets
+from finetune.search.plan import Plan
+from finetune.search.program import OutputsOf
+from finetune.search.search import Search
+from finetune.search.session import Session
+from finetune.search.summary import Record
+from pretrain.embed.schema import FILE, EmbeddingSchema
+from pretrain.embed.vectors import unit
+from pretrain.export.task_fields import FIRST_ROWS
+
+NAME = "embedding"
+MOST_TOKENS = 512  # of a text, unless the config says otherwise
+
+
+class Embedding:
+  """The embedding stage on a user's file: its search and report. Implements `driver.Kind`."""
+
+  def __init__(self, session: Session, *, download: bool) -> None:
+    """Reads and tokenises the files; nothing is compiled. `download`: whether TFDS may download.
+
+    Raises:
+      UserError: see data/errors.py.
+    """
+    self.session, config = session, session.config
+    self.schema = self._schema()
+    positions = session.start.encoder.config.max_length
+    vocabulary = session.start.encoder.vocabulary
+    self.task = load(config, vocabulary, self.schema, positions=positions, download=download)
+    dev = self.task.dev
+    self._dev = Examples(list(dev.ids), {}, {})
+    options = {"most": config.data.buckets, "multiple": config.data.bucket_multiple}
+    self._dev_buckets = make_buckets(self._dev, max_length=positions, **options)
+    self._cells = session.cells(spaces.SMALL_TASK)
+    self._devices = len(jax.local_devices())
+    sizes = {cell.batch_size for cell in self._cells}
+    if any(size % self._devices for size in sizes):
+      raise ConfigError(
+        f"search.batch_sizes={tuple(sizes)}: {self._devices} devices share the rows of a batch; expected a "
+        f"multiple of {self._devices}"
+      )
+    if len(sizes) > 1:
+      raise ConfigError(
+        "search.batch_sizes: the number of negatives is that of the batch, so cells of several batch sizes "
+        "train for different things; give one\n  --config.search.batch_sizes=64,"
+      )
+    self.plans = [self._plan()]
+    self._before: dict[str, float] = {}  # scores of the encoder before the stage
+
+  def _schema(self) -> EmbeddingSchema:
+    """Returns the schema of the model; ConfigError: a length or size does not fit the encoder."""
+    own, encoder = self.session.config.embedding, self.session.start.encoder.config
+    longest = self.session.config.data.max_length or min(MOST_TOKENS, encoder.max_length)
+    lengths = {name: own[name] or longest for name in ("query_length", "passage_length")}
+    for name, length in {**lengths, "data.max_length": longest}.items():
+      if length > encoder.max_length:
+        field = name if "." in name else f"embedding.{name}"
+        raise ConfigError(
+          f"{field}={length}: the checkpoint has {encoder.max_length} positions; use\n"
+          f"  --config.{field}={encoder.max_length}"
+        )
+    too_large = [size for size in own.sizes if size >= encoder.hidden_size]
+    if too_large:
+      raise ConfigError(
+        f"embedding.sizes={tuple(own.sizes)}: a vector has {encoder.hidden_size} numbers, which are always "
+        "trained; expected smaller sizes"
+      )
+    query, passage = lengths["query_length"], lengths["passage_length"]
+    return EmbeddingSchema(
+      own.pooling, own.unit, own.query_prefix, own.passage_prefix, query, passage, tuple(own.sizes)
+    )
+
+  def _plan(self) -> Plan:
+    config, task, session = self.session.config, self.task, self.session
+    size, own = self._cells[0].batch_size, config.embedding
+    order = batches.whole_order(len(task.train.texts), size, config.seed)
+    microbatches = config.train.microbatches
+    shapes = batches.layout(
+      task.train,
+      order,
+      session.seeds,
+      epochs=max(cell.epochs or 1 for cell in self._cells),
+      most=config.data.buckets,
+      multiple=config.data.bucket_multiple,
+      divisor=self._devices * microbatches,
+    )
+    self.shapes = shapes
+
+    def feed(seeds: Sequence[int], batch_size: int) -> batches.Feed:
+      (seed,) = seeds
+      return batches.Feed(task.train, order, shapes, seed, session.pad_id)
+
+    def evaluate(outputs_of: OutputsOf, seeds: Sequence[int]) -> list[dict[str, float]]:
+      return [self.dev_scores(outputs_of)]
+
+    objective = Objective("ranking" if task.kind == "simcse" else task.kind, own.temperature, own.both_ways)
+    plan = session.plan(
+      NAME,
+      problem(
+        session.encoder,
+        self.schema,
+        objective,
+        pad_id=session.pad_id,
+        groups=len(shapes.counts),
+        microbatches=microbatches,
+      ),
+      scores.names(task.dev_has_scores)[0],
+      self._cells,
+      Examples([], {}, {}),
+      order.buckets,
+      evaluate,
+      digest=task.digest,
+      max_length=max(shapes.lengths),
+      also={"files": task.digests, "schema": json.loads(self.schema.as_json()), **vars(objective)},
+    )
+    return dataclasses.replace(plan, feed=feed)
+
+  def dev_scores(self, outputs_of: OutputsOf) -> dict[str, float]:
+    """Returns {metric: value} of a run's vectors on the development rows."""
+    (of_run,) = texts.outputs(
+      self._dev,
+      self._dev_buckets,
+      outputs_of,
+      num_runs=1,
+      batch_size=-(-self.session.config.data.eval_batch_size // self._devices) * self._devices,
+      pad_id=self.session.pad_id,
+    )
+    vectors = np.stack(of_run).astype(np.float32)
+    vectors = unit(vectors) if self.schema.unit else vectors
+    return scores.measure(vectors, self.task.dev, has_scores=self.task.dev_has_scores)
+
+  def describe(self) -> list[str]:
+    """Returns lines that describe checkpoint, data and search."""
+    own = self.session.config.embedding
+    how = f"{self.schema.pooling} of the last layer" + (", unit length" if self.schema.unit else "")
+    return [
+      self.session.describe(),
+      *self.task.lines,
+      f"embedding: objective {self.task.kind!r}, temperature {own.temperature:g}, {how}",
+      f"embedding: a batch is {self.shapes.describe()}",
+      *(plan.describe() for plan in self.plans),
+    ]
+
+  def finish(self, search: Search, records: Sequence[Record]) -> None:
+    """Saves the best run's model, unless it is saved, and scores the encoder as it was before the stage."""
+    chosen = best_model.choose(search, records)
+    if self.session.config.output.save_model:
+      rows = {FILE: self.schema.as_json(), FIRST_ROWS: json.dumps(self.task.first)}
+      best_model.save(search, chosen, {"name": NAME}, folder="", texts=rows)
+    if not self.session.config.from_scratch:
+      group = search.program.group(search.plan.runs([(chosen.cell, chosen.seed)]))
+      params = group.load({"encoder": self.session.start.encoder.params, "heads": {}})
+      self._before = self.dev_scores(functools.partial(group.outputs, params))
+
+  def report(self, records: Mapping[str, Sequence[Record]]) -> Report:
+    """Returns the scores of the best cell beside those of the encoder before the stage."""
+    (plan,), own = self.plans, records[NAME]
+    title = f"{self.session.config.data.train_file}, {self.session.title}"
+    return make_report(title, own, self._before, statistic=plan.summary, rows=len(self.task.dev.texts))

@@ -74,6 +74,7 @@ def load(
   digests, read = {path: digest}, [rows]
   bounds = tuple(own.score_range) or ((0.0, 1.0) if kind == "cosine" else ())
   train = _examples(rows, of_train, config, lines, has_scores=kind in ("cosent", "cosine"), bounds=bounds)
+  _refuse_equal(train, path, kind)
   if data.dev_file:
     rows, names, digests[data.dev_file] = user_file.read(data.dev_file, "validation", config, download)
     _refuse_no_rows(rows, data.dev_file)
@@ -94,7 +95,6 @@ def load(
     train = [train[row] for row in fraction_rows(len(train), data.train_rows / len(train), config.seed)]
   if not of_dev.second:
     dev = _halves(dev, data.dev_file or path)
-  _refuse_equal(train, path, kind)
   where = f"from {data.dev_file}" if data.dev_file else "held out by a hash of the text"
   lines.append(f"embedding: {counted(len(train), 'training row')}, {len(dev):,} development rows {where}")
   if not of_dev.second:
@@ -234,13 +234,13 @@ def _refuse_equal(train: Sequence[Example], path: str, kind: str) -> None:
   """Refuses rows that all have the same first or second text: no text would be a negative of another."""
   for side, name in enumerate(("first", "second")[: len(train[0].texts)]):
     texts = {one.texts[side].strip() for one in train}
-    if len(texts) == 1 and (kind in ("ranking", "simcse") or len(train) == 1):
+    if len(texts) == 1 < len(train) and kind in ("ranking", "simcse"):
       raise DataError(
         f"{path}: all {counted(len(train), 'training row')} have the same {name} text, "
         f"{next(iter(texts))[:40]!r}; expected different ones"
       )
   scores = {one.score for one in train}
-  if kind in ("cosent", "cosine") and len(scores) == 1:
+  if len(scores) == 1 < len(train) and kind in ("cosent", "cosine"):
     raise DataError(f"{path}: all training rows have the same score; nothing to learn")
 
 

@@ -35,6 +35,8 @@ CHANGES = [
 _MAIN, _WIRES = "tests/finetune/test_main.py", "tests/finetune/test_wires.py"
 _SQUAD, _PROMPT = "tests/finetune/squad/test_search.py", "tests/finetune/prompt/test_runs.py"
 _OWN = "tests/finetune/own/test_search.py"
+_EMBEDDING = "tests/finetune/embedding/test_search.py"
+_ROWS = "tests/finetune/embedding/test_load.py"
 NO_TEST = ""
 
 # {field: (another value, why it changes nothing in this search, the tests that hold it)}
@@ -66,6 +68,18 @@ LEFT_ALONE = {
   "own.class_weights": ("balanced", "own", _OWN),
   "own.label_smoothing": ("0.1", "own", _OWN),
   "own.targets": ("largest", "own", "tests/finetune/own/test_own.py"),
+  "embedding.objective": ("cosent", "read for kind='embedding' alone, as are those below", _EMBEDDING),
+  "embedding.temperature": ("0.1", "embedding", _EMBEDDING),
+  "embedding.both_ways": ("true", "embedding", _EMBEDDING),
+  "embedding.negatives": ("1", "embedding", _ROWS),
+  "embedding.pooling": ("cls", "embedding", _EMBEDDING),
+  "embedding.unit": ("false", "embedding", _EMBEDDING),
+  "embedding.query_prefix": ("query: ", "embedding", _EMBEDDING),
+  "embedding.passage_prefix": ("passage: ", "embedding", _ROWS),
+  "embedding.query_length": ("16", "embedding", _EMBEDDING),
+  "embedding.passage_length": ("16", "embedding", _EMBEDDING),
+  "embedding.sizes": ("8", "embedding", _EMBEDDING),
+  "embedding.score_range": ("0,5", "embedding", _ROWS),
   "data.train_file": ("a.csv", "own", _OWN),
   "data.dev_file": ("b.csv", "own", _OWN),
   "data.module": ("tasks.py", "own", _OWN),

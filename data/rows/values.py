@@ -87,3 +87,16 @@ def as_list(value: Any) -> list[Any] | None:
       continue
     return made if isinstance(made, list) else None
   return None
+
+
+def is_missing(value: Any) -> bool:
+  """Returns whether a value is None or an empty cell."""
+  return value is None or (isinstance(value, str) and not value.strip())
+
+
+def as_number(value: Any) -> float | None:
+  """Returns a value as a number, which may be NaN; None if it is not a number."""
+  try:
+    return None if isinstance(value, bool) else float(value)
+  except (TypeError, ValueError):
+    return None

@@ -7,24 +7,13 @@ from typing import Any
 
 from data.errors import ConfigError, DataError, counted, did_you_mean, listed
 from data.rows import Row, as_list, datasets
+from data.rows.names import LABELS, PAIRS
+from data.rows.values import as_number, is_missing
 from finetune.own import spans, tagging
 
-# Common names of columns in published data sets, the likeliest first; case does not count.
-PAIRS = (
-  ("sentence1", "sentence2"),
-  ("premise", "hypothesis"),
-  ("question1", "question2"),
-  ("text1", "text2"),
-  ("text_a", "text_b"),
-  ("query", "passage"),
-  ("question", "sentence"),
-  ("text", "text_pair"),
-)
 TEXTS = ("text", "sentence", "content", "review", "comment", "message", "tweet", "body", "document", "title")
 WORDS = ("tokens", "words")
 _OF_TASK = ("inputs", "targets")  # seqio's names of text and label
-LABELS = ("label", "labels", "class", "category", "categories", "target", "score", "rating", "sentiment")
-LABELS += ("tag", "tags", "ner_tags", "intent", "topic", "gold_label")
 SEPARATORS = ("|", ";", ",")  # between the labels of a cell
 # Whole numbers are classes, as in transformers' run_glue, unless there are more different values than this
 # with few rows each: then they are prices, years or counts.
@@ -141,16 +130,3 @@ def guess_separator(rows: Sequence[Row], label: str) -> str:
   """Guesses the separator between labels of a cell: the first of `SEPARATORS` that any cell has."""
   cells = [value for row in rows if isinstance(value := row.fields.get(label), str) and not as_list(value)]
   return next((sign for sign in SEPARATORS if any(sign in cell for cell in cells)), SEPARATORS[0])
-
-
-def is_missing(value: Any) -> bool:
-  """Returns whether a value is None or an empty cell."""
-  return value is None or (isinstance(value, str) and not value.strip())
-
-
-def as_number(value: Any) -> float | None:
-  """Returns a value as a number, which may be NaN; None if it is not a number."""
-  try:
-    return None if isinstance(value, bool) else float(value)
-  except (TypeError, ValueError):
-    return None

@@ -11,8 +11,8 @@ import numpy as np
 from data.errors import DataError, did_you_mean, listed
 from data.rows import Row, as_list
 from data.rows.spans import words_of
+from data.rows.values import as_number, is_missing
 from finetune.own import spans, tagging
-from finetune.own.columns import as_number, is_missing
 from finetune.own.schema import TaskSchema
 
 MOST_LABELS = 10_000  # of a file; a column with more has texts or numbers

@@ -6,11 +6,11 @@ from finetune.embedding.beir import Beir
 
 # Names in reports -> pytrec_eval's; the first decides. MRR@10 is made of the rank of the first relevant one.
 METRICS = {
-  "ndcg@10": "ndcg_cut_10",
-  "mrr@10": "recip_rank",
+  "nDCG@10": "ndcg_cut_10",
+  "MRR@10": "recip_rank",
   "recall@10": "recall_10",
   "recall@100": "recall_100",
-  "map@100": "map_cut_100",
+  "MAP@100": "map_cut_100",
 }
 MOST = 100  # passages that are scored of each query
 
@@ -38,7 +38,7 @@ def scores(data: Beir, similarities: np.ndarray, numbers: np.ndarray) -> dict[st
     name: np.asarray([by_query[query][measure] for query in data.queries])
     for name, measure in METRICS.items()
   }
-  made["mrr@10"] = np.where(made["mrr@10"] > 1 / 10.5, made["mrr@10"], 0.0)
+  made["MRR@10"] = np.where(made["MRR@10"] > 1 / 10.5, made["MRR@10"], 0.0)
   return made
 
 

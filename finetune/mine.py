@@ -143,9 +143,8 @@ class _Command:
     from pretrain.inference import stream
 
     asked = self.asked
-    flags = {
-      name: getattr(asked, name) for name in ("negatives", "depth", "skip", "margin", "relative_margin")
-    }
+    names = ("negatives", "depth", "skip", "margin", "relative_margin", "seed")
+    flags = {name: getattr(asked, name) for name in names}
     identity = {"command": "finetune.mine", **self.identity, "data": self.survey.digest, **flags}
     with Parts(self.output, identity, self.form).opened() as output:
       if not output.was_finished:
@@ -180,7 +179,7 @@ class _Command:
 
   def _negatives(self, vectors: np.ndarray):
     """Returns the function that computes a part's rows, from the `vectors` of all passages."""
-    from finetune.embedding.nearest import Nearest
+    from finetune.embedding.nearest import NearestPassages
     from pretrain.embed.vectors import unit
 
     block = min(_BLOCK, len(vectors))
@@ -189,7 +188,7 @@ class _Command:
     def compute(part: list[Row], inputs: list[Any]) -> list[dict[str, Any]]:
       made = unit(self.embedder.vectors(inputs))
       queries, lacking = made[: len(part)], iter(made[len(part) :])
-      nearest = Nearest(queries, depth, block=block)
+      nearest = NearestPassages(queries, depth, block=block)
       for at in range(0, len(vectors), block):
         nearest.add(np.asarray(vectors[at : at + block]))
       rows = []

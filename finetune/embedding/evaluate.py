@@ -14,7 +14,7 @@ from data.output import columns, formats
 from data.output.parts import Printed
 from data.rows import Row
 from finetune.embedding import beir, bm25, pair_scores, pairs, retrieval
-from finetune.embedding.nearest import Nearest
+from finetune.embedding.nearest import NearestPassages
 from pretrain.checkpoints.saved_model import SavedModel, open_model
 from pretrain.embed.schema import SIDES, EmbeddingSchema
 from pretrain.embed.vectors import Embedder, unit
@@ -218,7 +218,7 @@ def _search(
   """Returns cosines and numbers [queries, most] of the nearest passages for each size of the vectors."""
   embedder, block = system.embedder, stream.BATCHES_OF_PART * batch_size
   queries = embedder.vectors(embedder.inputs(list(data.queries.values()), "query"))
-  nearest = {size: Nearest(queries[:, :size], most, block=block) for size in system.sizes}
+  nearest = {size: NearestPassages(queries[:, :size], most, block=block) for size in system.sizes}
 
   def prepare(part: list[Row]) -> list:
     return embedder.inputs([beir.passage(row) for row in part])

@@ -11,7 +11,7 @@ from pretrain.embed.vectors import unit
 _QUERIES = 1024  # of a block
 
 
-class Nearest:
+class NearestPassages:
   """Collects, of all added passages, those with the largest cosine with each query.
 
   Of passages with equal cosines the first added counts as nearer.

@@ -3,14 +3,14 @@
 import numpy as np
 
 from finetune.embedding import nearest
-from finetune.embedding.nearest import Nearest
+from finetune.embedding.nearest import NearestPassages
 
 
 def test_results_are_those_of_the_whole_matrix(monkeypatch):
   monkeypatch.setattr(nearest, "_QUERIES", 8)
   random = np.random.default_rng(0)
   queries, passages = (random.normal(size=(count, 6)).astype(np.float32) for count in (19, 53))
-  found = Nearest(queries, 7, block=10)
+  found = NearestPassages(queries, 7, block=10)
   for start in range(0, 53, 9):
     found.add(passages[start : start + 9])
   cosines, numbers = found.results()
@@ -22,7 +22,7 @@ def test_results_are_those_of_the_whole_matrix(monkeypatch):
 
 
 def test_of_equal_passages_the_first_is_nearer_and_a_short_corpus_leaves_places_empty():
-  found = Nearest(np.ones((1, 2), np.float32), 4, block=3)
+  found = NearestPassages(np.ones((1, 2), np.float32), 4, block=3)
   for vectors in ([[1, 0], [2, 2]], [[2, 2]]):
     found.add(np.asarray(vectors, np.float32))
   cosines, numbers = found.results()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from data import command, rows, tables
-from data.errors import ConfigError, DataError, counted
+from data.errors import ConfigError, DataError, DivergedError, counted
 from data.output import columns, formats
 from data.output.parts import Printed
 from data.rows import Row
@@ -19,6 +19,7 @@ from pretrain.checkpoints.saved_model import SavedModel, open_model
 from pretrain.embed.schema import SIDES, EmbeddingSchema
 from pretrain.embed.vectors import Embedder, unit
 from pretrain.inference import stream
+from pretrain.inference.batches import Input
 
 _EXTRA = ("pytrec_eval", "bm25s")
 _INTERVAL = "95 % interval"
@@ -31,6 +32,13 @@ class System(NamedTuple):
   path: str
   embedder: Embedder
   sizes: tuple[int, ...]  # so many first numbers of a vector are evaluated; the first: all
+
+  def vectors(self, inputs: Sequence[Input]) -> np.ndarray:
+    """Computes vectors [inputs, width] float32; DivergedError: one is not finite."""
+    made = self.embedder.vectors(inputs)
+    if not np.isfinite(made).all():
+      raise DivergedError(f"{self.path}: a vector is not finite; the model diverged in training")
+    return made
 
   @property
   def remark(self) -> str:
@@ -47,6 +55,7 @@ def evaluate(asked: argparse.Namespace, saved: SavedModel) -> None:
   Raises:
     ConfigError: a flag does not apply to the data, a size is impossible, or a library is not installed.
     DataError: a file or row of the data is wrong, or a model has no vocabulary.
+    DivergedError: a vector is not finite.
   """
   is_folder, sizes = pathlib.Path(asked.data).is_dir(), _sizes(asked.sizes)
   unfit = ("text", "text_pair", "label") if is_folder else ("split",)
@@ -162,7 +171,7 @@ def _similarities(
     return [made for side, of_side in zip(of_file.sides, texts) for made in embedder.inputs(of_side, side)]
 
   def compute(part: list[Row], inputs: list) -> list[dict]:
-    vectors = embedder.vectors(inputs)
+    vectors = system.vectors(inputs)
     for size in system.sizes:
       both = vectors[:, :size]
       kinds = {"cosine": unit(both)} | ({} if embedder.schema.unit else {"dot": both})
@@ -217,14 +226,14 @@ def _search(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
   """Returns cosines and numbers [queries, most] of the nearest passages for each size of the vectors."""
   embedder, block = system.embedder, stream.BATCHES_OF_PART * batch_size
-  queries = embedder.vectors(embedder.inputs(list(data.queries.values()), "query"))
+  queries = system.vectors(embedder.inputs(list(data.queries.values()), "query"))
   nearest = {size: NearestPassages(queries[:, :size], most, block=block) for size in system.sizes}
 
   def prepare(part: list[Row]) -> list:
     return embedder.inputs([beir.passage(row) for row in part])
 
   def compute(part: list[Row], inputs: list) -> list[dict]:
-    vectors = embedder.vectors(inputs)
+    vectors = system.vectors(inputs)
     for size, of_size in nearest.items():
       of_size.add(vectors[:, :size])
     return []

@@ -164,3 +164,13 @@ def test_a_model_without_a_vocabulary_is_refused(model, tmp_path, capsys):
   assert _evaluate(bare, source) == 3
   error, *ways = capsys.readouterr().err.splitlines()
   assert "no vocabulary in" in error and ways == ["  --vocabulary=DIR"]
+
+
+def test_vectors_that_are_not_finite_are_refused(model, tmp_path, monkeypatch, capsys):
+  source = tmp_path / "in.csv"
+  source.write_text("text1,text2,label\nx,y,1\nx,z,0\n")
+  monkeypatch.setattr(
+    Embedder, "vectors", lambda self, inputs: np.full((len(inputs), 16), np.nan, np.float32)
+  )
+  assert _evaluate(model, source) == 4
+  assert "a vector is not finite; the model diverged in training" in capsys.readouterr().err

@@ -214,9 +214,9 @@ def _of_folder(asked: argparse.Namespace, systems: Sequence[System]) -> tables.R
     *(system.remark for system in systems),
   ]
   if data.unjudged:
-    notes.append(f"Skipped, as in BEIR: {data.unjudged:,} queries without a judgement in this split.")
+    notes.append(f"Queries without a judgement in this split, skipped as in BEIR: {data.unjudged:,}.")
   if data.irrelevant:
-    notes.append(f"Scored 0, as by trec_eval: {data.irrelevant:,} queries without a relevant passage.")
+    notes.append(f"Queries without a relevant passage, scored 0 as by trec_eval: {data.irrelevant:,}.")
   header = [*_system_columns(), *shown]
   return tables.Report("results", f"Retrieval, {asked.model} on {asked.data}", header, scored, notes)
 

@@ -109,7 +109,7 @@ def test_a_beir_folder_is_searched_by_each_size_by_words_and_by_a_second_model(
   assert rows[3]["difference"] == pytest.approx(rows[0]["nDCG@10"] - rows[3]["nDCG@10"])
   assert rows[3]["half_interval"] > 0 and rows[3]["nDCG@10"] > rows[0]["nDCG@10"]
   printed = " ".join(capsys.readouterr().out.split())
-  assert "Skipped, as in BEIR: 1 queries without a judgement" in printed and "±" in printed
+  assert "Queries without a judgement in this split, skipped as in BEIR: 1." in printed and "±" in printed
 
 
 @pytest.mark.parametrize(

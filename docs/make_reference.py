@@ -31,7 +31,7 @@ WHAT = "Made by `python docs/make_reference.py` from the program; edit the progr
 COMMANDS = {
   "Data": ("prepare", "inspect", "vocabulary", "corpora", "glue"),
   "Pretraining": ("main", "demo", "checkpoints", "report"),
-  "Fine-tuning": ("main", "predict", "evaluate"),
+  "Fine-tuning": ("main", "predict", "evaluate", "mine"),
   "Vectors and export": ("embed", "export", "export import"),
   "Probes and studies": ("probe", "analysis", "ablations"),
   "Measurements": ("step", "ahead", "compare", "parts", "gpu_day", "input", "start", "learning", "prepare"),

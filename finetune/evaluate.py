@@ -1,6 +1,7 @@
-"""Evaluates a fine-tuned model on a file: `python -m finetune.evaluate --model=DIR --data=test.csv`.
+"""Evaluates a model on a file or a folder: `python -m finetune.evaluate --model=DIR --data=test.csv`.
 
-The report has the scores of training. `--help` lists the flags; data/errors.py lists the exit codes.
+A fine-tuned model gets the scores of its training, a checkpoint without a task those of its vectors. `--help`
+lists the flags; data/errors.py lists the exit codes.
 """
 
 import argparse
@@ -12,13 +13,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from data import command, files
-from data.command import FETCHED, SENT, Parser
+from data.command import FETCHED, OPENED, SENT, Parser
 from data.errors import ConfigError, DataError
 from data.output import columns, formats
 from data.output.parts import Printed
 from data.rows import Row
 from data.rows.read import STANDARD_INPUT
-from finetune.predict import add_model_flags, check_columns, model_of
+from finetune.predict import add_model_flags, check_columns, model_of, saved_of
 from pretrain.command import kept_memory
 
 logger = logging.getLogger(__name__)
@@ -30,8 +31,15 @@ training. Classes: accuracy, macro F1, scores by class and confused classes. Num
 Several labels: micro and macro F1, average precision. Tags of spans: F1, precision, recall of entities.
 Questions, in a file of SQuAD's format: exact match and F1.
 
+A checkpoint without the head of a task is evaluated by its vectors. Pairs of texts with a number: Spearman
+and Pearson of cosines. Pairs with a yes or no (1 and 0, or true and false): average precision, best accuracy
+and F1. A BEIR folder (corpus.jsonl, queries.jsonl, qrels/test.tsv): nDCG@10, MRR@10, recall and MAP, beside
+those of BM25; it needs `pip install -r requirements-embeddings.txt`.
+
   python -m finetune.evaluate --model=runs/own/model --data=test.csv
   python -m finetune.evaluate --model=runs/glue/sst2/model --data=GLUE/SST-2/dev.tsv --output=runs/sst2_dev
+  python -m finetune.evaluate --model=runs/embedding/model --data=GLUE/STS-B/dev.tsv --sizes=256,64
+  python -m finetune.evaluate --model=runs/embedding/model --data=scifact --beside=runs/base
 
 Exit codes: 0 finished; 2 flags; 3 data, vocabulary or checkpoint; 5 storage; 75 stopped on request.
 """
@@ -41,7 +49,7 @@ def parser() -> Parser:
   """Returns the parser of the command's flags."""
   made = Parser(
     prog="python -m finetune.evaluate",
-    description="Evaluates a fine-tuned model on a file with labels.",
+    description="Evaluates a model on a file with labels, or on a BEIR folder.",
     epilog=_EPILOG,
   )
   add_model_flags(made)
@@ -49,10 +57,23 @@ def parser() -> Parser:
     "--data",
     required=True,
     bucket=FETCHED,
-    help="CSV, TSV, JSONL or Parquet with texts and labels; for questions, JSON in SQuAD's format",
+    help="CSV, TSV, JSONL or Parquet with texts and labels; for questions, JSON in SQuAD's format; for "
+    "vectors also a BEIR folder",
   )
   made.add_argument(
     "--label", default="", help="column of the label; default: the one the model was trained on"
+  )
+  made.add_argument("--split", default="", help="qrels of a BEIR folder; default: test")
+  made.add_argument(
+    "--sizes",
+    default="",
+    help="with commas: also evaluate so many first numbers of each vector (Matryoshka), such as 256,64",
+  )
+  made.add_argument(
+    "--beside",
+    default="",
+    bucket=OPENED,
+    help="second checkpoint whose vectors are evaluated on the same data, such as the untrained encoder",
   )
   made.add_argument(
     "--output",
@@ -69,9 +90,22 @@ def _evaluate(asked: argparse.Namespace) -> None:
     raise ConfigError("--data=-: lines of a pipe have no labels; give a file")
   if asked.output:
     files.refuse_others(asked.output)
+  if not pathlib.Path(asked.data).exists():
+    raise DataError(f"--data={asked.data}: there is no such file")
+  saved = saved_of(asked)
+  from finetune.inference.model import is_answering
+
+  if not is_answering(saved):
+    from finetune.embedding import evaluate
+
+    evaluate.evaluate(asked, saved)
+    return
   if not pathlib.Path(asked.data).is_file():
     raise DataError(f"--data={asked.data}: there is no such file")
-  model = model_of(asked, asked.label)
+  for flag in ("split", "sizes", "beside"):
+    if value := getattr(asked, flag):
+      raise ConfigError(f"--{flag}={value}: only for vectors, but {asked.model} has the head of a task")
+  model = model_of(asked, saved, asked.label)
   if model.schema.kind == "question_answering":
     _evaluate_questions(asked, model)
   else:

@@ -79,16 +79,22 @@ def parser() -> Parser:
   return made
 
 
-def model_of(asked: argparse.Namespace, label: str = ""):
-  """Opens the model of the flags on the devices; its schema has the columns that the flags name."""
+def saved_of(asked: argparse.Namespace):
+  """Starts the devices and reads the checkpoint of the flags, a `SavedModel`."""
   # JAX is imported after the flags are checked, so that a typo is reported at once.
-  from finetune.inference import model
+  from pretrain.checkpoints.saved_model import open_model
   from pretrain.mesh import devices
 
   devices.start()
+  return open_model(asked.model, asked.step)
+
+
+def model_of(asked: argparse.Namespace, saved, label: str = ""):
+  """Puts the model of the flags on the devices; its schema has the columns that the flags name."""
+  from finetune.inference import model
+
   return model.open_answering(
-    asked.model,
-    step=asked.step,
+    saved,
     vocabulary=asked.vocabulary,
     batch_size=asked.batch_size,
     names=lambda schema: model.renamed(schema, asked.text, asked.text_pair, label),
@@ -137,7 +143,7 @@ class _Command:
     if is_pipe:
       asked.text = TEXT  # the one column of a pipe, whatever the training file called its column
     rows.columns(asked.input)  # a missing file is reported before JAX starts
-    self.model = model_of(asked)
+    self.model = model_of(asked, saved_of(asked))
     schema = self.model.schema
     if is_pipe and schema.is_several:
       raise ConfigError(f"--input=-: a line is a text, and the model reads {schema.things}; give a file")

@@ -15,7 +15,7 @@ from tests import test_layering
 
 ROOT = test_layering.ROOT
 PRODUCT = ("pretrain", "finetune", "data", "configs", "lab")
-ROOMS = ("glue", "squad", "prompt", "own")
+ROOMS = ("glue", "squad", "prompt", "own", "embedding")
 
 # Lines of Python. A feature that needs more changes a number in its own commit, with its reason; every other
 # change may only lower it. The house is to come down to 39,000 and 42,000 (the lab is where it should be).

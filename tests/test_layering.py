@@ -43,7 +43,7 @@ FORBIDDEN = [
 ]
 
 # A kind of fine-tuning knows nothing of its siblings; what they share is in `search` and `papers`.
-ROOMS = ("glue", "squad", "prompt", "own")
+ROOMS = ("glue", "squad", "prompt", "own", "embedding")
 FORBIDDEN += [
   (f"finetune.{room}", tuple(f"finetune.{other}" for other in ROOMS if other != room), ()) for room in ROOMS
 ]

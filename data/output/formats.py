@@ -158,5 +158,6 @@ def choose(output: str, made: Mapping[str, Callable[[], Format]]) -> Callable[[]
   ending = output if output in ("", "-") else pathlib.PurePath(output).suffix.lower()
   if ending not in made:
     *others, last = made
-    raise ConfigError(f"--output={output}: expected a name that ends in {', '.join(others)} or {last}")
+    endings = f"{', '.join(others)} or {last}" if others else last
+    raise ConfigError(f"--output={output}: expected a name that ends in {endings}")
   return made[ending]

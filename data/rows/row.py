@@ -35,6 +35,13 @@ class Row:
       self.refuse(f"no column {column!r}, only {there}; add it to this row, or name another")
     return self.fields[column]
 
+  def text(self, column: str) -> str:
+    """Returns the text in a column; DataError, with file and row number, if it is not text."""
+    value = self.value(column)
+    if not isinstance(value, str):
+      self.refuse(f"{column!r} is a {type(value).__name__}; expected text; correct or remove this row")
+    return value
+
 
 def place(source: str, number: int, unit: str) -> str:
   """Returns the place of a row for messages, such as 'train.csv, row 12'."""

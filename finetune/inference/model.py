@@ -10,11 +10,12 @@ from data.rows import Row
 from finetune.inference.questions import Questions
 from finetune.inference.rows import Rows
 from finetune.own.schema import FILE, PROBLEM_TYPES, TaskSchema
-from pretrain.checkpoints.saved_model import SavedModel, open_model
+from pretrain.checkpoints.saved_model import SavedModel
 from pretrain.inference.compiled import Compiled
 from pretrain.mesh import trees
 
 _QUESTION = ("question", "context")  # columns of a model that answers questions
+_HEADS = {"question_answering", "classification"}  # those by which a model without `task.json` is known
 _TEXT = ("text",)  # the column of a model that stores no name of its column
 
 
@@ -69,20 +70,23 @@ def schema_of(saved: SavedModel) -> TaskSchema:
   return TaskSchema(kind, texts, label, labels, task.get("pooling", "cls"), positions)
 
 
+def is_answering(saved: SavedModel) -> bool:
+  """Returns whether a checkpoint is a fine-tuned model: it has a task schema or the head of a task."""
+  return (saved.workdir / FILE).is_file() or not _HEADS.isdisjoint(saved.params.get("heads", {}))
+
+
 def open_answering(
-  directory: str,
+  saved: SavedModel,
   *,
-  step: int | None,
   vocabulary: str,
   batch_size: int,
   names: Callable[[TaskSchema], TaskSchema] = lambda schema: schema,
 ) -> Model:
-  """Opens a model and copies it to the devices; `names` returns its schema with the columns to read.
+  """Copies a model to the devices; `names` returns its schema with the columns to read.
 
   Raises:
-    DataError: the model is missing, has no head of a task, or does not match its schema.
+    DataError: the model has no head of a task, or does not match its schema.
   """
-  saved = open_model(directory, step)
   schema = names(schema_of(saved))
   encoder = saved.open_encoder(vocabulary, flag="--vocabulary")
   if schema.max_length > encoder.config.max_length:

@@ -13,6 +13,7 @@ PROGRAMS = {
   "finetune": "finetune.main",
   "predict": "finetune.predict",
   "evaluate": "finetune.evaluate",
+  "mine": "finetune.mine",
   "prepare": "data.prepare",
   "inspect": "data.inspect",
   "vocabulary": "data.vocabulary",

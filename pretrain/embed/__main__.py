@@ -105,14 +105,6 @@ def column_of(path: str, asked: str) -> str:
   raise DataError(f"{path}: {problem}; its columns are {', '.join(names)}; choose one with --column=NAME")
 
 
-def text_of(row: Row, column: str) -> str:
-  """Returns the text in a row's column; DataError, with file and row number, if it is not text."""
-  value = row.value(column)
-  if not isinstance(value, str):
-    row.refuse(f"{column!r} is a {type(value).__name__}; expected text; correct or remove this row")
-  return value
-
-
 def _check(asked: argparse.Namespace) -> None:
   command.refuse_below_one(asked, "batch_size", "top")
   if asked.max_length and asked.max_length < 3:
@@ -136,7 +128,7 @@ class _Command:
     forms = {".npy": lambda: formats.Npy(VECTOR, self.embedder.width), ".parquet": self._parquet}
     self.form = formats.choose(asked.output, forms if asked.output else {"": formats.Nothing})
     self.column = column_of(asked.input, asked.column)
-    self.survey = columns.survey(asked.input, lambda row: text_of(row, self.column))
+    self.survey = columns.survey(asked.input, lambda row: row.text(self.column))
     self.has_vectors = bool(asked.output) and self.output.exists()
     if self.has_vectors and not asked.neighbours:
       Parts.refuse_foreign(self.output)
@@ -203,7 +195,7 @@ class _Command:
     embedder, asked = self.embedder, self.asked
 
     def prepare(part: list[Row]) -> list[Any]:
-      return embedder.inputs([text_of(row, self.column) for row in part], asked.side)
+      return embedder.inputs([row.text(self.column) for row in part], asked.side)
 
     def compute(part: list[Row], inputs: list[Any]) -> list[dict[str, Any]]:
       vectors = embedder.vectors(inputs)
@@ -221,7 +213,7 @@ class _Command:
     stream.answer_file(asked, self.form, self.survey, identity, prepare, compute, summary)
 
   def _shown(self, row: Row) -> tuple[str, str]:
-    return row.place, text_of(row, self.column)
+    return row.place, row.text(self.column)
 
   def _nearest(self):
     if not self.asked.neighbours:
@@ -241,7 +233,7 @@ class _Command:
         f"{self.survey.rows:,} of {self.embedder.width}; the input or model differs; choose another --output"
       )
     first = next(rows.read(self.asked.input))
-    (expected,) = self.embedder.vectors(self.embedder.inputs([text_of(first, self.column)], self.asked.side))
+    (expected,) = self.embedder.vectors(self.embedder.inputs([first.text(self.column)], self.asked.side))
     difference = abs(next(stored.blocks())[0] - expected).max()
     if not difference <= 1e-2 * abs(expected).max():
       raise DataError(

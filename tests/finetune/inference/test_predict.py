@@ -180,7 +180,7 @@ def test_questions_are_read_as_in_training(small_encoder_run, tmp_path):
   windows = {"max_length": 20, "stride": 5, "max_query_length": 3, "n_best": 4, "max_answer_length": 2}
   task = {"name": "squad", "metric": "f1", "windows": windows, "mask_query": False}
   saved = small_models.save(small_encoder_run, tmp_path / "model", small_models.head(0), task)
-  model = open_answering(str(saved), step=None, vocabulary="", batch_size=4)
+  model = open_answering(open_model(saved), vocabulary="", batch_size=4)
   row = Row({"question": "what is the plot of it", "context": "the cat sat on the mat " * 4}, 1, "a")
   given, (_, features) = model.kind.inputs([row])
   assert (model.schema.max_length, features.windows[0].offset, features.windows[1].first) == (20, 5, 5)

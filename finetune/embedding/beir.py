@@ -1,0 +1,102 @@
+"""Reads a BEIR folder: `corpus.jsonl`, `queries.jsonl` and `qrels/<split>.tsv`, each also `.gz`. No jax.
+
+Format and rules are those of beir's GenericDataLoader.
+"""
+
+import dataclasses
+import pathlib
+
+from data import rows
+from data.errors import DataError, listed
+from data.rows import Row
+from data.rows.read import no_row
+
+_ID = "_id"
+_FILES = "expected a BEIR folder, with corpus.jsonl, queries.jsonl and qrels/test.tsv"
+_QRELS = "query-id, corpus-id, score"
+
+
+@dataclasses.dataclass(frozen=True)
+class Beir:
+  """The queries and judgements of a split; the corpus stays in its file, only its ids are in memory."""
+
+  corpus: str  # path of the file of passages
+  ids: list[str]  # of the passages, in the file's order
+  queries: dict[str, str]  # id -> text, of the queries with a judgement
+  qrels: dict[str, dict[str, int]]  # query -> passage -> relevance, in the order of `queries`
+  unjudged: int  # queries of the file without a judgement in this split, which are skipped
+
+  @property
+  def irrelevant(self) -> int:
+    """Number of queries whose judged passages are all irrelevant; their scores are 0."""
+    return sum(max(judged.values()) <= 0 for judged in self.qrels.values())
+
+
+def passage(row: Row) -> str:
+  """Returns the text of a passage: title and text, joined with a space."""
+  title = row.text("title") if row.fields.get("title") is not None else ""
+  return f"{title} {row.text('text')}".strip()
+
+
+def read(folder: str, split: str) -> Beir:
+  """Reads and checks all files of a split.
+
+  Raises:
+    DataError: a file is missing, empty or damaged; an _id occurs twice; a judgement names an unknown query or
+      passage, or its score is no whole number. The message names file and row.
+  """
+  corpus, queries = (_file(folder, f"{name}.jsonl", _FILES) for name in ("corpus", "queries"))
+  splits = f"its splits are {listed(_splits(folder)) or 'none'}; choose one with\n  --split=NAME"
+  judgements = _file(folder, f"qrels/{split}.tsv", splits)
+  ids = _texts(corpus, passage, keep=False)
+  texts = _texts(queries, lambda row: row.text("text"), keep=True)
+  qrels = _qrels(judgements, ids, texts)
+  kept = {query: text for query, text in texts.items() if query in qrels}
+  in_order = {query: qrels[query] for query in kept}
+  return Beir(corpus, list(ids), kept, in_order, len(texts) - len(kept))
+
+
+def _splits(folder: str) -> list[str]:
+  found = pathlib.Path(folder, "qrels").glob("*.tsv*")
+  return sorted({path.name.partition(".tsv")[0] for path in found})
+
+
+def _file(folder: str, name: str, advice: str) -> str:
+  for path in (pathlib.Path(folder, name), pathlib.Path(folder, f"{name}.gz")):
+    if path.is_file():
+      return str(path)
+  raise DataError(f"{folder}: no {name} or {name}.gz; {advice}")
+
+
+def _texts(path: str, text_of, *, keep: bool) -> dict[str, str]:
+  """Returns {id: text} of a file, in order; without `keep` texts are only checked and are ''."""
+  texts: dict[str, str] = {}
+  for row in rows.read(path):
+    name = row.value(_ID)
+    if not isinstance(name, str | int) or isinstance(name, bool):
+      row.refuse(f"{_ID!r} is a {type(name).__name__}; expected text")
+    if str(name) in texts:
+      row.refuse(f"the {_ID} {name!r} occurs twice; remove one of the rows")
+    text = text_of(row)
+    texts[str(name)] = text if keep else ""
+  if not texts:
+    raise no_row(path)
+  return texts
+
+
+def _qrels(path: str, ids: dict[str, str], queries: dict[str, str]) -> dict[str, dict[str, int]]:
+  names, qrels = rows.columns(path), {}
+  if len(names) != 3 or names[2].lstrip("-").isdigit():
+    raise DataError(f"{path}: the first line is {listed(names)}; expected the header {_QRELS}, tab-separated")
+  for row in rows.read(path):
+    query, document, score = (row.fields[name] for name in names)
+    for what, name, known in (("query", query, queries), ("passage", document, ids)):
+      if name not in known:
+        row.refuse(f"no {what} of the folder has the {_ID} {name!r}; add it, or remove this row")
+    try:
+      qrels.setdefault(query, {})[document] = int(score)
+    except ValueError:
+      row.refuse(f"the score is {score!r}; expected a whole number, 0 for an irrelevant passage")
+  if not qrels:
+    raise no_row(path)
+  return qrels

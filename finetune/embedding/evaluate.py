@@ -1,0 +1,262 @@
+"""Evaluates an embedding model on a file of pairs or on a BEIR folder, and makes the report."""
+
+import argparse
+import importlib.util
+import pathlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from data import command, rows, tables
+from data.errors import ConfigError, DataError, DivergedError, counted
+from data.output import columns, formats
+from data.output.parts import Printed
+from data.rows import Row
+from finetune.embedding import beir, bm25, pair_scores, pairs, retrieval
+from finetune.embedding.nearest import NearestPassages
+from pretrain.checkpoints.saved_model import SavedModel, open_model
+from pretrain.embed.schema import SIDES, EmbeddingSchema
+from pretrain.embed.vectors import Embedder, unit
+from pretrain.inference import stream
+from pretrain.inference.batches import Input
+
+_EXTRA = ("pytrec_eval", "bm25s")
+_INTERVAL = "95 % interval"
+
+
+class System(NamedTuple):
+  """A model to evaluate."""
+
+  name: str  # in the report
+  path: str
+  embedder: Embedder
+  sizes: tuple[int, ...]  # so many first numbers of a vector are evaluated; the first: all
+
+  def vectors(self, inputs: Sequence[Input]) -> np.ndarray:
+    """Computes vectors [inputs, width] float32; DivergedError: one is not finite."""
+    made = self.embedder.vectors(inputs)
+    if not np.isfinite(made).all():
+      raise DivergedError(f"{self.path}: a vector is not finite; the model diverged in training")
+    return made
+
+  @property
+  def remark(self) -> str:
+    """How the model makes vectors of texts, and how many texts were truncated."""
+    schema = self.embedder.schema
+    prefixes = [f"{side} prefix {schema.prefix(side)!r}" for side in SIDES if schema.prefix(side)]
+    cut = [f"{counted(self.embedder.cut, 'text')} truncated"] if self.embedder.cut else []
+    return f"{self.name}: {self.path}, {', '.join([f'pooling {schema.pooling}', *prefixes, *cut])}."
+
+
+def evaluate(asked: argparse.Namespace, saved: SavedModel) -> None:
+  """Prints the report of the flags of `finetune.evaluate`; with --output also writes it.
+
+  Raises:
+    ConfigError: a flag does not apply to the data, a size is impossible, or a library is not installed.
+    DataError: a file or row of the data is wrong, or a model has no vocabulary.
+    DivergedError: a vector is not finite.
+  """
+  is_folder, sizes = pathlib.Path(asked.data).is_dir(), _sizes(asked.sizes)
+  unfit = ("text", "text_pair", "label") if is_folder else ("split",)
+  for flag in unfit:
+    if value := getattr(asked, flag):
+      kind = "a file of pairs has no splits" if flag == "split" else "a BEIR folder names its columns itself"
+      raise ConfigError(f"--{flag}={value}: {kind}; leave it out")
+  if is_folder:
+    refuse_missing()
+  vocabulary = {"vocabulary_directory": asked.vocabulary, "flag": "--vocabulary"}
+  systems = [_open("model", asked.model, saved, asked.batch_size, sizes, **vocabulary)]
+  if asked.beside:
+    systems.append(_open("beside", asked.beside, open_model(asked.beside), asked.batch_size))
+  report = _of_folder(asked, systems) if is_folder else _of_pairs(asked, systems)
+  if asked.output:
+    report.publish(asked.output)
+  else:
+    report.print()
+
+
+def refuse_missing() -> None:
+  """Raises ConfigError if a library of the evaluation of retrieval is not installed."""
+  missing = [name for name in _EXTRA if importlib.util.find_spec(name) is None]
+  if missing:
+    raise ConfigError(
+      f"retrieval is evaluated with {' and '.join(_EXTRA)}; not installed: {', '.join(missing)}; run\n"
+      "  pip install -r requirements-embeddings.txt"
+    )
+
+
+def _sizes(listed: str) -> tuple[int, ...]:
+  names = command.names(listed)
+  if not all(name.isdecimal() and int(name) for name in names):
+    raise ConfigError(f"--sizes={listed}: expected numbers above 0 with commas, such as --sizes=256,64")
+  return tuple(map(int, names))
+
+
+def _open(
+  name: str, path: str, saved: SavedModel, batch_size: int, sizes: Sequence[int] = (), **vocabulary: str
+) -> System:
+  """Puts an encoder on the devices, with the schema that is stored beside its checkpoints.
+
+  Raises:
+    ConfigError: one of the `sizes` exceeds the width of the model's vectors.
+    DataError: the model has no vocabulary, or its schema is damaged.
+  """
+  encoder = saved.open_encoder(**vocabulary)
+  width = encoder.config.hidden_size
+  if sizes and max(sizes) > width:
+    raise ConfigError(
+      f"--sizes: {max(sizes)}; the model's vectors have {width} numbers, expected at most that"
+    )
+  embedder = Embedder(encoder, EmbeddingSchema.read(saved.workdir), batch_size=batch_size)
+  return System(name, path, embedder, (width, *(size for size in sizes if size != width)))
+
+
+def _of_pairs(asked: argparse.Namespace, systems: Sequence[System]) -> tables.Report:
+  path, of_file = asked.data, pairs.find_columns(asked.data, asked)
+  gold: list[float] = []
+
+  def check(row: Row) -> None:
+    gold.append(of_file.number(row))
+    for name in of_file.texts:
+      row.text(name)
+
+  columns.survey(path, check)
+  labels = np.asarray(gold)
+  is_classes = set(gold) <= {0.0, 1.0}
+  if len(set(gold)) < 2:
+    raise DataError(f"{path}: {of_file.label!r} is {gold[0]:g} in every row; expected two values or more")
+  measure = pair_scores.of_classes if is_classes else pair_scores.of_numbers
+  scored = [
+    {"model": system.name, "similarity": kind, "size": size, "pairs": len(gold), **measure(found, labels)}
+    for system in systems
+    for (kind, size), found in _similarities(path, of_file, system, len(gold), asked.batch_size).items()
+  ]
+  if is_classes:
+    shown = [
+      _percent_column("avg. precision", "average_precision"),
+      _percent_column("accuracy", "accuracy"),
+      tables.Column("from", lambda row: f"{row['accuracy_threshold']:.4f}"),
+      _percent_column("F1", "f1"),
+      tables.Column("from", lambda row: f"{row['f1_threshold']:.4f}"),
+    ]
+    note = (
+      "Accuracy and F1 are the best over all thresholds on these pairs: a pair counts as positive from this "
+      "similarity on. So they are higher than on new pairs."
+    )
+  else:
+    interval = tables.Column(_INTERVAL, lambda row: f"{_percent(row['low'])} to {_percent(row['high'])}")
+    shown = [_percent_column("Spearman", "spearman"), interval, _percent_column("Pearson", "pearson")]
+    note = f"The interval is of Spearman's correlation, by a bootstrap of {pair_scores.RESAMPLES:,} draws."
+  texts = " and ".join(map(repr, of_file.texts))
+  notes = [
+    f"{counted(len(gold), 'pair')}: {texts} with {of_file.label!r}; in percent.",
+    note,
+    *(system.remark for system in systems),
+  ]
+  kind = "Pairs of two classes" if is_classes else "Similarity of pairs"
+  first = [*_system_columns(), tables.text_column("similarity", "similarity")]
+  return tables.Report("results", f"{kind}, {asked.model} on {path}", [*first, *shown], scored, notes)
+
+
+def _similarities(
+  path: str, of_file: pairs.PairColumns, system: System, total: int, batch_size: int
+) -> dict[tuple[str, int], np.ndarray]:
+  """Returns {(kind, size): similarities [pairs] float32}; 'dot' only for vectors of various lengths."""
+  embedder = system.embedder
+  parts: dict[tuple[str, int], list[np.ndarray]] = {}
+
+  def prepare(part: list[Row]) -> list:
+    texts = ([row.text(name) for row in part] for name in of_file.texts)
+    return [made for side, of_side in zip(of_file.sides, texts) for made in embedder.inputs(of_side, side)]
+
+  def compute(part: list[Row], inputs: list) -> list[dict]:
+    vectors = system.vectors(inputs)
+    for size in system.sizes:
+      both = vectors[:, :size]
+      kinds = {"cosine": unit(both)} | ({} if embedder.schema.unit else {"dot": both})
+      for kind, made in kinds.items():
+        parts.setdefault((kind, size), []).append(np.sum(made[: len(part)] * made[len(part) :], axis=-1))
+    return []
+
+  stream.answer(path, Printed(formats.Nothing()), prepare, compute, batch_size=batch_size, total=total)
+  return {name: np.concatenate(part) for name, part in sorted(parts.items(), key=lambda item: item[0][0])}
+
+
+def _of_folder(asked: argparse.Namespace, systems: Sequence[System]) -> tables.Report:
+  split = asked.split or "test"
+  data = beir.read(asked.data, split)
+  most, results = retrieval.depth(data), []
+  for system in systems:
+    found = _search(data, system, most, asked.batch_size)
+    results += [
+      (system.name, size, retrieval.scores(data, *of_size)) for size, of_size in zip(system.sizes, found)
+    ]
+  texts = (beir.passage(row) for row in rows.read(data.corpus))
+  results.append(
+    ("BM25", None, retrieval.scores(data, *bm25.search(texts, list(data.queries.values()), most)))
+  )
+  main = next(iter(retrieval.METRICS))
+  ours, scored = results[0][2][main], []
+  for at, (name, size, of_queries) in enumerate(results):
+    scored.append({"model": name, "size": size, "queries": len(data.queries), "passages": len(data.ids)})
+    scored[-1] |= {metric: float(np.mean(values)) for metric, values in of_queries.items()}
+    if at:
+      names = ("difference", "half_interval")
+      scored[-1] |= dict(zip(names, retrieval.difference(ours, of_queries[main])))
+  shown = [_percent_column(name, name) for name in retrieval.METRICS]
+  shown.append(tables.Column(f"model minus it, {main}", _difference))
+  notes = [
+    f"Split {split}: {len(data.queries):,} queries, {counted(len(data.ids), 'passage')}; in percent, by "
+    "trec_eval. Search is exact, by cosine; a passage with the id of its query is ignored.",
+    f"The last column is the {main} of the model minus that of the row, ± 1.96 standard errors over queries.",
+    bm25.NOTE,
+    *(system.remark for system in systems),
+  ]
+  if data.unjudged:
+    notes.append(f"Queries without a judgement in this split, skipped as in BEIR: {data.unjudged:,}.")
+  if data.irrelevant:
+    notes.append(f"Queries without a relevant passage, scored 0 as by trec_eval: {data.irrelevant:,}.")
+  header = [*_system_columns(), *shown]
+  return tables.Report("results", f"Retrieval, {asked.model} on {asked.data}", header, scored, notes)
+
+
+def _search(
+  data: beir.Beir, system: System, most: int, batch_size: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
+  """Returns cosines and numbers [queries, most] of the nearest passages for each size of the vectors."""
+  embedder, block = system.embedder, stream.BATCHES_OF_PART * batch_size
+  queries = system.vectors(embedder.inputs(list(data.queries.values()), "query"))
+  nearest = {size: NearestPassages(queries[:, :size], most, block=block) for size in system.sizes}
+
+  def prepare(part: list[Row]) -> list:
+    return embedder.inputs([beir.passage(row) for row in part])
+
+  def compute(part: list[Row], inputs: list) -> list[dict]:
+    vectors = system.vectors(inputs)
+    for size, of_size in nearest.items():
+      of_size.add(vectors[:, :size])
+    return []
+
+  sizes = {"batch_size": batch_size, "total": len(data.ids)}
+  stream.answer(data.corpus, Printed(formats.Nothing()), prepare, compute, **sizes)
+  return [of_size.results() for of_size in nearest.values()]
+
+
+def _system_columns() -> list[tables.Column]:
+  return [tables.text_column("model", "model"), tables.Column("size", lambda row: str(row["size"] or "-"))]
+
+
+def _percent(value: float) -> str:
+  return f"{100 * value:.2f}"
+
+
+def _percent_column(header: str, key: str) -> tables.Column:
+  return tables.Column(header, lambda row: _percent(row[key]))
+
+
+def _difference(row: tables.Row) -> str:
+  if "difference" not in row:
+    return ""
+  width = row["half_interval"]
+  return f"{100 * row['difference']:+.2f}" + ("" if width is None else f" ± {_percent(width)}")

@@ -1,0 +1,141 @@
+"""Chooses hard negatives: the passages nearest to a query that are not its positives. Imports no jax."""
+
+import collections
+import dataclasses
+import math
+import pathlib
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from data import rows
+from data.errors import DataError, listed
+from data.rows import Row
+from data.rows.read import TEXT
+from finetune.embedding import beir
+
+NEGATIVES, POSITIVE_SCORE, NEGATIVE_SCORES = "negatives", "positive_score", "negative_scores"  # columns
+_QUERIES, _POSITIVES = ("query", "anchor", "question"), ("positive", "passage", "answer")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+  """Which of the passages nearest to a query become its negatives."""
+
+  negatives: int  # most of a query
+  skip: int  # nearest candidates that are left out
+  margin: float  # a negative's cosine is at most the positive's minus this
+  relative_margin: float  # and at most the positive's times this (NV-Retriever, arXiv 2407.15831, section 3)
+  seed: int | None  # negatives are drawn from the candidates; None: the nearest
+
+  def limit(self, positive: float) -> float:
+    """Returns the highest cosine of a negative; passages above it may be unlabelled positives."""
+    return positive - max(self.margin, (1 - self.relative_margin) * abs(positive))
+
+  def choose(
+    self, cosines: np.ndarray, numbers: np.ndarray, *, positive: float, known: Collection[int], row: int
+  ) -> list[int]:
+    """Returns the positions of the negatives in the results of one query, nearest first.
+
+    Args:
+      cosines: [depth] of the nearest passages, largest first.
+      numbers: [depth], the passages' numbers.
+      positive: cosine of the row's positive.
+      known: numbers of passages that are no negatives.
+      row: number of the row, by which the draw differs from those of other rows.
+    """
+    limit = self.limit(positive)
+    left = [
+      at
+      for at, (cosine, number) in enumerate(zip(cosines.tolist(), numbers.tolist()))
+      if cosine <= limit and cosine > -math.inf and number not in known
+    ][self.skip :]
+    if self.seed is None or len(left) <= self.negatives:
+      return left[: self.negatives]
+    drawn = np.random.default_rng([self.seed, row]).choice(len(left), self.negatives, replace=False)
+    return [left[at] for at in sorted(drawn.tolist())]
+
+
+class Passages:
+  """The different texts of a corpus, numbered in the order of the file."""
+
+  def __init__(self) -> None:
+    self.texts: list[str] = []
+    self.fresh: set[int] = set()  # numbers of the rows whose text is not that of an earlier row
+    self._numbers: dict[str, int] = {}
+
+  def add(self, row: Row, text: str) -> None:
+    """Adds the text of a row of the corpus."""
+    if text not in self._numbers:
+      self._numbers[text] = len(self.texts)
+      self.texts.append(text)
+      self.fresh.add(row.number)
+
+  def number(self, text: str) -> int | None:
+    """Returns the number of a text; None if the corpus lacks it."""
+    return self._numbers.get(text)
+
+
+class Pairs:
+  """The queries of a file of pairs, and the passages that are no negatives of each."""
+
+  def __init__(self, path: str) -> None:
+    """Finds the columns; DataError: none is known as the query or the positive."""
+    self.path, there = path, rows.columns(path)
+    self.query = _first(path, there, _QUERIES, "query")
+    self.positive = _first(path, there, _POSITIVES, "positive passage")
+    self._positives: dict[str, set[str]] = collections.defaultdict(set)
+
+  def add(self, row: Row) -> None:
+    """Adds a row; DataError: one of its texts is none."""
+    self._positives[row.text(self.query)].add(self.passage(row))
+
+  def passage(self, row: Row) -> str:
+    """Returns the positive of a row."""
+    return row.text(self.positive)
+
+  def known(self, query: str, passages: Passages) -> set[int]:
+    """Returns the numbers of all positives of a query, and of a passage with the query's own text."""
+    numbers = map(passages.number, (query, *self._positives[query]))
+    return {number for number in numbers if number is not None}
+
+
+def _first(path: str, there: Sequence[str], known: Sequence[str], what: str) -> str:
+  by_name = {name.lower(): name for name in there}
+  name = next((by_name[name] for name in known if name in by_name), None)
+  if name is None:
+    raise DataError(
+      f"{path}: no column is the {what}: {' or '.join(map(repr, known))}; it has {listed(there)}; rename one"
+    )
+  return name
+
+
+def corpus_text(path: str, positive: str):
+  """Returns the function that makes the passage of a row of a corpus: the text of its column.
+
+  The column is 'text', with the title before it as in BEIR, or that of the `positive`, or the only one.
+  DataError: none of them exists.
+  """
+  there = rows.columns(path)
+  if TEXT in there:
+    return beir.passage
+  column = positive if positive in there else there[0]
+  if column not in (positive, *there[: len(there) == 1]):
+    raise DataError(
+      f"{path}: no column {TEXT!r} or {positive!r}, only {listed(there)}; rename that of the passages"
+    )
+  return lambda row: row.text(column)
+
+
+def described(output: pathlib.Path, rule: Rule) -> str:
+  """Returns a summary of a finished output: rows with fewer negatives, mean cosines."""
+  count, fewer, positives, negatives = 0, 0, 0.0, []
+  for row in rows.read(str(output)):
+    count, positives = count + 1, positives + row.fields[POSITIVE_SCORE]
+    fewer += len(row.fields[NEGATIVES]) < rule.negatives
+    negatives += row.fields[NEGATIVE_SCORES]
+  mean = f"{np.mean(negatives):.3f}" if negatives else "none"
+  return (
+    f"{len(negatives):,} negatives; rows with fewer than {rule.negatives}: {fewer:,} of {count:,}; mean "
+    f"cosine of positives {positives / count:.3f}, of negatives {mean}"
+  )

@@ -1,0 +1,223 @@
+"""Mines hard negatives: `python -m finetune.mine --model=DIR --data=pairs.jsonl --output=triplets.jsonl`.
+
+`--help` lists the flags and the exit codes.
+"""
+
+import argparse
+import logging
+import math
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from data import command
+from data.command import FETCHED, OPENED, SENT, Parser
+from data.errors import ConfigError
+from data.output import columns, formats
+from data.output.parts import Parts
+from data.rows import Row
+from data.rows.read import STANDARD_INPUT
+from finetune.embedding import mining
+from finetune.embedding.mining import NEGATIVE_SCORES, NEGATIVES, POSITIVE_SCORE, Pairs, Passages, Rule
+from pretrain.command import kept_memory
+
+logger = logging.getLogger(__name__)
+
+_VECTOR = "vector"
+_BLOCK = 16384  # passages searched at once
+_EPILOG = f"""\
+Each row of the output is a row of the input, in order, with the columns {NEGATIVES!r}, a list of passages
+that are near the query but are not its positives, {POSITIVE_SCORE!r} and {NEGATIVE_SCORES!r} (cosines).
+Passages are all positives of the file, or those of --corpus. A passage is left out if it is a positive of the
+query in any row, has the same text as one, or is nearly as near as the row's positive (--relative_margin,
+--margin): it may answer the query too. If the command is killed, run it again: it resumes, and makes the same
+file. It never overwrites a file.
+
+  python -m finetune.mine --model=runs/embedding/model --data=pairs.jsonl --output=triplets.jsonl
+  python -m finetune.mine --model=runs/embedding/model --data=pairs.jsonl --corpus=corpus.jsonl.gz \\
+    --negatives=7 --depth=200 --seed=0 --output=triplets.jsonl
+
+Exit codes: 0 finished; 2 flags; 3 data, vocabulary or checkpoint; 5 storage; 75 stopped on request, the same
+command resumes.
+"""
+
+
+def parser() -> Parser:
+  """Returns the parser of the command's flags."""
+  made = Parser(
+    prog="python -m finetune.mine",
+    description="Adds hard negatives to pairs of queries and passages, found by an embedding model.",
+    epilog=_EPILOG,
+  )
+  made.add_argument("--model", required=True, bucket=OPENED, help="folder of the model that searches")
+  made.add_argument("--step", type=int, help="step of the checkpoint; default: the newest")
+  made.add_argument(
+    "--vocabulary", default="", bucket=FETCHED, help="directory; default: the one beside the checkpoint"
+  )
+  made.add_argument(
+    "--data",
+    required=True,
+    bucket=FETCHED,
+    help="pairs in CSV, TSV, JSONL or Parquet, with columns such as 'query' and 'positive'",
+  )
+  made.add_argument(
+    "--corpus",
+    default="",
+    bucket=FETCHED,
+    help="file with a passage in each row, also corpus.jsonl of BEIR; default: the positives of --data",
+  )
+  made.add_argument("--output", required=True, bucket=SENT, help="triplets.jsonl")
+  made.add_argument("--negatives", type=int, default=1, help="most negatives of a row")
+  made.add_argument("--depth", type=int, default=100, help="nearest passages of a query to choose from")
+  made.add_argument("--skip", type=int, default=0, help="nearest candidates to leave out")
+  made.add_argument(
+    "--relative_margin",
+    type=float,
+    default=0.95,
+    help="a negative's cosine is at most the positive's times this; 1: no such limit",
+  )
+  made.add_argument(
+    "--margin", type=float, default=0.0, help="a negative's cosine is at most the positive's minus this"
+  )
+  made.add_argument(
+    "--seed", type=int, help="draw the negatives from the candidates; default: take the nearest"
+  )
+  made.add_argument("--batch_size", type=int, default=32, help="texts in a batch")
+  return made
+
+
+def _rule(asked: argparse.Namespace) -> Rule:
+  command.refuse_below_one(asked, "batch_size", "negatives", "depth")
+  if STANDARD_INPUT in (asked.data, asked.corpus):
+    raise ConfigError("--data and --corpus are read several times, but a pipe only once; give files")
+  for flag in ("skip", "seed", "margin"):
+    value = getattr(asked, flag) or 0
+    if not 0 <= value < math.inf:
+      raise ConfigError(f"--{flag}={value}: expected at least 0")
+  if not 0 < asked.relative_margin <= 1:
+    raise ConfigError(f"--relative_margin={asked.relative_margin}: expected a number above 0 and at most 1")
+  if asked.skip + asked.negatives > asked.depth:
+    raise ConfigError(
+      f"--depth={asked.depth}: fewer passages than --skip={asked.skip} and --negatives={asked.negatives} "
+      f"need; use\n  --depth={2 * (asked.skip + asked.negatives)}"
+    )
+  return Rule(asked.negatives, asked.skip, asked.margin, asked.relative_margin, asked.seed)
+
+
+class _Command:
+  """One run: checked flags, the pairs and passages that were read once, and the opened model."""
+
+  def __init__(self, asked: argparse.Namespace) -> None:
+    self.asked, self.rule = asked, _rule(asked)
+    self.form = formats.choose(asked.output, {".jsonl": formats.JsonLines})()
+    self.output = pathlib.Path(asked.output)
+    Parts.refuse_foreign(self.output)
+    self.pairs, self.passages = Pairs(asked.data), Passages()
+    self.survey = columns.survey(asked.data, self.pairs.add)
+    self.source, self.text = asked.data, self.pairs.passage
+    if asked.corpus:
+      self.source, self.text = asked.corpus, mining.corpus_text(asked.corpus, self.pairs.positive)
+    self.rows = columns.survey(self.source, lambda row: self.passages.add(row, self.text(row)))
+    self.embedder = self._opened()
+
+  def _opened(self):
+    # Imported here, so that mistakes in flags and rows are reported at once.
+    from pretrain.checkpoints.saved_model import open_model
+    from pretrain.embed.schema import EmbeddingSchema
+    from pretrain.embed.vectors import Embedder
+    from pretrain.mesh import devices, trees
+
+    devices.start()
+    saved = open_model(self.asked.model, self.asked.step)
+    encoder = saved.open_encoder(self.asked.vocabulary, flag="--vocabulary")
+    schema = EmbeddingSchema.read(saved.workdir)
+    self.identity = {"model": trees.digest(encoder.params), "schema": schema.as_json()}
+    self.identity |= {"corpus": self.rows.digest, "batch_size": self.asked.batch_size}
+    return Embedder(encoder, schema, batch_size=self.asked.batch_size)
+
+  def run(self) -> None:
+    """Writes the vectors of all passages, then the rows with their negatives, each in parts."""
+    from pretrain.inference import stream
+
+    asked = self.asked
+    names = ("negatives", "depth", "skip", "margin", "relative_margin", "seed")
+    flags = {name: getattr(asked, name) for name in names}
+    identity = {"command": "finetune.mine", **self.identity, "data": self.survey.digest, **flags}
+    with Parts(self.output, identity, self.form).opened() as output:
+      if not output.was_finished:
+        compute = self._negatives(self._vectors(output.directory / "passages.npy"))
+        sizes = {"batch_size": asked.batch_size, "total": self.survey.rows}
+        stream.answer(asked.data, output, self._inputs, compute, **sizes)
+    logger.info(f"{self.output}: {mining.described(self.output, self.rule)}")
+
+  def _vectors(self, path: pathlib.Path) -> np.ndarray:
+    """Returns the vectors of all passages [passages, width] float32, mapped from a file made in parts."""
+    from pretrain.inference import stream
+
+    embedder, fresh = self.embedder, self.passages.fresh
+
+    def prepare(part: list[Row]) -> list[Any]:
+      return embedder.inputs([self.text(row) for row in part if row.number in fresh])
+
+    def compute(_: list[Row], inputs: list[Any]) -> list[dict[str, Any]]:
+      return [{_VECTOR: vector} for vector in embedder.vectors(inputs)] if inputs else []
+
+    with Parts(path, self.identity, formats.Npy(_VECTOR, embedder.width)).opened() as output:
+      sizes = {"batch_size": self.asked.batch_size, "total": self.rows.rows}
+      stream.answer(self.source, output, prepare, compute, **sizes)
+    return np.load(path, mmap_mode="r", allow_pickle=False)
+
+  def _inputs(self, part: list[Row]) -> list[Any]:
+    """Returns the token ids of the queries, then of the positives that the corpus lacks."""
+    positives = [self.pairs.passage(row) for row in part]
+    lacking = [text for text in positives if self.passages.number(text) is None]
+    queries = self.embedder.inputs([row.text(self.pairs.query) for row in part], "query")
+    return [*queries, *self.embedder.inputs(lacking)]
+
+  def _negatives(self, vectors: np.ndarray):
+    """Returns the function that computes a part's rows, from the `vectors` of all passages."""
+    from finetune.embedding.nearest import NearestPassages
+    from pretrain.embed.vectors import unit
+
+    block = min(_BLOCK, len(vectors))
+    depth = min(self.asked.depth, len(vectors))
+
+    def compute(part: list[Row], inputs: list[Any]) -> list[dict[str, Any]]:
+      made = unit(self.embedder.vectors(inputs))
+      queries, lacking = made[: len(part)], iter(made[len(part) :])
+      nearest = NearestPassages(queries, depth, block=block)
+      for at in range(0, len(vectors), block):
+        nearest.add(np.asarray(vectors[at : at + block]))
+      rows = []
+      for row, query, cosines, numbers in zip(part, queries, *nearest.results()):
+        number = self.passages.number(self.pairs.passage(row))
+        positive = float(query @ (next(lacking) if number is None else unit(vectors[number])))
+        rows.append(self._with_negatives(row, positive, cosines, numbers))
+      return rows
+
+    return compute
+
+  def _with_negatives(
+    self, row: Row, positive: float, cosines: np.ndarray, numbers: np.ndarray
+  ) -> dict[str, Any]:
+    known = self.pairs.known(row.text(self.pairs.query), self.passages)
+    chosen = self.rule.choose(cosines, numbers, positive=positive, known=known, row=row.number)
+    return {
+      **row.fields,
+      NEGATIVES: [self.passages.texts[numbers[at]] for at in chosen],
+      POSITIVE_SCORE: round(positive, 6),
+      NEGATIVE_SCORES: [round(float(cosines[at]), 6) for at in chosen],
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command; returns its exit code."""
+  return command.run_with_output(parser().parse_args, lambda asked: _Command(asked).run(), argv, is_file=True)
+
+
+if __name__ == "__main__":
+  kept_memory.keep_temporaries()
+  sys.exit(main())

@@ -100,9 +100,9 @@ def load(
   if not of_dev.second:
     lines.append("embedding: a development text's first half is the query of its second half")
   if kind == "simcse":
-    train = [one._replace(texts=one.texts * 2) for one in train]
+    train = [example._replace(texts=example.texts * 2) for example in train]
   parts = [_tokenised(of, vocabulary, schema, positions, lines) for of in (train, dev)]
-  first = [list(one.texts[:2]) for one in dev[:CHECKED_ROWS]]
+  first = [list(example.texts[:2]) for example in dev[:CHECKED_ROWS]]
   return Task(kind, parts[0], parts[1], bool(of_dev.score), first, digests, lines)
 
 
@@ -203,9 +203,9 @@ def _score_of(row: Row, column: str, bounds: tuple[float, ...]) -> float:
 def _held_out(train: Sequence[Example], fraction: float, path: str) -> tuple[list[Example], list[Example]]:
   """Splits rows into training and at most `MOST_HELD_OUT` held-out ones; equal positives stay together."""
   fraction = min(fraction, MOST_HELD_OUT / max(len(train), 1))
-  is_out = [user_file.is_held_out(one.texts[min(1, len(one.texts) - 1)], fraction) for one in train]
-  kept = [one for one, out in zip(train, is_out) if not out]
-  held_out = [one for one, out in zip(train, is_out) if out]
+  is_out = [user_file.is_held_out(example.texts[:2][-1], fraction) for example in train]
+  kept = [example for example, out in zip(train, is_out) if not out]
+  held_out = [example for example, out in zip(train, is_out) if out]
   if not kept or not held_out:
     raise DataError(
       f"{path}: data.dev_fraction={fraction:g} holds out {len(held_out):,} of {counted(len(train), 'row')}; "
@@ -217,11 +217,11 @@ def _held_out(train: Sequence[Example], fraction: float, path: str) -> tuple[lis
 def _halves(dev: Sequence[Example], path: str) -> list[Example]:
   """Returns pairs of the first and second half of each text's words, of texts with at least two words."""
   made = []
-  for one in dev:
-    words = one.texts[0].split()
+  for example in dev:
+    words = example.texts[0].split()
     middle = len(words) // 2
     if middle:
-      made.append(one._replace(texts=(" ".join(words[:middle]), " ".join(words[middle:]))))
+      made.append(example._replace(texts=(" ".join(words[:middle]), " ".join(words[middle:]))))
   if len(made) < 2:
     raise DataError(
       f"{path}: fewer than two development texts have several words; give more:\n"
@@ -233,13 +233,13 @@ def _halves(dev: Sequence[Example], path: str) -> list[Example]:
 def _refuse_equal(train: Sequence[Example], path: str, kind: str) -> None:
   """Refuses rows that all have the same first or second text: no text would be a negative of another."""
   for side, name in enumerate(("first", "second")[: len(train[0].texts)]):
-    texts = {one.texts[side].strip() for one in train}
+    texts = {example.texts[side].strip() for example in train}
     if len(texts) == 1 < len(train) and kind in ("ranking", "simcse"):
       raise DataError(
         f"{path}: all {counted(len(train), 'training row')} have the same {name} text, "
         f"{next(iter(texts))[:40]!r}; expected different ones"
       )
-  scores = {one.score for one in train}
+  scores = {example.score for example in train}
   if len(scores) == 1 < len(train) and kind in ("cosent", "cosine"):
     raise DataError(f"{path}: all training rows have the same score; nothing to learn")
 
@@ -252,13 +252,13 @@ def _tokenised(
   lines: list[str],
 ) -> Texts:
   """Tokenises rows; each different text of a side is tokenised once."""
-  sides = max(len(one.texts) for one in examples)
+  sides = max(len(example.texts) for example in examples)
   has_sides = len({(schema.prefix(side), schema.length(side, positions)) for side in SIDES}) > 1
   keys: dict[str, int] = {}
   number: dict[tuple[str, str], int] = {}
   table = np.full((2, len(examples), sides), -1, np.int64)
-  for row, one in enumerate(examples):
-    for side, text in enumerate(one.texts):
+  for row, example in enumerate(examples):
+    for side, text in enumerate(example.texts):
       name = SIDES[min(side, 1)] if has_sides else "passage"
       table[0, row, side] = number.setdefault((name, text), len(number))
       table[1, row, side] = keys.setdefault(text.strip(), len(keys))
@@ -274,5 +274,5 @@ def _tokenised(
     if cut:
       what = ("queries" if side == "query" else "passages") if has_sides else "texts"
       lines.append(f"embedding: truncated to {length} tokens: {cut:,} of {len(of_side):,} different {what}")
-  scores = np.nan_to_num(np.asarray([one.score for one in examples], np.float32))
+  scores = np.nan_to_num(np.asarray([example.score for example in examples], np.float32))
   return Texts(ids, table[0], table[1].astype(np.int32), scores)

@@ -152,6 +152,9 @@ def _corruption(config: Fields) -> Iterator[str]:
     if rule == "electra_google":
       google = show(config, "corruption.mask_rates", "corruption.mask_rule")
       yield f"{google}: this rule has one rate\n  --config.corruption.mask_rates="
+  if rule == "electra_google" and config["corruption.whole_words"]:
+    google = show(config, "corruption.whole_words", "corruption.mask_rule")
+    yield f"{google}: this rule chooses single tokens\n  --config.corruption.mask_rule=count"
   if rule == "electra_google" and random > 0:
     yield (
       f"{show(config, 'corruption.random_token_rate', 'corruption.mask_rule')}: this rule inserts no random "

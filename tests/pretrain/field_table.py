@@ -135,6 +135,7 @@ _ROWS: dict[str, list[tuple]] = {
     ("corruption.mask_rate", 0.3, "step eval"),
     ("corruption.mask_rates", ((0.0, 0.3), (0.5, 0.15)), "step eval"),
     ("corruption.eval_mask_rate", 0.3, "eval"),
+    ("corruption.whole_words", True, "step eval"),
     ("corruption.mask_special", "none", "step eval"),
     ("corruption.mask_token_rate", 0.7, "step eval"),
     ("corruption.random_token_rate", 0.05, "step eval"),

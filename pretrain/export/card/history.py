@@ -121,7 +121,8 @@ def _pretraining(meta: Mapping[str, Any], hours: float) -> dict[str, str]:
 
 def _mask_rate(corruption: Mapping[str, Any]) -> str:
   stages = corruption.get("mask_rates") or [(0.0, corruption["mask_rate"])]
-  return ", ".join(f"{rate}" + (f" from {start:.0%} on" if start else "") for start, rate in stages)
+  rates = ", ".join(f"{rate}" + (f" from {start:.0%} on" if start else "") for start, rate in stages)
+  return f"{rates}, whole words" if corruption.get("whole_words") else rates
 
 
 def _records(data: Mapping[str, Any], records: Mapping[str, Any]) -> tuple[str, str]:

@@ -131,6 +131,15 @@ CASES = [
     },
     "this rule has one rate\n  --config.corruption.mask_rates=",
   ),
+  (
+    MLM,
+    {
+      "corruption.whole_words": True,
+      "corruption.mask_rule": "electra_google",
+      "corruption.random_token_rate": 0.0,
+    },
+    "this rule chooses single tokens\n  --config.corruption.mask_rule=count",
+  ),
   # Contrast.
   (COCO, {"objectives.scl.group_size": 24}, "not a multiple of 24"),
   (COCO, {"objectives.scl.group_size": 1}, "a group of one row has no negatives"),

@@ -240,6 +240,8 @@ def _train() -> ConfigDict:
       "batch_warmup_steps": 0,  # updates in which batches grow to batch_size, one microbatch at a time
       "total_steps": 125_000,  # updates; the schedule ends there
       "init_from": "",  # checkpoint directory: start with its encoder, heads and generator, if they fit
+      # If that model is smaller: 'tile' repeats its widths around their middles and its layers (ModernBERT).
+      "init_grow": "",
       "log_every": 100,  # steps between lines of the log
       "eval_every": 5_000,  # steps; also at the start and the end
       "eval_batches": 16,  # batches of the same held-out examples each time; 0: no evaluation

@@ -51,6 +51,7 @@ CHECKS: dict[str, Callable[[Golden, Checks], None]] = {
   "q_masks": data_rules.check_whole_words,
   "q_schedules": optimizer.check_trapezoids,
   "q_stableadamw": optimizer.check_stable_adamw,
+  "q_tiling": networks.check_growth,
 }
 # Keys that are given to us.
 _GRADIENT_INPUTS = {"h_schedule": r"adam/grad\d+/", "q_stableadamw": r"\w+/g\d+/"}

@@ -224,6 +224,7 @@ _ROWS: dict[str, list[tuple]] = {
     ("model.freeze_embeddings", "none", f"{_LAYOUT} from"),
     ("model.freeze_embeddings_from", "a", "from", "whose token table the first state gets"),
     ("train.init_from", "b", "from", "whose weights the first state gets"),
+    ("train.init_grow", "tile", "", "how a smaller model is read: tests/pretrain/checkpoints/test_growth.py"),
     ("generator.init_from", "c", "from", "whose generator the first state gets"),
     ("generator.num_layers", 2, _ALL),
     ("generator.hidden_size", 4, _ALL),

@@ -96,6 +96,7 @@ def _corruption() -> ConfigDict:
       # Instead, rates that change: ((0.0, 0.3), (0.8, 0.15)) is 0.3, and 0.15 from 80 % of the steps on.
       "mask_rates": (),
       "eval_mask_rate": 0.0,  # of held-out rows, so that runs can be compared; 0: as in training
+      "whole_words": False,  # choose words and mask all their tokens (fairseq); also of held-out rows
       "mask_special": "all",  # which special tokens may be chosen: 'all', 'sep_only', 'none'
       "mask_token_rate": 1.0,  # fraction of the chosen that become [MASK] ...
       "random_token_rate": 0.0,  # ... a random token (not 'electra_google'); the rest keep their token
@@ -239,6 +240,8 @@ def _train() -> ConfigDict:
       "batch_warmup_steps": 0,  # updates in which batches grow to batch_size, one microbatch at a time
       "total_steps": 125_000,  # updates; the schedule ends there
       "init_from": "",  # checkpoint directory: start with its encoder, heads and generator, if they fit
+      # If that model is smaller: 'tile' repeats its widths around their middles and its layers (ModernBERT).
+      "init_grow": "",
       "log_every": 100,  # steps between lines of the log
       "eval_every": 5_000,  # steps; also at the start and the end
       "eval_batches": 16,  # batches of the same held-out examples each time; 0: no evaluation

@@ -14,7 +14,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 from data import errors, files, log_lines
 from data.buckets import copies, outputs
@@ -78,13 +78,19 @@ class Parser(argparse.ArgumentParser):
       log_lines.choose(quiet=quiet, verbose=verbose)
     chosen = [action.choices[getattr(parsed, action.dest)] for action in self._commands()]
     allowed = {name: entry for parser in (self, *chosen) for name, entry in parser._buckets.items()}
+
+    def local(name: str, value: Any) -> Any:
+      if isinstance(value, list | tuple):
+        return [local(name, part) for part in value]
+      problem = files.address_problem(f"--{name}", value)
+      if problem is not None and name not in allowed:
+        raise errors.ConfigError(problem)
+      if problem is None or allowed[name][0] != FETCHED:
+        return value
+      return allowed[name][1](copies.local(value, flag=f"--{name}"))
+
     for name, value in vars(parsed).items():
-      for text in value if isinstance(value, list | tuple) else [value]:
-        problem = files.address_problem(f"--{name}", text)
-        if problem is not None and name not in allowed:
-          raise errors.ConfigError(problem)
-        if problem is not None and allowed[name][0] == FETCHED:
-          setattr(parsed, name, allowed[name][1](copies.local(text, flag=f"--{name}")))
+      setattr(parsed, name, local(name, value))
     return parsed
 
   def _commands(self) -> list[argparse._SubParsersAction]:

@@ -50,7 +50,7 @@ def train(
     config, records = beginning.open_records(config, origins, workdir, download)
     opened.enter_context(contextlib.closing(records))
     opened.enter_context(workdir_files.owned(workdir))
-    run = make_run(config, records.tokens, mesh=mesh)
+    run = make_run(config, records.tokens_for(config.corruption), mesh=mesh)
     start = beginning.start(run, records, origins, workdir)
     with StopRequest(settle) as stop:
       if start.step >= config.train.total_steps:

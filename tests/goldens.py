@@ -48,8 +48,10 @@ CHECKS: dict[str, Callable[[Golden, Checks], None]] = {
   "l2_modernbert": modern.check_pre_norm,
   "m_ultrabert": modern.check_pre_norm,
   "m2_ultrabert": modern.check_pre_norm,
+  "q_masks": data_rules.check_whole_words,
   "q_schedules": optimizer.check_trapezoids,
   "q_stableadamw": optimizer.check_stable_adamw,
+  "q_tiling": networks.check_growth,
 }
 # Keys that are given to us.
 _GRADIENT_INPUTS = {"h_schedule": r"adam/grad\d+/", "q_stableadamw": r"\w+/g\d+/"}

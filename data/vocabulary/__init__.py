@@ -147,6 +147,22 @@ class Vocabulary:
     text = self._show(piece.removeprefix(self.mark))
     return text or " ", piece.startswith(self.mark) == self.marks_begin
 
+  @functools.cached_property
+  def word_starts(self) -> bytes:
+    """Whether each id begins a word, a byte of 0 or 1 for each; b'' if the pieces do not show it.
+
+    Special ids begin words (fairseq's masked-LM task), and so does white space among byte-level pieces.
+    """
+    shown = [self.letters(number) for number in range(self.size)]
+    starts = [begins or (self.marks_begin and text[0].isspace()) for text, begins in shown]
+    special = {*dataclasses.asdict(self.special_ids).values()}
+    of_text = {starts[number] for number in range(self.size) if number not in special}
+    for number in special:
+      starts[number] = True
+    ids = self.encode("a a a")  # the first word may lack its mark; sentencepiece may put marks at the end
+    is_shown = sum(starts[number] for number in ids) > 1 and not self.piece(ids[-1]).endswith(self.mark)
+    return bytes(starts) if is_shown and of_text == {True, False} else b""
+
   def shown_piece(self, token_id: int) -> str:
     """Returns a piece for display: 'token' begins a word, '-ing' continues one, ',' is unchanged."""
     letters, begins = self.letters(token_id)

@@ -77,7 +77,8 @@ class Step:
   ) -> None:
     """Compiles the step; `seconds_to_compile` is the time, `special` are the ids of the special tokens."""
     validate.check(config, num_devices=len(devices or jax.devices()))
-    tokens = TokenIds(**special, vocab_size=config.model.vocab_size)
+    size = config.model.vocab_size
+    tokens = TokenIds(**special, vocab_size=size, word_starts=b"\1" * size)
     self.run: Run = make_run(config, tokens, devices=devices)
     self.batches = [sharding.to_global(self.run.mesh, ids) for ids in random_ids(config, 2)]
     started = time.perf_counter()

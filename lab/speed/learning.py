@@ -72,7 +72,7 @@ def run_one(arguments: argparse.Namespace) -> None:
   records = prepared.open(settings)
   heldout = _heldout(config, records)
   unigram = heldout.unigram()
-  run = make_run(config, records.tokens)
+  run = make_run(config, records.tokens_for(config.corruption))
   name = "_".join([arguments.recipe.replace(":", "_"), *(f"no_{part}" for part in arguments.without)])
   path = pathlib.Path(arguments.output) / f"{name}-seed{arguments.seed}.jsonl"
   path.parent.mkdir(parents=True, exist_ok=True)

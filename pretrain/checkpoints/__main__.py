@@ -2,6 +2,7 @@
 
   python -m pretrain.checkpoints list runs/coco_lm_base
   python -m pretrain.checkpoints average runs/coco_lm_base --last=5 --output=averaged
+  python -m pretrain.checkpoints average runs/a --of=runs/b --across_runs --output=merged
 
 DIR is the workdir of a run, its `checkpoints`, or the directory of one step. Exit codes are those of
 data/errors.py: 3 if `verify` finds damage.
@@ -24,7 +25,7 @@ import numpy as np
 from data import errors, files, vocabulary
 from data.buckets.outputs import sent
 from data.changes import changes
-from data.command import FETCHED, SENT, Parser, run
+from data.command import FETCHED, SENT, Parser, names, run
 from data.errors import ConfigError, DataError
 from pretrain.checkpoints import checkpoint, integrity, opened, resume, saved_model
 from pretrain.checkpoints import workdir as workdir_files
@@ -65,8 +66,16 @@ def parser() -> Parser:
   diff = add("diff", "compare two steps: config fields that differ, and the change of each parameter")
   text = "the second workdir, or one step of it"
   diff.add_argument("other", metavar="OTHER", type=Path, bucket=FETCHED, help=text)
-  average = add("average", "write the mean of the parameters of the newest steps as a checkpoint")
-  average.add_argument("--last", type=int, default=5, help="number of steps")
+  average = add("average", "write the mean of the parameters of several steps as a checkpoint")
+  text = "number of newest steps, of each run (default: 5; with --across_runs 1)"
+  average.add_argument("--last", type=int, help=text)
+  average.add_argument("--steps", default="", metavar="A,B,...", help="these steps instead, of each run")
+  text = "a further run, or one step of it, with --across_runs; may be repeated"
+  average.add_argument(
+    "--of", action="append", default=[], type=Path, bucket=FETCHED, metavar="DIR", help=text
+  )
+  text = "allow steps of several runs, whose configs differ in data and seeds only"
+  average.add_argument("--across_runs", action="store_true", help=text)
   text = "directory to write, new or empty"
   average.add_argument("--output", type=Path, required=True, bucket=SENT, help=text)
   examples = add("examples", "print the records and texts of steps as JSON lines, with a sha256 of their ids")
@@ -166,30 +175,103 @@ def diff(first: Path, second: Path) -> None:
   print(f"{same} parameters are equal to the bit")
 
 
-def average(directory: Path, *, last: int, output: Path) -> None:
-  """Writes the mean of the parameters of the `last` steps, computed in float64, as a new checkpoint."""
+def average(
+  directory: Path,
+  *,
+  output: Path,
+  last: int | None = None,
+  steps: str = "",
+  of: Sequence[Path] = (),
+  across_runs: bool = False,
+) -> None:
+  """Writes the mean of the parameters of several steps, computed in float64, as a new checkpoint.
+
+  The steps are the `last` newest ones (None: 5), or `steps`, such as '100,200'. With `across_runs` they are
+  those (None: the newest one) of `directory` and of each of `of`; its other facts are those of the last run.
+
+  Raises:
+    ConfigError: fewer than two steps, a step that was not saved, or several runs without `across_runs`.
+    DataError: the steps come from several runs; runs differ in other fields than data and seeds.
+  """
   files.refuse_others(output)
-  steps = [entry for entry in entries(directory) if entry.step is not None]
-  if not 2 <= last <= len(steps):
-    raise ConfigError(f"--last={last}: expected 2 to the number of steps in {directory}, {len(steps)}")
-  chosen = [entry.path for entry in steps[-last:]]
-  if len(runs := {integrity.run_id(path) for path in chosen}) > 1:
-    raise DataError(f"{directory}: the steps come from {len(runs)} runs; expected one")
+  if bool(of) != across_runs:
+    raise ConfigError("--of, --across_runs: expected both, to average several runs\n  --of=DIR --across_runs")
+  chosen = []
+  for run_directory in (directory, *of):
+    chosen += _chosen(run_directory, last, steps, is_one=not across_runs)
+  if len({path.resolve() for path in chosen}) < len(chosen):
+    raise ConfigError("--of: a step is named twice; expected different runs or steps")
+  runs = len({integrity.run_id(path) for path in chosen})
+  differing = _differing_fields(chosen) if across_runs else []
+  if runs > 1 and not across_runs:
+    raise DataError(f"{directory}: the steps come from {runs} runs; expected one")
   sums: dict[str, np.ndarray] = {}
   for path in chosen:
     params, meta = checkpoint.load_params(path)
     for name, leaf in trees.by_path(params).items():
       sums[name] = sums.get(name, np.zeros(leaf.shape)) + leaf
-  means = [(sums[name] / last).astype(leaf.dtype) for name, leaf in trees.by_path(params).items()]
+  means = [(sums[name] / len(chosen)).astype(leaf.dtype) for name, leaf in trees.by_path(params).items()]
   mean = jax.tree.unflatten(jax.tree.structure(params), means)
   averaged = [int(path.name) for path in chosen]
   kept = {name: value for name, value in meta.items() if name not in ("run_id", "interval_sums")}
+  kept |= {"averaged": averaged}
+  if across_runs:
+    kept |= {"averaged_runs": runs, "averaged_fields": differing}
   vocabulary = chosen[-1].parent.parent / "vocabulary"
   with errors.writing(f"--output={output}"), files.whole_directory(output) as aside:
     if vocabulary.is_dir():
       shutil.copytree(vocabulary, aside / "vocabulary")
-    saved_model.save_params(aside, mean, kept | {"averaged": averaged}, step=averaged[-1])
-  logger.info(f"Wrote {output}: the mean of steps {', '.join(map(str, averaged))}")
+    saved_model.save_params(aside, mean, kept, step=averaged[-1])
+  of_runs = f" of {runs} runs" if across_runs else ""
+  logger.info(f"Wrote {output}: the mean of steps {', '.join(map(str, averaged))}{of_runs}")
+
+
+def _chosen(directory: Path, last: int | None, steps: str, *, is_one: bool) -> list[Path]:
+  """Returns the steps of a run to average, ascending; ConfigError: too few, or one was not saved."""
+  saved = {entry.step: entry.path for entry in entries(directory) if entry.step is not None}
+  least = 2 if is_one else 1
+  if not steps:
+    number = last if last is not None else 5 if is_one else 1
+    if not least <= number <= len(saved):
+      raise ConfigError(
+        f"--last={number}: expected {least} to the number of steps in {directory}, {len(saved)}"
+      )
+    return [*saved.values()][-number:]
+  asked = {int(text) if text.isdecimal() else -1 for text in names(steps)}
+  if last is not None or len(asked) < least or not asked <= {*saved}:
+    way_out = "\n  --steps=" + ",".join(map(str, saved)) if len(saved) >= least else ""
+    raise ConfigError(
+      f"--steps={steps}: expected at least {least} of the steps in {directory}, without --last{way_out}"
+    )
+  return [saved[step] for step in sorted(asked)]
+
+
+def _differing_fields(chosen: Sequence[Path]) -> list[str]:
+  """Returns the fields of data, seeds and machines in which steps of several runs differ, and logs them.
+
+  DataError: another field, or the vocabulary, differs.
+  """
+  metas = [checkpoint.read_meta(path) for path in chosen]
+  configs = [resume.flatten(opened.config_of(meta["config"]).to_dict()) for meta in metas]
+  differing: dict[str, str] = {}
+  for path, meta, config in zip(chosen, metas, configs, strict=True):
+    changed = changes(configs[0], config)
+    refused = [
+      line
+      for name, line in changed.items()
+      if name != "seed" and not name.startswith("data.") and name not in resume.SAFE_FIELDS
+    ]
+    if meta.get("vocabulary_digest") != metas[0].get("vocabulary_digest"):
+      refused.append("another vocabulary")
+    if refused:
+      raise DataError(
+        f"{path}: its config differs from that of {chosen[0]} ({trees.first_lines(refused)}); expected "
+        "differences in data and seeds only"
+      )
+    differing |= changed
+    for line in changed.values():
+      logger.info(f"{path}: {line}")
+  return sorted(differing)
 
 
 def prune(

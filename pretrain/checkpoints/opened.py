@@ -58,7 +58,10 @@ def open_run(directory: str | os.PathLike, step: int | None = None, *, rows: int
   vocabulary = encoder.vocabulary
   if heldout.vocabulary.digest != vocabulary.digest:
     raise DataError(f"{records} was prepared with another vocabulary than that of checkpoint {saved.path}")
-  run = make_run(config, tokens_of(vocabulary), devices=jax.devices()[:1])
+  tokens = tokens_of(vocabulary)
+  if config.corruption.whole_words:
+    tokens = dataclasses.replace(tokens, word_starts=vocabulary.word_starts)
+  run = make_run(config, tokens, devices=jax.devices()[:1])
   problems = trees.differences(run.abstract_state.params, saved.params)
   if problems:
     raise DataError(f"checkpoint {saved.path}: {trees.first_lines(problems)}; is it complete?")

@@ -12,7 +12,7 @@ import numpy as np
 
 from data import vocabulary
 from data.errors import DataError
-from pretrain.checkpoints import new_words
+from pretrain.checkpoints import growth, new_words
 from pretrain.checkpoints.bucket_steps import step_path
 from pretrain.checkpoints.checkpoint import read_meta
 from pretrain.checkpoints.saved_model import SavedModel, open_model
@@ -48,6 +48,7 @@ class Origins:
   named: Mapping[str, str]  # {field: checkpoint in the config}; later ones replace earlier ones
   encoder: Mapping[str, Any]  # `MEANING_FIELDS` and `PHASE_FIELDS` of the run's encoder
   generator: Mapping[str, Any]  # the same fields of its generator, which has its own heads
+  grows: bool = False  # whether the model of `train.init_from` is grown to the run's sizes
 
   @functools.cached_property
   def paths(self) -> dict[str, Path]:
@@ -78,7 +79,8 @@ def origins(config: Mapping[str, Any]) -> Origins:
   if config["model"]["freeze_embeddings"] == "checkpoint":
     named["model.freeze_embeddings_from"] = config["model"]["freeze_embeddings_from"]
   named = {name: path for name, path in named.items() if path}
-  return Origins(named, _meaning(config), _meaning(config, is_generator=True))
+  grows = config["train"]["init_grow"] == "tile"
+  return Origins(named, _meaning(config), _meaning(config, is_generator=True), grows)
 
 
 def load_into(
@@ -100,8 +102,10 @@ def load_into(
     rows = params["encoder"]["embeddings"]["token"]["embedding"].shape[0]
     source = _open(path, vocabulary_digest, vocabulary_directory, f"{field}={where}", rows=rows)
     if field == "train.init_from":
-      _check_meaning(origins.encoder, _meaning(source.meta["config"]), f"{field}={where}")
-      params = _continued(params, source, where)
+      there = _meaning(source.meta["config"])
+      heads = {"num_heads": there["num_heads"]} if origins.grows else {}  # growth compares their widths
+      _check_meaning({**origins.encoder, **heads}, there, f"{field}={where}")
+      params = _continued(params, source, where, grows=origins.grows)
     elif field == "generator.init_from":
       generator = _generator_part(source.params, where)
       there = _meaning(source.meta["config"], is_generator="generator" in source.params)
@@ -132,9 +136,11 @@ def _generator_part(saved: dict, where: str) -> dict:
   )
 
 
-def _continued(params: dict, source: SavedModel, where: str) -> dict:
-  """Loads the encoder of `train.init_from`, and its heads and generator if they match."""
+def _continued(params: dict, source: SavedModel, where: str, *, grows: bool) -> dict:
+  """Loads the encoder of `train.init_from`, and its heads and generator if they match or can be grown."""
   saved = source.params
+  if grows:
+    saved = saved | {"encoder": _grown_encoder(params["encoder"], saved.get("encoder", {}), where)}
   problems = trees.differences(params["encoder"], saved.get("encoder", {}))
   if problems:
     raise DataError(
@@ -143,7 +149,13 @@ def _continued(params: dict, source: SavedModel, where: str) -> dict:
   loaded, fresh = {"encoder": _graft(params["encoder"], saved["encoder"], where=where)}, []
   saved_parts = _parts(saved)
   for name, subtree in _parts(params).items():
-    problems = trees.differences(subtree, saved_parts[name]) if name in saved_parts else ["not in it"]
+    problems = [] if name in saved_parts else ["not in it"]
+    if grows and not problems:
+      try:
+        saved_parts[name] = growth.grow(saved_parts[name], subtree)
+      except DataError as error:
+        problems = [str(error).partition("\n")[0]]
+    problems = problems or trees.differences(subtree, saved_parts[name])
     if problems:
       fresh.append(f"{name} ({trees.first_lines(problems)})")
     else:
@@ -160,6 +172,21 @@ def _continued(params: dict, source: SavedModel, where: str) -> dict:
     if "generator/mixture" in loaded:
       params["generator"]["mixture"] = loaded["generator/mixture"]
   return params
+
+
+def _grown_encoder(encoder: dict, saved: dict, where: str) -> dict:
+  """Returns a smaller encoder's parameters in the sizes of `encoder`, and logs both; errors are `grow`'s."""
+  try:
+    grown = growth.grow(saved, encoder)
+  except DataError as error:
+    raise DataError(f"train.init_from={where} (encoder): {error}") from error
+  sizes = []
+  for tree in (saved, encoder):
+    shapes = {path.rpartition("trunk/layers/")[2]: leaf.shape for path, leaf in trees.by_path(tree).items()}
+    layers, width, mlp = shapes["up/kernel"]
+    sizes.append(f"{layers} layers x {width}, MLP {mlp:,}")
+  logger.info(f"train.init_grow=tile: {where} has {sizes[0]}; grown to {sizes[1]}")
+  return grown
 
 
 def _open(path: Path, vocabulary_digest: str | None, directory: str, field: str, *, rows: int) -> SavedModel:

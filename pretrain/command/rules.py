@@ -152,6 +152,9 @@ def _corruption(config: Fields) -> Iterator[str]:
     if rule == "electra_google":
       google = show(config, "corruption.mask_rates", "corruption.mask_rule")
       yield f"{google}: this rule has one rate\n  --config.corruption.mask_rates="
+  if rule == "electra_google" and config["corruption.whole_words"]:
+    google = show(config, "corruption.whole_words", "corruption.mask_rule")
+    yield f"{google}: this rule chooses single tokens\n  --config.corruption.mask_rule=count"
   if rule == "electra_google" and random > 0:
     yield (
       f"{show(config, 'corruption.random_token_rate', 'corruption.mask_rule')}: this rule inserts no random "
@@ -202,6 +205,8 @@ def _training(config: Fields) -> Iterator[str]:
     yield (f"{show(config, 'train.checkpoint_steps', 'train.total_steps')}: expected steps from 1 to {total}")
   if config["train.spike_roll_back"] and not config["train.spike_zscore"]:
     yield "train.spike_roll_back=True: spikes are not detected\n  --config.train.spike_zscore=8"
+  if config["train.init_grow"] and not config["train.init_from"]:
+    yield "train.init_grow='tile', train.init_from='': no model to grow\n  --config.train.init_from=DIR"
   for name in trackers.names(config["train.trackers"]):
     if name not in trackers.NAMES:
       yield f"train.trackers: {unknown('tracker', name, trackers.NAMES)}"

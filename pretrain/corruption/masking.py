@@ -24,6 +24,7 @@ class TokenIds:
   unk: int
   mask: int
   vocab_size: int
+  word_starts: bytes = b""  # 0 or 1 for each id: whether it begins a word; only whole-word masks need it
 
   @property
   def special(self) -> tuple[int, ...]:
@@ -44,11 +45,12 @@ class Masking(NamedTuple):
 def capacity(settings: MaskingSettings, length: int) -> int:
   """Returns the largest number of masked positions in a row, the static size of arrays of slots.
 
-  With the largest rate it is ceil(rate * length) for count rules; for Bernoulli draws six standard deviations
-  above the mean, rounded up to a multiple of 8 (length 256, rate 0.15: 80).
+  With the largest rate it is ceil(rate * length) for count rules; for Bernoulli draws and whole words, whose
+  number of tokens varies, six standard deviations of Bernoulli draws above the mean, rounded up to a multiple
+  of 8 (length 256, rate 0.15: 80).
   """
   rate = max(settings.rates)
-  if settings.mask_rule == "bernoulli":
+  if settings.mask_rule == "bernoulli" or settings.whole_words:
     slots = math.ceil(rate * length + 6 * math.sqrt(rate * (1 - rate) * length))
     return min(-(-slots // 8) * 8, length)
   if settings.mask_rule == "electra_google":  # official: int((mask_prob + 0.005) * max_seq_length)
@@ -68,6 +70,18 @@ def maskable_tokens(settings: MaskingSettings, ids: jax.Array, tokens: TokenIds)
     "none": (tokens.pad, tokens.cls, tokens.sep, tokens.mask),
   }[settings.mask_special]
   return jnp.all(jnp.stack([ids != token for token in excluded]), axis=0)
+
+
+def word_heads(ids: jax.Array, tokens: TokenIds) -> jax.Array:
+  """Returns the position of the first token of each token's word, [batch, length] int32.
+
+  Special tokens but [UNK] are words of one token, since a text may begin in the middle of a word.
+  """
+  assert tokens.word_starts, "whole words are found by the vocabulary's `word_starts`"
+  is_alone = jnp.isin(ids, jnp.asarray([tokens.cls, tokens.pad, tokens.sep, tokens.mask]))
+  is_behind = jnp.pad(is_alone[:, :-1], ((0, 0), (1, 0)), constant_values=True)
+  begins = jnp.asarray(np.frombuffer(tokens.word_starts, bool))[ids] | is_alone | is_behind
+  return jax.lax.cummax(jnp.where(begins, jnp.arange(ids.shape[1]), 0), axis=1)
 
 
 def stage_of(settings: MaskingSettings, progress: jax.Array) -> jax.Array | None:
@@ -129,12 +143,18 @@ def random_tokens(words: jax.Array, shape: tuple[int, ...], tokens: TokenIds, *,
 
 
 def _masked_ids(
-  settings: MaskingSettings, row_keys: jax.Array, ids: jax.Array, selected: jax.Array, tokens: TokenIds
+  settings: MaskingSettings,
+  row_keys: jax.Array,
+  ids: jax.Array,
+  selected: jax.Array,
+  tokens: TokenIds,
+  heads: jax.Array | None = None,
 ) -> jax.Array:
-  """Puts [MASK] at the chosen tokens, or BERT's mix of [MASK], random and unchanged tokens."""
+  """Puts [MASK] at the chosen tokens, or BERT's mix of [MASK], random and unchanged tokens or whole words."""
   if settings.mask_token_rate == 1.0:
     return jnp.where(selected, tokens.mask, ids)
   kind = row_random.row_uniform(row_random.key_words(row_random.fold(row_keys, Use.MASK_KIND)), ids.shape[1:])
+  kind = kind if heads is None else jnp.take_along_axis(kind, heads, axis=1)
   words = row_random.key_words(row_random.fold(row_keys, Use.RANDOM_TOKEN))
   drawn = random_tokens(words, ids.shape[1:], tokens, special=settings.random_token_from == "all")
   is_random = kind >= 1.0 - settings.random_token_rate
@@ -170,15 +190,22 @@ def _mask_electra_google(
 
 
 def masking_of(
-  settings: MaskingSettings, row_keys: jax.Array, ids: jax.Array, selected: jax.Array, tokens: TokenIds
+  settings: MaskingSettings,
+  row_keys: jax.Array,
+  ids: jax.Array,
+  selected: jax.Array,
+  tokens: TokenIds,
+  heads: jax.Array | None = None,
 ) -> Masking:
   """Returns the `Masking` for chosen positions `selected` [batch, length] bool in ids [batch, length] int32.
 
-  Selections beyond the capacity are neither masked nor predicted.
+  Selections beyond the capacity are neither masked nor predicted. `heads` are those of `word_heads`, if all
+  tokens of a word are to be replaced in the same way.
   """
   positions, weights, overflow = gather_positions(selected, capacity(settings, ids.shape[1]))
   kept = scatter_positions(jnp.zeros(ids.shape, bool), positions, weights > 0)
-  return Masking(_masked_ids(settings, row_keys, ids, kept, tokens), positions, weights, kept, overflow)
+  masked = _masked_ids(settings, row_keys, ids, kept, tokens, heads)
+  return Masking(masked, positions, weights, kept, overflow)
 
 
 def select_and_mask(
@@ -190,10 +217,18 @@ def select_and_mask(
 ) -> Masking:
   """Chooses tokens of ids [batch, length] int32 by the configured rule and masks them, never padding.
 
-  `stage` is that of `stage_of`; the rule 'electra_google' has none.
+  With `whole_words` the rule chooses words, and all their tokens are masked. So the mean rate is exact, and a
+  row's number of tokens varies. Source: fairseq, mask_tokens_dataset.py `mask_whole_words`.
+
+  `stage` is that of `stage_of`; the rule 'electra_google' has neither stages nor words.
   """
   maskable = maskable_tokens(settings, ids, tokens)
   if settings.mask_rule == "electra_google":
     return _mask_electra_google(settings, row_keys, ids, maskable, tokens)
   select = {"count": select_count, "bernoulli": select_bernoulli}[settings.mask_rule]
-  return masking_of(settings, row_keys, ids, select(settings, row_keys, maskable, stage), tokens)
+  if not settings.whole_words:
+    return masking_of(settings, row_keys, ids, select(settings, row_keys, maskable, stage), tokens)
+  heads = word_heads(ids, tokens)
+  firsts = maskable & (heads == jnp.arange(ids.shape[1]))
+  selected = jnp.take_along_axis(select(settings, row_keys, firsts, stage), heads, axis=1)
+  return masking_of(settings, row_keys, ids, selected, tokens, heads)

@@ -1,5 +1,6 @@
 """Describes a run before it starts: config, parameters, sharding, cost. Nothing is trained or written."""
 
+import dataclasses
 import math
 import os
 import time
@@ -135,7 +136,8 @@ def dry_run(config: ConfigDict, *, workdir: str) -> str:
     tokens, lines = token_ids(found.directory), _mixture_lines(found)
   else:
     tokens, lines = _records(settings)
-  run = make_run(config, tokens)
+  # Costs do not depend on where words begin.
+  run = make_run(config, dataclasses.replace(tokens, word_starts=b"\1" * tokens.vocab_size))
   sections = [
     _section("config", resume.flatten(config.to_dict())),
     _section("workdir", {"workdir": workdir, **lines}),

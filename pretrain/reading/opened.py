@@ -3,6 +3,10 @@
 import dataclasses
 from typing import Any
 
+from ml_collections import ConfigDict
+
+from data import vocabulary
+from data.errors import ConfigError
 from data.feed.client import FedRecords
 from data.manifest import VocabularyInfo
 from data.records import HeldoutRecords, TrainingRecords
@@ -26,6 +30,21 @@ class Prepared:
     """The special token ids and the size of the records' vocabulary."""
     return tokens_of(self.train.vocabulary)
 
+  def tokens_for(self, masking: ConfigDict) -> TokenIds:
+    """Returns `tokens`, with the starts of words if the fields under `corruption` ask for whole words.
+
+    ConfigError: the pieces of the vocabulary do not show where words begin.
+    """
+    if not masking.whole_words:
+      return self.tokens
+    words = vocabulary.load_cached(self.vocabulary)
+    if not words.word_starts:
+      raise ConfigError(
+        f"corruption.whole_words=True: the pieces in {self.vocabulary} do not show where words begin "
+        f"(expected pieces with {words.mark!r})\n  --config.corruption.whole_words=False"
+      )
+    return dataclasses.replace(self.tokens, word_starts=words.word_starts)
+
   def close(self) -> None:
     """Ends the child process of a feed."""
     if isinstance(self.train, FedRecords):
@@ -34,4 +53,4 @@ class Prepared:
 
 def tokens_of(words: VocabularyInfo) -> TokenIds:
   """Returns the special ids and the size of a vocabulary."""
-  return TokenIds(**words.special_ids, vocab_size=words.size)
+  return TokenIds(**words.special_ids, vocab_size=words.size, word_starts=b"")

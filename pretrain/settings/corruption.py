@@ -29,6 +29,7 @@ class MaskingSettings:
   random_token_from: Literal["non_special", "all"]
   mask_rates: Stages = ()
   eval_mask_rate: FractionBelowOne = 0.0
+  whole_words: bool = False
 
   @property
   def rates(self) -> tuple[float, ...]:

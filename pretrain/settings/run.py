@@ -78,6 +78,7 @@ class TrainFields:
   batch_warmup_steps: CountOrZero
   total_steps: Count
   init_from: str
+  init_grow: Literal["", "tile"]
   log_every: Count
   eval_every: Count
   eval_batches: CountOrZero

@@ -46,6 +46,8 @@ _PRE_NORM = {
   "rope": (1e-7, 0.0),
 }
 TOLERANCES["q_schedules"] = {"lr": (0.0, 1e-6), "sizes": EXACT}
+TOLERANCES["q_masks"] = {"words": EXACT}
+TOLERANCES["q_tiling"] = {"values": EXACT}
 TOLERANCES["q_stableadamw"] = {"params": (0.0, 1e-5)}
 TOLERANCES |= dict.fromkeys(("l_modernbert", "l2_modernbert", "m_ultrabert", "m2_ultrabert"), _PRE_NORM)
 _WORDS = {"gradients": "grad", "losses": "loss", "values": "value"}  # how the files' own texts name a group

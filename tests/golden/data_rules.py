@@ -105,6 +105,35 @@ def _check_masks(golden: Golden, checks: Checks, keys: dict[int, str]) -> None:
       checks.hold("mask", frequency_key, condition=abs(ours - theirs) <= limit, found=found)
 
 
+def check_whole_words(golden: Golden, checks: Checks) -> None:
+  """Words of BERT's whole-word masks, and ours of the same rows by fairseq's rule, whose number differs.
+
+  The spans of the same file are another rule, which nothing here computes.
+  """
+  tokens = TokenIds(0, 97, 1, 98, 99, vocab_size=100, word_starts=bytes(i % 3 != 2 for i in range(100)))
+  for match in golden.groups(r"(whole_word/\d+)/cfg"):
+    prefix, rate = match.group(1), float(golden[match.group()][1])
+    ids, official = golden[f"{prefix}/tokens"], golden[f"{prefix}/chosen"].astype(bool)
+    heads = np.asarray(masking.word_heads(jnp.asarray(ids), tokens))
+    of_words = np.take_along_axis(official, heads, axis=1)
+    is_inside = np.isin(ids, (tokens.cls, tokens.sep)) <= ~official
+    whole = bool((of_words == official).all() and is_inside.all())
+    checks.hold("words", f"{prefix}/tokens", condition=whole, found="official masks cut words found here")
+    settings = MaskingSettings("mask", "count", rate, "none", 1.0, 0.0, "non_special", whole_words=True)
+    rows = np.tile(ids, (_MASK_ROWS // len(ids), 1))
+    keys = row_random.step_row_keys(0, 0, jnp.arange(len(rows)))
+    ours = np.asarray(masking.select_and_mask(settings, keys, jnp.asarray(rows), tokens).selected)
+    words = (heads == np.arange(ids.shape[1])) & (ids > tokens.sep)
+    chosen = (ours.reshape(-1, *ids.shape) & words).sum(-1)
+    exact = rate * words.sum(-1)
+    is_number = (chosen == np.floor(exact)) | (chosen == np.ceil(exact))
+    mean, expected = ours.sum() / len(rows), rate * (ids > tokens.sep).sum() / len(ids)
+    # A row's number varies by fewer than four tokens.
+    is_right = bool(is_number.all()) and abs(mean - expected) < 5 * 4 / math.sqrt(len(rows))
+    found = f"{mean:.2f} tokens a row in {chosen.min()}..{chosen.max()} words, expected {expected:.2f}"
+    checks.hold("words", f"{prefix}/chosen", condition=is_right, found=found)
+
+
 def check_packing(golden: Golden, checks: Checks) -> None:
   """Start and end of every block in each packing mode the file has."""
   for match in golden.groups(r"(\d+)/"):

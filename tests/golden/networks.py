@@ -9,6 +9,7 @@ import numpy as np
 from configs import base
 from finetune.search import losses as task_losses
 from pretrain import losses
+from pretrain.checkpoints import growth
 from pretrain.corruption import generator, mixture
 from pretrain.corruption.generator import GeneratorConfig, GeneratorOutput
 from pretrain.corruption.masking import Masking, TokenIds
@@ -29,6 +30,29 @@ from tests.golden.slots import from_slots, masking_at, plain_encoder, row_keys, 
 
 _TABLE = "encoder.sentence_encoder.embed_tokens.weight"
 _CHUNK = 2  # positions with logits at once: small, so that several chunks are run
+
+
+def check_growth(golden: Golden, checks: Checks) -> None:
+  """Arrays of a larger model from a smaller one's, tiled around the middle, and the layers copied."""
+
+  def grow(path: str, old: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    return growth.grow({path: old}, {path: jax.ShapeDtypeStruct(shape, old.dtype)})[path]
+
+  for match in golden.groups(r"(\d+)/old"):
+    key = f"{match.group(1)}/new_tile_weights_from_middle"
+    checks.compare("values", key, grow("dense/kernel", golden[match.group()], golden[key].shape))
+  # Three parts of 4 x 4 as torch has them, rows of outputs; here two heads of width 2, and then four.
+  parts = [
+    grow("attention/query/kernel", part.T.reshape(4, 2, 2), (8, 4, 2))
+    for part in np.split(golden["qkv/old"], 3)
+  ]
+  checks.compare("values", "qkv/new", np.concatenate([part.reshape(8, 8).T for part in parts]))
+  for match in golden.groups(r"layers/(\d+)_(\d+)"):
+    old, new = int(match.group(1)), int(match.group(2))
+    copied = grow("layers/scale", np.arange(old), (new,))
+    # Official code names a layer past the last one where there are at least twice as many.
+    past = np.where(golden[match.group()] == old, 1, 0)
+    checks.compare("values", match.group(), copied + past)
 
 
 def check_encoder(golden: Golden, checks: Checks) -> None:

@@ -15,6 +15,7 @@
 """
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import itertools
@@ -33,12 +34,13 @@ from jax.extend import core
 from jax.interpreters import partial_eval
 from ml_collections import ConfigDict
 
-from data import manifest
+from data import manifest, vocabulary
 from data.errors import DivergedError
 from data.feed.client import FedRecords, HeldoutBlocks
 from pretrain import train
 from pretrain.checkpoints import warm_start
 from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.checkpoints.opened import tokens_of
 from pretrain.reading import feed, prepared
 from pretrain.reading.opened import Prepared
 from pretrain.run import Run, make_run
@@ -64,7 +66,8 @@ class Facets:
 
   @functools.cached_property
   def _run(self) -> Run:
-    return make_run(self._config, prepared.token_ids(str(self._records)))
+    words = vocabulary.load_cached(str(self._records / "vocabulary"))
+    return make_run(self._config, dataclasses.replace(tokens_of(words), word_starts=words.word_starts))
 
   @functools.cached_property
   def _loop(self) -> dict[str, str]:

@@ -97,6 +97,9 @@ def _pretraining(meta: Mapping[str, Any], hours: float) -> dict[str, str]:
   corruption = f"{config['generator']['num_layers']}-layer generator" if kind == "generator" else kind
   text, packing = _records(data, meta.get("records", {}))
   stages, averaged = meta.get("mixture", []), ", ".join(f"{at:,}" for at in meta.get("averaged", []))
+  if "averaged_runs" in meta:
+    fields = ", ".join(f"`{name}`" for name in meta["averaged_fields"])
+    averaged += f" of {meta['averaged_runs']} runs" + (f" that differ in {fields}" if fields else "")
   return {
     "recipe": config["recipe"],
     "initialised from": _started_from(meta) or "random values",
@@ -121,7 +124,8 @@ def _pretraining(meta: Mapping[str, Any], hours: float) -> dict[str, str]:
 
 def _mask_rate(corruption: Mapping[str, Any]) -> str:
   stages = corruption.get("mask_rates") or [(0.0, corruption["mask_rate"])]
-  return ", ".join(f"{rate}" + (f" from {start:.0%} on" if start else "") for start, rate in stages)
+  rates = ", ".join(f"{rate}" + (f" from {start:.0%} on" if start else "") for start, rate in stages)
+  return f"{rates}, whole words" if corruption.get("whole_words") else rates
 
 
 def _records(data: Mapping[str, Any], records: Mapping[str, Any]) -> tuple[str, str]:

@@ -110,3 +110,7 @@ def test_checkpoints_by_hand(here, finished, capsys):
   output = "memory://runs/mean"
   assert checkpoints.main(["average", address, "--last=2", f"--output={output}"]) == 0
   assert open_model(output).meta["averaged"][-1] == 6
+  step, output = finished / "checkpoints" / "4", "memory://runs/merged"
+  arguments = [str(step), f"--of={address}", "--across_runs", f"--output={output}"]
+  assert checkpoints.main(["average", *arguments]) == 0
+  assert open_model(output).meta["averaged"] == [4, 6]

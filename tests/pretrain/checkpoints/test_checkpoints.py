@@ -14,7 +14,7 @@ from pretrain.checkpoints import workdir as workdir_files
 from pretrain.checkpoints.saved_model import open_model
 from pretrain.export.card import history
 from pretrain.reading.skips import Skip
-from tests.pretrain.small_run import LENGTH, saved_params
+from tests.pretrain.small_run import LENGTH, run_training, saved_params, small_config
 
 STEPS, BATCH = (1, 4, 6), 8  # of the fixture `finished`
 
@@ -132,14 +132,18 @@ def test_steps_that_cannot_be_are_refused_with_some_that_can(finished, call, ste
   assert code == 2 and f"--steps={steps}: expected A:B" in error
 
 
+def _assert_mean(workdir, saved) -> None:
+  for name, leaf in saved_params(workdir).items():
+    mean = np.mean([params[name].astype(np.float64) for params in saved], axis=0)
+    np.testing.assert_array_equal(leaf, mean.astype(np.float32), err_msg=name)
+
+
 def test_an_average_is_the_mean_and_a_model_of_its_own(finished, tmp_path, call):
   output = tmp_path / "averaged"
   code, _, said = call("average", finished, "--last=3", f"--output={output}")
   assert code == 0 and "the mean of steps 1, 4, 6" in said
   saved = [saved_params(finished, step) for step in STEPS]
-  for name, leaf in saved_params(output).items():
-    mean = np.mean([params[name].astype(np.float64) for params in saved], axis=0)
-    np.testing.assert_array_equal(leaf, mean.astype(np.float32), err_msg=name)
+  _assert_mean(output, saved)
   model = open_model(output)
   assert (model.meta["step"], model.meta["averaged"]) == (6, [1, 4, 6])
   assert model.load_vocabulary("", flag="--vocabulary")[0] == output / "vocabulary"
@@ -150,6 +154,74 @@ def test_an_average_is_the_mean_and_a_model_of_its_own(finished, tmp_path, call)
   assert call("average", finished, "--last=3", f"--output={output}")[0] == 2  # it is there
   assert call("average", finished, "--last=4", f"--output={tmp_path / 'more'}")[0] == 2
   assert not (tmp_path / "more").exists()
+
+
+def test_steps_of_a_run_can_be_named(finished, tmp_path, call):
+  output = tmp_path / "averaged"
+  code, _, said = call("average", finished, "--steps=6,1", f"--output={output}")
+  assert code == 0 and "the mean of steps 1, 6" in said
+  _assert_mean(output, [saved_params(finished, step) for step in (1, 6)])
+  assert open_model(output).meta["averaged"] == [1, 6]
+  for wrong in ("--steps=1,5", "--steps=1", "--steps=1,b", "--steps=1,1"):
+    code, _, error = call("average", finished, wrong, f"--output={tmp_path / 'more'}")
+    assert code == 2 and error.endswith("without --last\n  --steps=1,4,6\n"), error
+  assert call("average", finished, "--steps=1,6", "--last=2", f"--output={tmp_path / 'more'}")[0] == 2
+  assert not (tmp_path / "more").exists()
+
+
+@pytest.fixture(scope="module")
+def others(small_records, tmp_path_factory):
+  """Workdirs of a run with another seed and order of data, and of one with another learning rate."""
+  workdirs = []
+  for fields in ({"seed": 1, "data.fraction": 0.5}, {"optimizer.learning_rate": 2e-3}):
+    workdirs.append(tmp_path_factory.mktemp("other"))
+    fields |= {"train.checkpoint_steps": (1,), "train.eval_batches": 0}
+    assert run_training(small_config("mlm", small_records, fields), workdirs[-1]) == 0
+  return workdirs
+
+
+def test_runs_that_differ_in_data_and_seeds_are_averaged_when_that_is_asked_for(
+  finished, others, tmp_path, call
+):
+  output, further = tmp_path / "merged", f"--of={others[0]}"
+  code, _, said = call("average", finished, further, "--across_runs", f"--output={output}")
+  assert code == 0 and "the mean of steps 6, 6 of 2 runs" in said
+  path = others[0] / "checkpoints" / "6"
+  assert f"{path}: seed: 0 -> 1" in said and f"{path}: data.fraction: 1.0 -> 0.5" in said
+  _assert_mean(output, [saved_params(run, 6) for run in (finished, others[0])])
+  model = open_model(output)
+  fields = ["data.fraction", "seed", "train.eval_batches"]
+  assert (model.meta["averaged_runs"], model.meta["averaged_fields"]) == (2, fields)
+  (line,) = [line for line in history.training(model.meta, 0.0) if line.startswith("| updates")]
+  assert "those after 6, 6 of 2 runs that differ in `data.fraction`, `seed`, `train.eval_batches`" in line
+  step = finished / "checkpoints" / "4"
+  of_both = ("--steps=1,4", f"--of={others[0]}", f"--output={tmp_path / 'four'}", "--across_runs")
+  assert "the mean of steps 1, 4, 1, 4 of 2 runs" in call("average", finished, *of_both)[2]
+  named = (f"--of={finished}", f"--of={others[0]}", f"--output={tmp_path / 'three'}", "--across_runs")
+  assert "the mean of steps 4, 6, 6 of 2 runs" in call("average", step, *named)[2]
+
+
+def test_runs_that_are_not_alike_are_not_averaged(finished, others, tmp_path, call):
+  output = f"--output={tmp_path / 'merged'}"
+  code, _, error = call("average", finished, f"--of={others[1]}", "--across_runs", output)
+  assert code == 3 and "(optimizer.learning_rate: 0.001 -> 0.002); expected differences in data" in error
+  for wrong in ([f"--of={others[0]}"], ["--across_runs"]):
+    code, _, error = call("average", finished, *wrong, output)
+    assert code == 2 and error.endswith("  --of=DIR --across_runs\n")
+  code, _, error = call("average", finished, f"--of={finished}", "--across_runs", output)
+  assert code == 2 and "a step is named twice" in error
+  assert not (tmp_path / "merged").exists()
+
+
+def test_runs_with_another_vocabulary_are_not_averaged(finished, others, tmp_path, call, monkeypatch):
+  read = checkpoint.read_meta
+  strange = {"vocabulary_digest": "c" * 64}
+  monkeypatch.setattr(
+    checkpoint, "read_meta", lambda path: read(path) | (strange if others[0] in path.parents else {})
+  )
+  arguments = (f"--of={others[0]}", "--across_runs", f"--output={tmp_path / 'merged'}")
+  code, _, error = call("average", finished, *arguments)
+  assert code == 3 and "(another vocabulary)" in error
 
 
 def test_older_steps_are_removed_and_the_newest_sound_one_is_not(run, call):

@@ -108,6 +108,7 @@ CASES = [
     {"train.batch_size_start": 16, "train.batch_warmup_steps": 4, "train.microbatches": 4},
     "not a multiple of",
   ),
+  (MLM, {"train.init_grow": "tile"}, "no model to grow\n  --config.train.init_from=DIR"),
   (MLM, {"train.checkpoint_steps": (100, 9_999)}, "expected steps from 1 to 4000"),
   (MLM, {"train.microbatches": 5}, "not a multiple of 5, as needed by train.microbatches=5; use 30 or 35"),
   (MLM, {"data.source": ""}, "no text"),
@@ -130,6 +131,15 @@ CASES = [
       "corruption.random_token_rate": 0.0,
     },
     "this rule has one rate\n  --config.corruption.mask_rates=",
+  ),
+  (
+    MLM,
+    {
+      "corruption.whole_words": True,
+      "corruption.mask_rule": "electra_google",
+      "corruption.random_token_rate": 0.0,
+    },
+    "this rule chooses single tokens\n  --config.corruption.mask_rule=count",
   ),
   # Contrast.
   (COCO, {"objectives.scl.group_size": 24}, "not a multiple of 24"),

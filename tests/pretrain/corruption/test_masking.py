@@ -260,3 +260,85 @@ def test_held_out_rows_have_a_rate_of_their_own():
   assert staged.in_evaluation is staged
   fixed = dataclasses.replace(staged, eval_mask_rate=0.05).in_evaluation
   assert fixed.rates == (0.05,) and masking.capacity(fixed, 512) == 26
+
+
+# Whole words: tokens from 50 on continue a word.
+
+WORDS = dataclasses.replace(TOKENS, word_starts=bytes(number < 50 or number == 96 for number in range(97)))
+by_words = pytest.mark.parametrize(
+  "settings",
+  [dataclasses.replace(rule, whole_words=True) for rule in (COUNT, BERNOULLI)],
+  ids=["count", "bernoulli"],
+)
+
+
+def _words(settings: MaskingSettings, ids: np.ndarray) -> masking.Masking:
+  return jax.tree.map(np.asarray, mask.select_and_mask(settings, _keys(len(ids)), ids, WORDS))
+
+
+def _heads(ids: np.ndarray) -> np.ndarray:
+  """The first token of each token's word, one token after another."""
+  heads = np.zeros_like(ids)
+  for row, at in np.ndindex(ids.shape):
+    before = at and ids[row, at - 1] not in (TOKENS.cls, TOKENS.sep, TOKENS.pad, TOKENS.mask)
+    heads[row, at] = heads[row, at - 1] if before and 50 <= ids[row, at] < 96 else at
+  return heads
+
+
+def test_words_of_one_two_three_and_one_tokens_are_chosen_alike_and_whole():
+  """By hand: starts 1 1 0 1 0 0 1 at rate 0.3 give floor(1.2 + u) words, so two in 20 % of the rows."""
+  ids = np.tile(np.asarray([10, 11, 51, 12, 52, 53, 13], np.int32), (20_000, 1))
+  chosen = _words(dataclasses.replace(COUNT, whole_words=True, mask_rate=0.3), ids).selected
+  np.testing.assert_array_equal(chosen[:, [2, 4, 5]], chosen[:, [1, 3, 3]])
+  words = chosen[:, [0, 1, 3, 6]]
+  assert set(words.sum(axis=1)) == {1, 2}
+  assert abs((words.sum(axis=1) == 2).mean() - 0.2) < 4 * np.sqrt(0.2 * 0.8 / 20_000)
+  assert np.all(np.abs(words.mean(axis=0) - 0.3) < 4 * np.sqrt(0.3 * 0.7 / 20_000))
+
+
+@by_words
+def test_masks_of_whole_words_have_the_rate_and_cut_no_word(settings):
+  ids = _ids()
+  ids[:, 90:] = TOKENS.pad
+  ids[:, 30:33] = 60  # behind a token that has a special one before it in some columns
+  found = _words(settings, ids)
+  np.testing.assert_array_equal(found.selected, np.take_along_axis(found.selected, _heads(ids), axis=1))
+  maskable = np.asarray(masking.maskable_tokens(settings, ids, TOKENS))
+  assert not found.selected[~maskable].any() and not found.overflow.any()
+  # 0.15 of the tokens, of words of up to about ten tokens.
+  assert abs(found.selected[maskable].mean() - 0.15) < 4 * np.sqrt(0.15 * 0.85 * 3 / maskable.sum())
+
+
+def test_a_word_does_not_continue_behind_a_special_token():
+  ids = np.asarray([[0, 60, 61, 2, 62, 0, 63, 3, 64, 96, 65, 1, 1]], np.int32)
+  heads = np.asarray(masking.word_heads(ids, WORDS))
+  np.testing.assert_array_equal(heads, [[0, 1, 1, 3, 4, 5, 6, 7, 7, 9, 10, 11, 12]])  # [UNK] begins a word
+  np.testing.assert_array_equal(heads, _heads(ids))
+
+
+def test_all_tokens_of_a_word_become_masks_or_random_or_stay():
+  settings = dataclasses.replace(BERNOULLI, whole_words=True, random_token_from="non_special")
+  ids = np.tile(np.asarray([10, 51, 52, 53], np.int32), (4_000, 1))
+  found = _words(settings, ids)
+  chosen = found.masked_ids[found.selected[:, 0]]
+  masked, kept = (chosen == TOKENS.mask).sum(axis=1), (chosen == ids[0]).sum(axis=1)
+  assert set(masked) == {0, 4} and abs((masked == 4).mean() - 0.8) < 0.07
+  assert abs((kept == 4).mean() - 0.1) < 0.06 and ((kept == 4) | (kept <= 1)).all()
+
+
+def test_a_row_of_long_words_has_slots_for_six_deviations_and_counts_the_rest():
+  settings = dataclasses.replace(COUNT, whole_words=True)
+  assert masking.capacity(settings, 256) == masking.capacity(BERNOULLI, 256) == 80
+  ids = np.full((64, 40), 60, np.int32)
+  ids[:, 0] = 10
+  found = _words(dataclasses.replace(settings, mask_rate=0.3), ids)
+  slots = masking.capacity(dataclasses.replace(settings, mask_rate=0.3), 40)
+  assert set(found.selected.sum(axis=1)) == {0, slots} and set(found.overflow) == {0, 40 - slots}
+
+
+def test_whole_words_of_one_token_are_tokens():
+  words = dataclasses.replace(TOKENS, word_starts=b"\1" * 97)
+  settings = dataclasses.replace(COUNT, whole_words=True)
+  found = jax.tree.map(np.asarray, mask.select_and_mask(settings, _keys(), _ids(), words))
+  np.testing.assert_array_equal(found.selected, _mask(COUNT).selected)
+  np.testing.assert_array_equal(found.masked_ids, _mask(COUNT).masked_ids)

@@ -61,6 +61,8 @@ def test_what_changes_during_a_run_is_told():
   assert rows["tokens seen"] == "5,800 (padding counted)"
   assert rows["batch"].startswith("4 to 10 (after 3 updates) x 100 tokens")
   assert rows["corruption"] == "mask, mask rate 0.3, 0.15 from 80% on"
+  words = _rows(fields | {"corruption.whole_words": True})
+  assert words["corruption"] == "mask, mask rate 0.15, whole words"
 
 
 def test_a_run_from_scratch_began_with_random_values():

@@ -15,6 +15,7 @@ import jax
 
 from data.errors import DataError, UserError
 from tests.golden import (
+  autoencoder,
   data_rules,
   files,
   finetuning,
@@ -48,6 +49,8 @@ CHECKS: dict[str, Callable[[Golden, Checks], None]] = {
   "l2_modernbert": modern.check_pre_norm,
   "m_ultrabert": modern.check_pre_norm,
   "m2_ultrabert": modern.check_pre_norm,
+  "n_maelm": autoencoder.check_autoencoder,
+  "n_removal": autoencoder.check_removal,
   "q_schedules": optimizer.check_trapezoids,
   "q_stableadamw": optimizer.check_stable_adamw,
 }

@@ -22,6 +22,10 @@ class Paper(enum.StrEnum):
     "Clark, Luong, Le, Manning. ELECTRA: Pre-training Text Encoders as Discriminators Rather Than "
     "Generators. ICLR 2020."
   )
+  MAE_LM = (
+    "Meng, Krishnan, Wang, Wang, Mao, Fang, Ghazvininejad, Han, Zettlemoyer. Representation Deficiency in "
+    "Masked Language Modeling. ICLR 2024."
+  )
   ROBERTA = "Liu et al. RoBERTa: A Robustly Optimized BERT Pretraining Approach. 2019."
   BERT = (
     "Devlin, Chang, Lee, Toutanova. BERT: Pre-training of Deep Bidirectional Transformers for Language "

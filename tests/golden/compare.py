@@ -45,6 +45,8 @@ _PRE_NORM = {
   "gradients": (2e-5, 1e-3),
   "rope": (1e-7, 0.0),
 }
+TOLERANCES["n_maelm"] = TOLERANCES["j_amos"]
+TOLERANCES["n_removal"] = {"mask": EXACT}
 TOLERANCES["q_schedules"] = {"lr": (0.0, 1e-6), "sizes": EXACT}
 TOLERANCES["q_stableadamw"] = {"params": (0.0, 1e-5)}
 TOLERANCES |= dict.fromkeys(("l_modernbert", "l2_modernbert", "m_ultrabert", "m2_ultrabert"), _PRE_NORM)

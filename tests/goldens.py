@@ -51,6 +51,7 @@ CHECKS: dict[str, Callable[[Golden, Checks], None]] = {
   "m2_ultrabert": modern.check_pre_norm,
   "n_maelm": autoencoder.check_autoencoder,
   "n_removal": autoencoder.check_removal,
+  "p_metro": objectives.check_metro,
   "q_schedules": optimizer.check_trapezoids,
   "q_stableadamw": optimizer.check_stable_adamw,
 }

@@ -292,6 +292,14 @@ _MODERNBERT = {
   "seed": 17,
 }
 
+_METRO = {  # gonglinyuan/metro_t0 for the method, t5_metro.py and its yamls; the setting as COCO-LM's
+  **_COCO_LM,
+  "generator.num_layers": 4,
+  "generator.share_embeddings": "tokens",
+  "generator.sampling_dropout": "zero",
+  "objectives.clm.copy": False,
+  "objectives.scl.weight": 0.0,
+}
 _MAE = {  # yumeng5/MAE-LM, run_pretrain.sh; the base setting as COCO-LM's
   **_BACKBONE,
   **_PURE_MASK,
@@ -321,6 +329,7 @@ VALUES: dict[str, dict[str, Any]] = {
   "electra_google_base": _GOOGLE,
   "electra_google_small": {**_GOOGLE, **_SMALL, **_GENERATOR_64},
   "mae_lm_base": _MAE,
+  "metro_lm_base": _METRO,
   "modernbert_base": _MODERNBERT,
   "roberta_base": _ROBERTA,
   "roberta_small": {**_ROBERTA, **_SMALL},

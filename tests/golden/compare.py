@@ -47,6 +47,7 @@ _PRE_NORM = {
 }
 TOLERANCES["n_maelm"] = TOLERANCES["j_amos"]
 TOLERANCES["n_removal"] = {"mask": EXACT}
+TOLERANCES["p_metro"] = {"losses": (0.0, 1e-5), "gradients": (1e-6, 1e-4), "counts": EXACT}
 TOLERANCES["q_schedules"] = {"lr": (0.0, 1e-6), "sizes": EXACT}
 TOLERANCES["q_stableadamw"] = {"params": (0.0, 1e-5)}
 TOLERANCES |= dict.fromkeys(("l_modernbert", "l2_modernbert", "m_ultrabert", "m2_ultrabert"), _PRE_NORM)

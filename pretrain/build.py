@@ -11,6 +11,7 @@ from pretrain.corruption.masking import MaskingSettings, TokenIds
 from pretrain.models.config import EncoderConfig, encoder_config
 from pretrain.objectives.all_token import AllTokenLMLoss
 from pretrain.objectives.clm import CorrectiveLMLoss
+from pretrain.objectives.mae import MaskedAutoencoderLoss
 from pretrain.objectives.mlm import MaskedLMLoss
 from pretrain.objectives.rtd import ReplacedTokenDetectionLoss
 from pretrain.objectives.scl import SequenceContrastLoss
@@ -28,6 +29,7 @@ LOSSES = {
   "all_token": AllTokenLMLoss,
   "scl": SequenceContrastLoss,
   "taco": TokenAlignmentLoss,
+  "mae": MaskedAutoencoderLoss,
 }
 
 

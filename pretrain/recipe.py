@@ -86,6 +86,11 @@ class Recipe:
     return weights
 
   @property
+  def omits_masked(self) -> bool:
+    """Whether the encoder reads rows without the masked tokens."""
+    return any("unmasked" in objective.reads for objective in self.objectives.values())
+
+  @property
   def trains_generator(self) -> bool:
     """Whether there is a generator with its own loss."""
     return self.generator is not None and not self.generator.frozen
@@ -176,19 +181,26 @@ class Recipe:
       vectors = scatter_positions(vectors, corrupted.masking.positions, sampled)
     keys = row_random.fold(row_keys, Use.ENCODER_DROPOUT) if train else None
     encoder = params["encoder"]
-    segments = corrupted.segment_ids
-    embedded = encoder_model.embed(
-      encoder["embeddings"], self.encoder, vectors, corrupted.token_mask, keys, segments
-    )
-    read = corrupted.masking.positions if slots_only else None
-    arguments = (encoder["trunk"], self.encoder, embedded, corrupted.token_mask, keys)
-    last = encoder_model.run_trunk(*arguments, read=read, segment_ids=segments).last
+    segments, token_mask = corrupted.segment_ids, corrupted.token_mask
+    if self.omits_masked:  # a token that is no key changes nothing, and nobody reads its states
+      token_mask &= ~corrupted.masking.selected
+    embedded = encoder_model.embed(encoder["embeddings"], self.encoder, vectors, token_mask, keys, segments)
+    options = {
+      "read": corrupted.masking.positions if slots_only else None,
+      "segment_ids": segments,
+      "has_gaps": self.omits_masked,
+    }
+    arguments = (encoder["trunk"], self.encoder, embedded, token_mask, keys)
+    last = encoder_model.run_trunk(*arguments, **options).last
     crop_hidden = None
     for objective in self.objectives.values():
       if "crop" in objective.reads:
         crop_ids = batch.given.get("crop_ids")
         crop_hidden = objective.encode_crop(encoder, self.context, corrupted, crop_ids=crop_ids, train=train)
-    states = View(corrupted, embedded, last, crop_hidden, table, params["heads"])
+    states = View(corrupted, embedded, last, crop_hidden, table, params["heads"])._replace(
+      position_table=encoder["embeddings"].get("position", {}).get("embedding"),
+      dropout_keys=row_keys if train else None,
+    )
     if slots_only:
       states = states._replace(hidden=last[:, :0], slots=last)
     return states, draws

@@ -15,6 +15,7 @@ import jax
 
 from data.errors import DataError, UserError
 from tests.golden import (
+  autoencoder,
   data_rules,
   files,
   finetuning,
@@ -49,6 +50,9 @@ CHECKS: dict[str, Callable[[Golden, Checks], None]] = {
   "m_ultrabert": modern.check_pre_norm,
   "m2_ultrabert": modern.check_pre_norm,
   "q_masks": data_rules.check_whole_words,
+  "n_maelm": autoencoder.check_autoencoder,
+  "n_removal": autoencoder.check_removal,
+  "p_metro": objectives.check_metro,
   "q_schedules": optimizer.check_trapezoids,
   "q_stableadamw": optimizer.check_stable_adamw,
   "q_tiling": networks.check_growth,

@@ -65,6 +65,20 @@ def test_commands_that_a_page_names_are_there(page):
   assert set(re.findall(r"`make ([\w-]+)`", _text(page))) <= targets
 
 
+def test_every_recipe_has_a_line_of_evidence():
+  files = (path.stem for path in ROOT.glob("configs/*.py"))
+  others = ("__init__", "backbones", "base", "sizes")
+  recipes = {name for name in files if name not in others and not name.startswith("finetune")}
+  methods = {re.sub(r"_(tiny|small|base|base_plus_plus|large_plus_plus)$", "", name) for name in recipes}
+  lines = re.findall(
+    r"^\| `(\w+?)(?:_\*)?`(?::[^|]*)? \|(.*)\|$", _text("docs/guides/recipes.md"), re.MULTILINE
+  )
+  evidence = {method: line for method, line in lines if method in methods}
+  assert methods - set(evidence) == set()
+  for method, line in evidence.items():  # a number, or that there is none
+    assert re.search(r"\d\.\d|not measured here", line), method
+
+
 _READ = {
   "pretrain.main": flags.read_arguments,
   "finetune.main": lambda words: flags.read_arguments(words, fine_tuning.PROGRAM),

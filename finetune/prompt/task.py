@@ -21,7 +21,10 @@ from pretrain.step import Metrics
 
 # Head -> its parameters. CLM: h E^T + c', no dense layer; MLM: LN(gelu(W h + b)) E^T + c'.
 _HEADS = {"clm": ("bias",), "mlm": ("bias", "dense", "norm")}
-RECIPES = {"clm": "coco_lm, all_token, amos_coco_taco", "mlm": "bert, roberta, taco, modernbert, demo"}
+RECIPES = {
+  "clm": "coco_lm, all_token, amos_coco_taco, metro_lm",
+  "mlm": "bert, roberta, taco, modernbert, demo",
+}
 _MAX_SCORE = 5.0  # scores of STS-B are from 0 to 5
 
 

@@ -156,6 +156,7 @@ class Trunk(nn.Module):
     offsets: jax.Array | None = None,
     segment_ids: jax.Array | None = None,
     last: LastLayer | None = None,
+    has_gaps: bool = False,
   ) -> Hidden:
     """Runs the layers.
 
@@ -169,9 +170,10 @@ class Trunk(nn.Module):
         For tests and analyses.
       segment_ids: [batch, length] int32, texts of a row that do not see each other; None: a row is one text.
       last: one further layer, after those of the config, that computes `Hidden.last` at its positions.
+      has_gaps: whether `token_mask` is False at other tokens too, and not at the end of rows alone.
     """
     config = self.config
-    is_masked = segment_ids is not None or config.has_windows
+    is_masked = segment_ids is not None or config.has_windows or has_gaps
     body = self._body(x, row_keys, is_masked=is_masked)
     config = dataclasses.replace(config, attention=body, scan_unroll=layers_a_turn(config))
     bias = self._bias(x.shape[1], by_distance=config.attention in attention.BY_DISTANCE)

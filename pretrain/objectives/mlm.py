@@ -36,16 +36,14 @@ class MaskedLMLoss(MaskedLM):
     return self._at_all(view, context)
 
   def _at_masked(self, view: View, context: Context) -> Term:
-    masking = view.corrupted.masking
-    targets = take_positions(view.corrupted.ids, masking.positions)
-    loss, scores = _mean_loss(view, context, view.hidden_at_slots, targets, masking.weights)
-    hits = accuracy(scores.top_ids == targets, masking.weights)
+    loss, hits = loss_at_masked(view.heads["mlm"], view, context, view.hidden_at_slots)
     return Term(loss, {"masked_lm_accuracy": hits})
 
   def _at_all(self, view: View, context: Context) -> dict[str, Term]:
     corrupted = view.corrupted
     masked = corrupted.masking.selected.astype(jnp.float32)
-    loss, scores = _mean_loss(view, context, view.hidden, corrupted.ids, corrupted.weights)
+    head, weights = view.heads["mlm"], corrupted.weights
+    loss, scores = _mean_loss(head, view, context, view.hidden, corrupted.ids, weights)
     metrics = {
       "masked_lm_accuracy": accuracy(scores.top_ids == corrupted.ids, masked),
       "masked_lm_loss": (losses.masked_lm_loss(scores.log_probs[..., 0], masked), jnp.sum(masked)),
@@ -53,11 +51,23 @@ class MaskedLMLoss(MaskedLM):
     return {"token_lm_loss": Term(loss, metrics)}
 
 
+def loss_at_masked(
+  head: dict, view: View, context: Context, hidden: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+  """Returns a masked-LM head's summed loss at the masked tokens, and its accuracy (sum, weight).
+
+  `head` is that of `heads.init_mlm_head`; `hidden` [batch, slots, embed] are the states it reads.
+  """
+  masking = view.corrupted.masking
+  targets = take_positions(view.corrupted.ids, masking.positions)
+  loss, scores = _mean_loss(head, view, context, hidden, targets, masking.weights)
+  return loss, accuracy(scores.top_ids == targets, masking.weights)
+
+
 def _mean_loss(
-  view: View, context: Context, hidden: jax.Array, targets: jax.Array, weights: jax.Array
+  params: dict, view: View, context: Context, hidden: jax.Array, targets: jax.Array, weights: jax.Array
 ) -> tuple[jax.Array, VocabScores]:
   """Returns the masked-LM loss summed over positions, and scores of `targets` [batch, positions]."""
-  params = view.heads["mlm"]
   return vocab_loss(
     losses.masked_lm_loss,
     context.chunk * hidden.shape[0],

@@ -49,6 +49,8 @@ class View(NamedTuple):
   token_table: jax.Array  # [vocab, embed]
   heads: dict  # parameters of the heads
   slots: jax.Array | None = None  # [batch, slots, embed], last layer, computed at the selected tokens only
+  position_table: jax.Array | None = None  # [max_length, embed]; None: the encoder has none
+  dropout_keys: jax.Array | None = None  # [batch] keys of the rows; None: no dropout
 
   @property
   def hidden_at_slots(self) -> jax.Array:

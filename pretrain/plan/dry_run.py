@@ -65,6 +65,7 @@ def memory_per_device(run: Run) -> dict[str, float]:
   rows = config.train.batch_size // config.train.microbatches // shards
   crops = sum("crop" in objective.reads for objective in run.recipe.objectives.values())
   depth = model.num_layers * (1 + crops)
+  depth += sum(objective.own_layers for objective in run.recipe.objectives.values())
   if run.recipe.generator is not None:
     depth += sum(member.num_layers for member in run.recipe.generator.members)
   activations = activation_bytes(
@@ -98,7 +99,7 @@ def attention_choice(run: Run) -> attention.Choice:
         head_dim=encoder.head_dim,
         dtype=encoder.compute_dtype,
         dropout_rate=encoder.attention_dropout,
-        is_masked=run.recipe.has_segments or not all(map(encoder.is_global, range(encoder.num_layers))),
+        is_masked=run.recipe.has_segments or encoder.has_windows or run.recipe.omits_masked,
         has_bias=encoder.relative_position != "none",
       )
     )

@@ -49,6 +49,8 @@ def forward_parts(config: Mapping[str, Any]) -> dict[str, float]:
     parts |= _generator_parts(config)
   for name, objective in switched_on(config["objectives"]).items():
     parts |= objective.flops(model, _masked_fraction(config))
+    if depth := objective.own_layers:
+      parts[f"{name} decoder"] = layers_flops(model, length=length, depth=depth)
     crop = objective.crop_tokens(length)
     if crop:
       parts[f"{name} pass"] = crop / length * layers_flops(model, length=crop)

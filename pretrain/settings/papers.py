@@ -22,6 +22,14 @@ class Paper(enum.StrEnum):
     "Clark, Luong, Le, Manning. ELECTRA: Pre-training Text Encoders as Discriminators Rather Than "
     "Generators. ICLR 2020."
   )
+  MAE_LM = (
+    "Meng, Krishnan, Wang, Wang, Mao, Fang, Ghazvininejad, Han, Zettlemoyer. Representation Deficiency in "
+    "Masked Language Modeling. ICLR 2024."
+  )
+  METRO_LM = (
+    "Bajaj et al. METRO: Efficient Denoising Pretraining of Large Scale Autoencoding Language Models with "
+    "Model Generated Signals. 2022."
+  )
   ROBERTA = "Liu et al. RoBERTa: A Robustly Optimized BERT Pretraining Approach. 2019."
   BERT = (
     "Devlin, Chang, Lee, Toutanova. BERT: Pre-training of Deep Bidirectional Transformers for Language "

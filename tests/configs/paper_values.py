@@ -77,7 +77,7 @@ _GOOGLE_MASK = {
   "corruption.mask_special": "none",
   "corruption.mask_token_rate": 0.85,
 }
-_OFF = {f"objectives.{name}.weight": 0.0 for name in ("mlm", "rtd", "clm", "all_token", "scl", "taco")}
+_OFF = {f"objectives.{name}.weight": 0.0 for name in ("mlm", "rtd", "clm", "all_token", "scl", "taco", "mae")}
 
 _COCO_LM = {
   **_BACKBONE,
@@ -292,6 +292,26 @@ _MODERNBERT = {
   "seed": 17,
 }
 
+_METRO = {  # gonglinyuan/metro_t0 for the method, t5_metro.py and its yamls; the setting as COCO-LM's
+  **_COCO_LM,
+  "generator.num_layers": 4,
+  "generator.share_embeddings": "tokens",
+  "generator.sampling_dropout": "zero",
+  "objectives.clm.copy": False,
+  "objectives.scl.weight": 0.0,
+}
+_MAE = {  # yumeng5/MAE-LM, run_pretrain.sh; the base setting as COCO-LM's
+  **_BACKBONE,
+  **_PURE_MASK,
+  **_OFF,
+  "corruption.kind": "mask",
+  "objectives.mae.weight": 1.0,
+  "objectives.mae.decoder_layers": 4,
+  "objectives.mae.decoder_positions": "own",
+  "objectives.mae.decoder_relative_position": False,
+  "objectives.mae.decoder_dropout": "zero",
+}
+
 # {recipe: {field: value}}
 VALUES: dict[str, dict[str, Any]] = {
   "all_token_base": _ALL_TOKEN,
@@ -308,6 +328,8 @@ VALUES: dict[str, dict[str, Any]] = {
   "electra_small": {**_ELECTRA, **_SMALL, **_GENERATOR_64},
   "electra_google_base": _GOOGLE,
   "electra_google_small": {**_GOOGLE, **_SMALL, **_GENERATOR_64},
+  "mae_lm_base": _MAE,
+  "metro_lm_base": _METRO,
   "modernbert_base": _MODERNBERT,
   "roberta_base": _ROBERTA,
   "roberta_small": {**_ROBERTA, **_SMALL},

@@ -118,7 +118,7 @@ def test_every_recipe_but_the_tiny_ones_is_held_against_its_paper():
 
 
 def test_the_baselines_have_coco_lms_backbone():
-  for name in ("roberta_base", "electra_base", "all_token_base"):
+  for name in ("roberta_base", "electra_base", "all_token_base", "mae_lm_base", "metro_lm_base"):
     changed = _differences(_config(name), _config("coco_lm_base"))
     assert {field.partition(".")[0] for field in changed} <= {
       "recipe",

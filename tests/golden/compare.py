@@ -45,6 +45,9 @@ _PRE_NORM = {
   "gradients": (2e-5, 1e-3),
   "rope": (1e-7, 0.0),
 }
+TOLERANCES["n_maelm"] = TOLERANCES["j_amos"]
+TOLERANCES["n_removal"] = {"mask": EXACT}
+TOLERANCES["p_metro"] = {"losses": (0.0, 1e-5), "gradients": (1e-6, 1e-4), "counts": EXACT}
 TOLERANCES["q_schedules"] = {"lr": (0.0, 1e-6), "sizes": EXACT}
 TOLERANCES["q_masks"] = {"words": EXACT}
 TOLERANCES["q_tiling"] = {"values": EXACT}

@@ -1,4 +1,6 @@
-"""Golden kinds about single losses: c_clm, d_scl, f_taco, g_rtd."""
+"""Golden kinds about single losses: c_clm, d_scl, f_taco, g_rtd, p_metro."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +25,9 @@ _DISC_WEIGHT = 50.0  # notes of g_rtd
 _CHUNK = 2  # positions with logits at once: small, so that several chunks are run
 
 
+_INPUTS = ("H", "E", "lm_bias", "w_copy", "b_copy")  # of c_clm and p_metro
+
+
 def _tokens(vocab_size: int, mask: int = 4) -> TokenIds:
   return TokenIds(cls=0, pad=_PAD, sep=2, unk=3, mask=mask, vocab_size=vocab_size)
 
@@ -40,19 +45,24 @@ def _logit_log_probs(logits: jax.Array, targets: jax.Array) -> jax.Array:
   return vocab_scores(logits, table, bias, targets[..., None], chunk=_CHUNK).log_probs[..., 0]
 
 
+def _view_of(given: dict, corrupted: Corrupted) -> View:
+  """The view of states, token table, LM head and copy head."""
+  copy_head = {"kernel": given["w_copy"][:, None], "bias": given["b_copy"][None]}
+  params = {"rtd": copy_head, "clm": {"bias": given["lm_bias"]}}
+  return View(corrupted, given["H"], given["H"], None, given["E"], params)
+
+
 def check_clm(golden: Golden, checks: Checks) -> None:
   """Copy and LM losses, posted and paper form, and their gradients."""
   table = golden["E"]
   tokens = _tokens(table.shape[0], _mask_id(golden, "src_masked"))
   context = Context(plain_encoder(*table.shape), tokens, _CHUNK)
   corrupted = corrupted_of(golden, tokens, input_key="corrupted", token_mask=golden["valid"])
-  inputs = {name: jnp.asarray(golden[name]) for name in ("H", "E", "lm_bias", "w_copy", "b_copy")}
+  inputs = {name: jnp.asarray(golden[name]) for name in _INPUTS}
   weights = corrupted.masking.weights
 
   def view_of(given: dict) -> View:
-    copy_head = {"kernel": given["w_copy"][:, None], "bias": given["b_copy"][None]}
-    params = {"rtd": copy_head, "clm": {"bias": given["lm_bias"]}}
-    return View(corrupted, given["H"], given["H"], None, given["E"], params)
+    return _view_of(given, corrupted)
 
   def copy_mean(given: dict) -> jax.Array:
     objective = ReplacedTokenDetectionLoss(weight=1.0, head="linear")
@@ -201,6 +211,51 @@ def check_rtd(golden: Golden, checks: Checks) -> None:
   counts = {"sample_size": num_masked, "disc_sample_size": np.sum(corrupted.weights)}
   counts |= {"src_tokens": corrupted.masking.masked_ids}
   checks.compare_present("counts", counts | decisions)
+
+
+def check_metro(golden: Golden, checks: Checks) -> None:
+  """METRO-T0's criterion as COCO-LM's terms: RTD, and CLM without copying or in its weighted form."""
+  tokens = _tokens(golden["E"].shape[0], golden.field("mask_id"))
+  context = Context(plain_encoder(*golden["E"].shape), tokens, _CHUNK)
+  options = {"token_mask": golden["targets"] != _PAD, "input_key": "corrupted", "chosen_key": "chosen"}
+  corrupted = corrupted_of(golden, tokens, **options)
+  masking, inputs = corrupted.masking, {name: jnp.asarray(golden[name]) for name in _INPUTS}
+  detection = ReplacedTokenDetectionLoss(weight=_DISC_WEIGHT, head="linear")
+
+  def rtd_sum(given: dict) -> jax.Array:
+    return detection(_view_of(given, corrupted), context)["rtd_loss"].loss
+
+  def lm_sum(given: dict, *, copy: bool, is_mean: bool = False) -> jax.Array:
+    objective = CorrectiveLMLoss(weight=1.0, form="weighted", stop_gradient=True, copy=copy)
+    summed = objective(_view_of(given, corrupted), context)["clm_loss"].loss
+    if not is_mean:
+      return summed
+    # `divide_by_mean_weight`, which none of the official configs sets and the project does not have.
+    logits = heads.apply_rtd_head(_view_of(given, corrupted).heads["rtd"], context.encoder, given["H"])
+    generates = jax.nn.sigmoid(-take_positions(logits, masking.positions))
+    mean = jnp.sum(generates * masking.weights) / jnp.sum(masking.weights)
+    return summed / jax.lax.stop_gradient(mean)
+
+  logits = to_slots(golden["gen_logits"], masking.weights)
+  targets = take_positions(corrupted.ids, masking.positions)
+  generator = losses.masked_lm_loss(_logit_log_probs(logits, targets), masking.weights)
+  detected, gradients = jax.jit(jax.value_and_grad(rtd_sum))(inputs)
+  number = jnp.sum(masking.weights)
+  checks.compare_all("gradients", "grad/rtd/", gradients)
+  checks.compare("counts", "sample_size", number)
+  checks.compare_present("losses", {"rtd_loss_sum": detected, "generator_loss_sum": generator})
+  forms = {
+    "plain": {"copy": False},
+    "weighted": {"copy": True},
+    "mean_weighted": {"copy": True, "is_mean": True},
+  }
+  for name, form in forms.items():
+    summed, gradients = jax.jit(jax.value_and_grad(functools.partial(lm_sum, **form)))(inputs)
+    checks.compare_all("gradients", f"grad/lm_{name}/", gradients)
+    # One mean over chosen tokens for each of these, and over all tokens for detection, as in a recipe.
+    mean = generator / number + summed / number
+    mean += detection.weight * detected / detection.totals(corrupted)["rtd_loss"]
+    checks.compare_present("losses", {f"lm_loss_sum/{name}": summed, f"total/{name}": mean * number})
 
 
 def _detection_counts(logits: jax.Array, corrupted: Corrupted) -> dict:

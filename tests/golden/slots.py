@@ -26,10 +26,12 @@ def masking_at(selected: np.ndarray, ids: np.ndarray, tokens: TokenIds) -> Maski
   return jax.jit(make)(ids, np.asarray(selected, bool))
 
 
-def corrupted_of(golden, tokens: TokenIds, *, input_key: str, token_mask: np.ndarray) -> Corrupted:
-  """What a file says about its batch: `targets`, `masked`, and the corrupted ids under `input_key`."""
+def corrupted_of(
+  golden, tokens: TokenIds, *, input_key: str, token_mask: np.ndarray, chosen_key: str = "masked"
+) -> Corrupted:
+  """What a file says about its batch: `targets`, masks, and the corrupted ids under `input_key`."""
   targets = golden["targets"]
-  masking_ = masking_at(golden["masked"], targets, tokens)
+  masking_ = masking_at(golden[chosen_key], targets, tokens)
   ids, mask = jnp.asarray(targets), jnp.asarray(token_mask, bool)
   return Corrupted(ids, mask, masking_, jnp.asarray(golden[input_key]), row_keys(targets.shape[0]))
 

@@ -68,6 +68,7 @@ _BASES = {
     "objectives.scl.max_segments": 4,
     "data.packing": "segments",
   },
+  "mae": {"objectives.mlm.weight": 0.0, "objectives.mae.weight": 1.0, "objectives.mae.decoder_layers": 1},
   "sharded": {"mesh.data": 4, "mesh.fsdp": -1},
   "fixed": {
     "corruption.kind": "generator",
@@ -271,6 +272,13 @@ _ROWS: dict[str, list[tuple]] = {
     ("objectives.taco.group_size", 4, "step eval"),
   ],
   "segments": [("objectives.scl.max_segments", 2, "step eval")],
+  "mae": [
+    ("objectives.mae.weight", 2.0, "step eval"),
+    ("objectives.mae.decoder_layers", 2, _ALL),
+    ("objectives.mae.decoder_positions", "shared", _LAYOUT),
+    ("objectives.mae.decoder_relative_position", True, _LAYOUT),
+    ("objectives.mae.decoder_dropout", "encoder", "step"),
+  ],
   "sharded": [("mesh.data", 2, _LAYOUT)],
   "fixed": [("generator.mixture_weights", (0.25, 0.75), "step eval")],
 }

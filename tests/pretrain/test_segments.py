@@ -32,6 +32,7 @@ KINDS = {
   "all_token": COCO_LM
   | {"objectives.all_token.weight": 1.0, "objectives.clm.weight": 0.0, "objectives.scl.weight": 0.0},
   "amos": AMOS,
+  "mae": {"objectives.mae.weight": 1.0, "objectives.mae.decoder_layers": 1},
 }
 
 

@@ -77,6 +77,21 @@ def test_mesh_or_microbatches_alone_change_nothing_either(small_records, expecte
   _assert_same(params, metrics, expected)
 
 
+@pytest.mark.nightly
+def test_a_decoder_is_cut_over_the_mesh_as_the_encoder_is(small_records):
+  records, results = PackedRecords(small_records, length=LENGTH, seed=0), []
+  fields = {"objectives.mlm.weight": 0.0, "objectives.mae.weight": 1.0, "objectives.mae.decoder_layers": 2}
+  fields |= {"model.num_heads": 8, "model.hidden_size": 32, "model.vocab_size": 304, "model.num_layers": 2}
+  for size, microbatches in ((1, 1), (2, 2)):
+    cut = fields | {f"mesh.{axis}": size for axis in ("data", "fsdp", "tensor")}
+    cut |= {"train.microbatches": microbatches}
+    run = small_run(small_config("mlm", small_records, cut), number=size**3)
+    state, metrics, _ = run_steps(run, [records.batch(at, 8) for at in range(STEPS)])
+    results.append((jax.device_get(state.params), metrics))
+  assert results[0][1][0]["mae_loss"][0] > 0
+  _assert_same(*results[1], results[0])
+
+
 def test_segments_are_contrasted_over_devices_as_on_one(segment_records):
   fields = {"data.packing": "segments", "objectives.scl.max_segments": 2, "objectives.scl.group_size": 4}
   records = PackedRecords(segment_records, length=LENGTH, seed=0)

@@ -178,8 +178,8 @@ def choose(
   """Selects the body of attention for arrays [rows, length, heads, head_dim] of `dtype`.
 
   'auto' selects the platform's fastest body that supports the arrays. On a CPU the TPU kernels are
-  interpreted, for tests. `is_masked`: whether some layer has a window, or rows have segments; `has_bias`:
-  whether scores get a relative-position bias.
+  interpreted, for tests. `is_masked`: whether some layer has a window, or rows have segments or keys that
+  are hidden before their end; `has_bias`: whether scores get a relative-position bias.
 
   Raises:
     ConfigError: the body that `implementation` names cannot run here.
@@ -230,7 +230,7 @@ def _not_by_cudnn(
 ) -> str:
   """Explains why cuDNN does not support these arrays; '' if it does."""
   if is_masked:  # its windows reach back only, with a causal mask
-    return "cuDNN's attention has neither a window nor segments here"
+    return "cuDNN's attention has no window, segments or gaps here"
   if dropout_rate:
     return f"cuDNN's dropout cannot be reproduced, and model.attention_dropout is {dropout_rate:g}"
   if length % 2:

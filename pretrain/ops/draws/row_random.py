@@ -38,6 +38,7 @@ class Use(enum.IntEnum):
   MLP_OUTPUT_DROPOUT = 15
   HEAD_INPUT_DROPOUT = 16
   HEAD_HIDDEN_DROPOUT = 17
+  DECODER_DROPOUT = 18
 
 
 class Part(NamedTuple):

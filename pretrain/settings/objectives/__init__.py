@@ -6,6 +6,7 @@ from typing import Any
 
 from pretrain.settings.objectives.all_token import AllTokenLM
 from pretrain.settings.objectives.clm import CorrectiveLM
+from pretrain.settings.objectives.mae import MaskedAutoencoder
 from pretrain.settings.objectives.mlm import MaskedLM
 from pretrain.settings.objectives.objective import Objective
 from pretrain.settings.objectives.rtd import ReplacedTokenDetection
@@ -20,6 +21,7 @@ _ROWS: tuple[type[Objective], ...] = (
   AllTokenLM,
   SequenceContrast,
   TokenAlignment,
+  MaskedAutoencoder,
 )
 OBJECTIVES: dict[str, type[Objective]] = {row.name: row for row in _ROWS}
 

@@ -20,13 +20,14 @@ class Objective:
     name: name of its group of fields.
     paper: citation for a model card.
     reads: required inputs. 'masks': [MASK] at the selected tokens; 'replaced': other tokens there;
+      'unmasked': the tokens that are not selected, and nothing in place of the others;
       'crop': a crop of the original text, with the objective's fields `crop_fraction` and `crop_add_cls`.
     weight: factor of its terms in the loss; 0 disables the objective, its head, its pass and its metrics.
   """
 
   name: ClassVar[str]
   paper: ClassVar[str]
-  reads: ClassVar[tuple[Literal["masks", "replaced", "crop"], ...]] = ()
+  reads: ClassVar[tuple[Literal["masks", "replaced", "unmasked", "crop"], ...]] = ()
 
   weight: NotNegative
 
@@ -39,6 +40,11 @@ class Objective:
   def reads_slots_only(self) -> bool:
     """Whether it reads the encoder's hidden states at the selected tokens only."""
     return False
+
+  @property
+  def own_layers(self) -> int:
+    """The number of layers of its own, as wide as the encoder's, that whole rows pass."""
+    return 0
 
   def problems(self, config: Fields) -> Iterator[str]:
     """Yields an error for each contradiction between fields; called only if the objective is enabled.

@@ -1,6 +1,7 @@
 """Configs that must be refused: (recipe, changed fields, a part of the only line). Data of test_validate."""
 
 UNION, MLM, COCO, AMOS = "amos_coco_taco_tiny", "roberta_tiny", "coco_lm_tiny", "amos_tiny"
+MAE = "mae_lm_tiny"
 
 CASES = [
   # Sizes by themselves, one for each form of a limit.
@@ -170,6 +171,31 @@ CASES = [
   (COCO, {"objectives.mlm.weight": 1.0}, "use objectives.clm with copy=False"),
   (COCO, {"objectives.all_token.weight": 1.0}, "both train the LM head"),
   (COCO, {"objectives.rtd.weight": 0.0}, "no loss trains the copy head"),
+  (
+    MAE,
+    {"corruption.mask_token_rate": 0.8, "corruption.random_token_rate": 0.1},
+    "so nothing replaces them\n  --config.corruption.kind=mask --config.corruption.mask_token_rate=1.0",
+  ),
+  (MAE, {"corruption.kind": "random"}, "so nothing replaces them\n  --config.corruption.kind=mask"),
+  (MAE, {"objectives.mlm.weight": 1.0}, "switch one of them off\n  --config.objectives.mlm.weight=0"),
+  (MAE, {"objectives.taco.weight": 1.0}, "switch one of them off\n  --config.objectives.taco.weight=0"),
+  (
+    MAE,
+    {"objectives.scl.weight": 1.0},
+    "[CLS] may be left out\n  --config.corruption.mask_special=sep_only",
+  ),
+  (MAE, {"model.norm_placement": "pre"}, "post-LN layers only\n  --config.model.norm_placement=post"),
+  (MAE, {"model.attention": "cudnn"}, "hides the end of a row only\n  --config.model.attention=auto"),
+  (
+    MAE,
+    {"objectives.mae.decoder_positions": "shared", "model.position": "none"},
+    "no table to share\n  --config.objectives.mae.decoder_positions=own",
+  ),
+  (
+    MAE,
+    {"objectives.mae.decoder_relative_position": True, "model.relative_position": "none"},
+    "have the encoder's buckets\n  --config.objectives.mae.decoder_relative_position=false",
+  ),
   (MLM, {"corruption.random_token_rate": 0.3}, "add up to more than 1"),
   (
     COCO,

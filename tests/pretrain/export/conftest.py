@@ -46,6 +46,14 @@ _RECIPES = {
   "byte_level": "bert_byte_level",
 }
 _VOCABULARIES = {"wordpiece": "wordpiece", "electra": "wordpiece", "byte_level": vocabulary.TOKENIZER_JSON}
+_KINDS["mae"] = _KINDS["t5"] | {
+  "corruption.kind": "mask",
+  "objectives.rtd.weight": 0.0,
+  "objectives.scl.weight": 0.0,
+  "objectives.clm.weight": 0.0,
+  "objectives.mae.weight": 1.0,
+  "objectives.mae.decoder_layers": 1,
+}
 _MODERN = {f"model.{name}": value for name, value in backbones.MODERN.items()} | {
   "model.window": 16,  # 8 tokens to both sides
   "model.num_layers": 4,

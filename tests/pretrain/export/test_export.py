@@ -36,6 +36,7 @@ def _leaves(params: dict) -> dict[str, np.ndarray]:
   [
     ("t5", "auto", "mpnet", {"generator", "heads/rtd", "heads/clm", "heads/scl"}),
     ("wide_t5", "auto", "layoutlmv3", {"generator", "heads/rtd", "heads/clm", "heads/scl"}),
+    ("mae", "auto", "mpnet", {"heads/mae"}),
     ("wordpiece", "auto", "bert", set()),
     ("byte_level", "auto", "bert", set()),
     ("electra", "auto", "electra", {"generator"}),

@@ -43,6 +43,15 @@ def test_remat_microbatches_and_chunks_lower_the_estimate(small_records):
   assert memory(model__vocab_chunk_rows=8)["vocabulary logits"] < plain["vocabulary logits"]
 
 
+def test_layers_of_a_decoder_keep_activations_as_those_of_the_encoder(small_records):
+  def activations(encoder: int, decoder: int) -> float:
+    fields = {"objectives.mlm.weight": 0.0, "objectives.mae.weight": 1.0, "model.remat": "full"}
+    fields |= {"model.num_layers": encoder, "objectives.mae.decoder_layers": decoder}
+    return dry_run.memory_per_device(small_run(small_config("mlm", small_records, fields)))["activations"]
+
+  assert activations(1, 3) == activations(3, 1) > activations(1, 1)
+
+
 def test_kernels_of_attention_keep_no_probabilities(small_records):
   runs = [
     small_run(small_config("mlm", small_records, {"model.attention": body})) for body in ("plain", "auto")

@@ -22,6 +22,7 @@ AMOS = {
   "objectives.rtd.weight": 50.0,
 }
 MLM = {"objectives.mlm.weight": 1.0}
+MAE = {"objectives.mae.weight": 1.0}
 RTD = {"corruption.kind": "generator", "objectives.rtd.weight": 50.0}
 ONE_PASS = {"generator.sampling_dropout": "train"}
 LARGE = {"model.hidden_size": 1024, "model.num_layers": 24, "model.num_heads": 16, "model.mlp_size": 4096}
@@ -136,6 +137,15 @@ def test_google_electra_pays_for_projections_and_a_dense_head():
   assert difference({"objectives.rtd.head": "dense"}, RTD, ELECTRA) == pytest.approx(3 * 2 * 768**2)
   wider = 3 * 77 / 512 * 2 * (768 - 256) * (256 + 32_768)
   assert difference({"generator.projection": "embeddings"}, RTD, ELECTRA, ONE_PASS) == pytest.approx(wider)
+
+
+def test_a_masked_autoencoder_pays_for_its_decoder_on_every_token_and_for_a_head_at_masked_ones():
+  parts, of_mlm = (flops.forward_parts(config(fields)) for fields in (MAE, MLM))
+  assert set(parts) == {"encoder", "mae decoder", "mae head"}
+  assert parts["encoder"] == of_mlm["encoder"] and parts["mae head"] == of_mlm["mlm head"]
+  assert parts["mae decoder"] == pytest.approx(parts["encoder"] * 4 / 12)
+  half = flops.forward_parts(config(MAE, {"objectives.mae.decoder_layers": 2}))
+  assert half["mae decoder"] == pytest.approx(parts["encoder"] / 6)
 
 
 def test_contrast_costs_one_product_for_each_candidate():

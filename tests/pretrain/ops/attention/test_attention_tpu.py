@@ -35,6 +35,12 @@ def test_two_tiles_and_two_groups_of_heads_with_padding_and_dropout_equal_plain(
   assert_same(_found(of_case), plain(of_case), tolerance=2e-6)  # float32 sums of 130 in another order
 
 
+def test_keys_may_be_masked_inside_a_row():
+  of_case = case(2, 40, 2, 8, dropout_rate=0.25)
+  of_case.options["key_mask"] = jnp.arange(40) % 5 != jnp.asarray([[3], [4]])
+  assert_same(_found(of_case), plain(of_case), tolerance=2e-6)
+
+
 def test_segments_and_window_without_bias_equal_plain_in_bfloat16():
   of_case = long_case(4, 40, 2, 8, dtype=jnp.bfloat16, window=5)
   # Products of values rounded to 8 bits, probabilities and gradients of scores rounded once more: 2**-8 each.
@@ -173,6 +179,7 @@ def test_on_a_gpu_attention_is_cudnns_where_it_can_be(monkeypatch):
       ({"dtype": jnp.float32}, "not in float32"),
       ({"head_dim": 136}, "up to 128"),
       ({"length": 461}, "even lengths"),
+      ({"is_masked": True}, "no window, segments or gaps"),
     ):
       changed = {"dropout_rate": 0.0} | changed
       assert choose("auto", **changed) == "plain"

@@ -22,6 +22,7 @@ MODULES, PROMPTS, LENGTH = (
   "config_sentence_transformers.json",
   "sentence_bert_config.json",
 )
+_TOKENIZER = "tokenizer_config.json"
 _KINDS = ("Transformer", "Pooling", "Normalize")  # the last one only for vectors of length 1
 _LIBRARY = "sentence_transformers."
 # Pooling -> its 'pooling_mode' since version 6, and the end of its switch 'pooling_mode_...' before.
@@ -68,25 +69,28 @@ def write(folder: pathlib.Path, schema: EmbeddingSchema, config: EncoderConfig) 
   (folder / FILE).write_text(schema.as_json(), encoding="utf-8")
 
 
-def read(folder: pathlib.Path, *, cased: bool) -> EmbeddingSchema | None:
+def read(folder: pathlib.Path, *, cased: bool, positions: int) -> EmbeddingSchema | None:
   """Reads how a folder's model makes vectors, from `embedding.json` or sentence-transformers' files.
 
   None: it has neither. Settings without a field in the schema that change no vector are listed in the log.
-  `cased` tells whether the vocabulary keeps case. DataError: a module or setting has no counterpart here, or
-  a file is damaged.
+  `cased` tells whether the vocabulary keeps case, `positions` how many tokens the encoder reads at most.
+  DataError: a module or setting has no counterpart here, or a file is damaged.
   """
   if (folder / FILE).is_file():
     return EmbeddingSchema.read(folder)
   if not (folder / MODULES).is_file():
     return None
   pooling, is_unit = _read_modules(folder)
-  settings, limits = (
-    read_json(folder / name) if (folder / name).is_file() else {} for name in (PROMPTS, LENGTH)
+  settings, limits, tokenizer = (
+    read_json(folder / name) if (folder / name).is_file() else {} for name in (PROMPTS, LENGTH, _TOKENIZER)
   )
-  prompts, most = settings.get("prompts") or {}, limits.get("max_seq_length") or 0
+  # Version 6 has the limit in the tokenizer's config alone; a tokenizer without a limit has 1e30.
+  most = limits.get("max_seq_length") or tokenizer.get("model_max_length") or 0
+  prompts = settings.get("prompts") or {}
   texts = prompts.values() if isinstance(prompts, dict) else [0]
   if not (isinstance(most, int) and most >= 0 and all(isinstance(text, str | None) for text in texts)):
     raise DataError(f"{folder}: prompts or max_seq_length are not texts and a number; copy it again")
+  most = most if most < positions else 0
   passage = next((name for name in _PASSAGE_PROMPTS if prompts.get(name)), _PASSAGE_PROMPTS[0])
   if any(texts) and pooling.get("include_prompt") is False:
     _refuse(folder, "include_prompt: false, which pools without the prompt's tokens")
@@ -113,7 +117,7 @@ def _read_modules(folder: pathlib.Path) -> tuple[dict[str, Any], bool]:
   kinds = [str(module.get("type")) for module in modules]
   names = [kind.rpartition(".")[2] if kind.startswith(_LIBRARY) else kind for kind in kinds]
   if names not in (list(_KINDS[:2]), list(_KINDS)):
-    _refuse(folder, f"the modules {listed(names)} (known: {', '.join(_KINDS)})")
+    _refuse(folder, f"chain {listed(names)} (known: {', '.join(_KINDS)})")
   path = str(modules[1].get("path"))
   if pathlib.Path(path).name != path:
     raise DataError(f"{folder / MODULES}: {path[:80]!r} is not a folder in its folder; do not use it")
@@ -134,6 +138,5 @@ def _pooling(folder: pathlib.Path, config: Mapping[str, Any]) -> str:
 
 def _refuse(folder: pathlib.Path, what: str) -> NoReturn:
   raise DataError(
-    f"{folder}: sentence-transformers' {what} is not supported; import the encoder without it\n"
-    "  --encoder_only"
+    f"{folder}: sentence-transformers' {what} is not supported; import without it\n  --encoder_only"
   )

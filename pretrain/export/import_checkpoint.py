@@ -77,8 +77,8 @@ def import_checkpoint(
       )
     if recognised.family == "stock":
       logger.info(comparison.compare(foreign, recognised, pad_id=words.special_ids.pad))
-    schema = None if encoder_only else embedding_files.read(foreign.folder, cased=words.cased)
-    if schema:
+    known = {"cased": words.cased, "positions": recognised.fields["max_length"]}
+    if not encoder_only and (schema := embedding_files.read(foreign.folder, **known)):
       (aside / FILE).write_text(schema.as_json(), encoding="utf-8")
       prefixes = f"prefixes {schema.query_prefix!r} of queries, {schema.passage_prefix!r} of passages"
       logger.info(f"{FILE}: a vector is {embedding_files.described(schema)}; {prefixes}")

@@ -6,11 +6,11 @@ reports an exception. Needs the export extra.
 
 import argparse
 import functools
-import importlib.util
 import json
 import pathlib
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import numpy as np
 import torch
@@ -104,7 +104,7 @@ def encoders(
 
   Without it the class and the tokenizer of transformers compute them, pooled here.
   """
-  if importlib.util.find_spec("sentence_transformers") is not None:
+  if find_spec("sentence_transformers") is not None:
     from sentence_transformers import SentenceTransformer
 
     library = SentenceTransformer(str(folder), device="cpu", local_files_only=True)

@@ -17,11 +17,8 @@ from pretrain.models.config import EncoderConfig
 
 logger = logging.getLogger(__name__)
 
-MODULES, PROMPTS, LENGTH = (
-  "modules.json",
-  "config_sentence_transformers.json",
-  "sentence_bert_config.json",
-)
+MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
+LENGTH = "sentence_bert_config.json"
 _TOKENIZER = "tokenizer_config.json"
 _KINDS = ("Transformer", "Pooling", "Normalize")  # the last one only for vectors of length 1
 _LIBRARY = "sentence_transformers."
@@ -119,7 +116,7 @@ def _read_modules(folder: pathlib.Path) -> tuple[dict[str, Any], bool]:
   if names not in (list(_KINDS[:2]), list(_KINDS)):
     _refuse(folder, f"chain {listed(names)} (known: {', '.join(_KINDS)})")
   path = str(modules[1].get("path"))
-  if pathlib.Path(path).name != path:
+  if pathlib.Path(path).name != path or path in ("", ".."):
     raise DataError(f"{folder / MODULES}: {path[:80]!r} is not a folder in its folder; do not use it")
   return read_json(folder / path / "config.json"), len(names) == len(_KINDS)
 

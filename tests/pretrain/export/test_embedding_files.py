@@ -268,6 +268,8 @@ def test_what_has_no_counterpart_is_refused_with_the_way_to_the_encoder(files, m
     ({"modules": [{"type": "sentence_transformers.Transformer"},
                   {"type": "sentence_transformers.Pooling", "path": "../1_Pooling"}]},
      "'../1_Pooling' is not a folder in its folder"),
+    ({"modules": [{"type": "sentence_transformers.Transformer"},
+                  {"type": "sentence_transformers.Pooling", "path": ".."}]}, "'..' is not a folder"),
     ({"config_sentence_transformers": {"prompts": {"query": 3}}}, "are not texts and a number"),
     ({"config_sentence_transformers": {"prompts": ["q: "]}}, "are not texts and a number"),
     ({"sentence_bert_config": {"max_seq_length": "64"}}, "are not texts and a number"),

@@ -38,6 +38,10 @@ class EmbeddingSchema:
     """Returns the most tokens of a side's texts for an encoder with so many positions."""
     return min((self.query_length if side == "query" else self.passage_length) or positions, positions)
 
+  def longest(self, positions: int) -> int:
+    """Returns the most tokens of a text of either side."""
+    return max(self.length(side, positions) for side in SIDES)
+
   def as_json(self) -> str:
     """Returns the content of `embedding.json`."""
     return json.dumps(dataclasses.asdict(self), indent=1) + "\n"

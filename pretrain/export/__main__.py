@@ -74,7 +74,10 @@ def export_parser() -> Parser:
     help="also write each masked-LM head of the generator with its layers, in a folder of its own",
   )
   parser.add_argument(
-    "--sentence_transformers", action="store_true", help="also for sentence-transformers: mean over tokens"
+    "--sentence_transformers",
+    action="store_true",
+    help="also for sentence-transformers, as in embedding.json, else with the mean over tokens; models with "
+    "embedding.json always",
   )
   parser.add_argument("--name", default="", help="title of the model card; default: recipe and step")
   parser.add_argument("--license", default="", help="SPDX identifier for the card, such as apache-2.0")
@@ -106,6 +109,11 @@ def import_parser() -> Parser:
     default="",
     bucket=FETCHED,
     help="vocabulary directory of this project; default: the tokenizer files of the checkpoint",
+  )
+  parser.add_argument(
+    "--encoder_only",
+    action="store_true",
+    help="do not read how sentence-transformers pools and prefixes: write no embedding.json",
   )
   return parser
 

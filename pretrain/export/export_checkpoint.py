@@ -11,7 +11,8 @@ import numpy as np
 from data import errors, files
 from data.errors import ConfigError, DataError
 from pretrain.checkpoints.saved_model import OpenedEncoder, SavedModel, open_model
-from pretrain.export import folders, task_fields
+from pretrain.embed.schema import FILE, EmbeddingSchema
+from pretrain.export import embedding_files, folders, task_fields
 from pretrain.export.card import card
 from pretrain.export.check import reference as self_check
 from pretrain.export.generator_models import generator_models
@@ -73,11 +74,10 @@ def export(request: Request) -> None:
     files.whole_directory(request.output, replace=True) as folder,
   ):
     written = _write(folder, choice.layout, *model)
-    if request.sentence_transformers:
-      folders.write_sentence_transformers(folder, encoder.config)
+    schema = _write_schema(request, folder, choice.layout, *model)
     if (saved.workdir / task_fields.TASK).is_file():
       shutil.copyfile(saved.workdir / task_fields.TASK, folder / task_fields.TASK)
-    report = _check(request, *model, folder, choice.layout, written.head)
+    report = _check(request, *model, folder, choice.layout, written.head, schema)
     generators = _write_generators(request, folder, *model) if request.generator else ()
     facts = card.Facts(
       name=request.name or f"{saved.meta['config']['recipe']}, step {saved.meta['step']:,}",
@@ -88,10 +88,11 @@ def export(request: Request) -> None:
       pretokenization=encoder.vocabulary.pretokenization,
       hidden_difference=report.hidden,
       logits_difference=report.logits,
+      vectors_difference=report.vectors,
       tolerance=request.tolerance,
       license=request.license,
       language=request.language,
-      sentence_transformers=request.sentence_transformers,
+      schema=schema,
       onnx=request.onnx,
       reads_space=encoder.vocabulary.reads_space,
       head=written.head,
@@ -106,8 +107,36 @@ def export(request: Request) -> None:
   logger.info(f"{request.output}: {', '.join(sorted(entry.name for entry in request.output.iterdir()))}")
 
 
+def _write_schema(
+  request: Request, folder: pathlib.Path, layout: str, saved: SavedModel, encoder: OpenedEncoder
+) -> EmbeddingSchema | None:
+  """Writes the files of sentence-transformers if they are asked for, or the model is an embedding model.
+
+  Returns what they say of vectors; None without them. Layouts that the library cannot read get only
+  `embedding.json`.
+  """
+  is_embedding = (saved.workdir / FILE).is_file()
+  if layout not in folders.STOCK:
+    if is_embedding:
+      shutil.copyfile(saved.workdir / FILE, folder / FILE)
+    return None
+  if not (is_embedding or request.sentence_transformers):
+    return None
+  if not request.sentence_transformers:
+    logger.info(f"{FILE} of the checkpoint: the files of sentence-transformers are written too")
+  schema = EmbeddingSchema.read(saved.workdir)
+  embedding_files.write(folder, schema, encoder.config)
+  return schema
+
+
 def _check(
-  request: Request, saved: SavedModel, encoder: OpenedEncoder, folder: pathlib.Path, layout: str, head: str
+  request: Request,
+  saved: SavedModel,
+  encoder: OpenedEncoder,
+  folder: pathlib.Path,
+  layout: str,
+  head: str,
+  schema: EmbeddingSchema | None = None,
 ) -> self_check.Report:
   """Compares the export with the JAX model in a fresh process, and ONNX too; logs the differences."""
   _, config, vocabulary, _ = encoder
@@ -119,6 +148,7 @@ def _check(
       max_length=config.max_length,
       own_rows=own_rows,
       radius=config.window // 2 if config.has_windows else 0,
+      schema=schema,
     )
     self_check.write_reference(
       reference,
@@ -129,18 +159,22 @@ def _check(
       head=head,
       activation=task_fields.activation(saved.task),
       pooling=task_fields.pooling(saved.task),
+      schema=schema,
     )
     report = self_check.check(folder, reference, layout, tolerance=request.tolerance)
     logits = "" if report.logits is None else f", of {head} logits {report.logits:.1e} of the largest"
+    vectors = "" if report.vectors is None else f", of vectors {report.vectors:.1e}"
     names = ", ".join(case.name for case in cases)
-    logger.info(f"self-check: max |difference| of hidden states {report.hidden:.1e}{logits} ({names})")
+    logger.info(
+      f"self-check: max |difference| of hidden states {report.hidden:.1e}{logits}{vectors} ({names})"
+    )
     if request.onnx:
       from pretrain.export import onnx_file
 
       difference = onnx_file.write(
-        folder, reference, max_length=config.max_length, tolerance=request.tolerance
+        folder, reference, max_length=config.max_length, tolerance=request.tolerance, schema=schema
       )
-      logger.info(f"onnx: max |difference| of hidden states and logits {difference:.1e}")
+      logger.info(f"onnx: max |difference| of its outputs {difference:.1e}")
   return report
 
 

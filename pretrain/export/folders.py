@@ -1,6 +1,7 @@
-"""Names of the export layouts, and writers for `--to=torch` and sentence-transformers.
+"""Names of the export layouts, and the writer for `--to=torch`.
 
-`stock.write` writes the stock layouts, `official.write` the official ones. If a layout has no slot for a
+`stock.write` writes the stock layouts, `official.write` the official ones, `embedding_files` those of
+sentence-transformers. If a layout has no slot for a
 parameter, the parameter is stored in `extra.safetensors` under this project's path, so that nothing is lost.
 """
 
@@ -15,7 +16,6 @@ from safetensors.numpy import save_file
 from data.errors import ConfigError
 from pretrain.export import task_fields
 from pretrain.export.tensor_rows import State, flatten
-from pretrain.models.config import EncoderConfig
 
 PRE_NORM = ("modernbert", "eurobert", "ultrabert")  # classes of transformers with pre-norm layers
 STOCK = ("mpnet", "layoutlmv3", "bert", "electra", *PRE_NORM)  # classes of transformers
@@ -79,18 +79,3 @@ def write_own(
   save_json(folder / "config.json", fields)
   shutil.copytree(vocabulary_directory, folder / "vocabulary")
   return Written()
-
-
-def write_sentence_transformers(folder: pathlib.Path, config: EncoderConfig) -> None:
-  """Writes the files that SentenceTransformer(folder) reads: the encoder, then a mean over tokens."""
-  modules = [
-    {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-    {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-  ]
-  (folder / "modules.json").write_text(json.dumps(modules, indent=2) + "\n", encoding="utf-8")
-  save_json(
-    folder / "sentence_bert_config.json", {"max_seq_length": config.max_length, "do_lower_case": False}
-  )
-  (folder / "1_Pooling").mkdir()
-  pooling = {"word_embedding_dimension": config.hidden_size, "pooling_mode_mean_tokens": True}
-  save_json(folder / "1_Pooling" / "config.json", pooling)

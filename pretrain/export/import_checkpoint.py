@@ -19,6 +19,8 @@ from data.errors import DataError
 from data.vocabulary import extension
 from pretrain.checkpoints import new_words
 from pretrain.checkpoints.saved_model import save_params
+from pretrain.embed.schema import FILE
+from pretrain.export import embedding_files
 from pretrain.export.check import comparison
 from pretrain.export.foreign.files import ForeignCheckpoint, read_state
 from pretrain.export.foreign.recognise import Recognised, read_extra, recognise
@@ -41,14 +43,17 @@ def import_checkpoint(
   num_heads: int | None = None,
   allow_unmatched: Sequence[str] = (),
   vocabulary_directory: str = "",
+  encoder_only: bool = False,
 ) -> None:
   """Writes `<output>/checkpoints/0` and `<output>/vocabulary`, from which runs start and fine-tune.
+
+  A model of sentence-transformers, or an export of an embedding model, gets `embedding.json` too.
 
   The arguments are the flags of `__main__.import_parser`.
 
   Raises:
-    DataError: see `read_state` and `recognise`; a tensor has no place; the vocabulary is missing, or larger
-      than the token table; the stock class computes other hidden states.
+    DataError: see `read_state`, `recognise` and `embedding_files.read`; a tensor has no place; the vocabulary
+      is missing, or larger than the token table; the stock class computes other hidden states.
     ConfigError: the output is not empty, or the number of heads is unknown.
     StorageError: the output cannot be written.
   """
@@ -72,6 +77,11 @@ def import_checkpoint(
       )
     if recognised.family == "stock":
       logger.info(comparison.compare(foreign, recognised, pad_id=words.special_ids.pad))
+    known = {"cased": words.cased, "positions": recognised.fields["max_length"]}
+    if not encoder_only and (schema := embedding_files.read(foreign.folder, **known)):
+      (aside / FILE).write_text(schema.as_json(), encoding="utf-8")
+      prefixes = f"prefixes {schema.query_prefix!r} of queries, {schema.passage_prefix!r} of passages"
+      logger.info(f"{FILE}: a vector is {embedding_files.described(schema)}; {prefixes}")
     if words.extends:
       recognised = _with_new_words(recognised, words, foreign.folder)
     if (foreign.folder / TASK).is_file():

@@ -8,27 +8,39 @@ import warnings
 import numpy as np
 
 from data.errors import DataError, on_one_line
+from pretrain.embed.schema import EmbeddingSchema
 from pretrain.export.check import reference as self_check
 
 INPUTS = ("input_ids", "attention_mask")
-HIDDEN, LOGITS = "last_hidden_state", "logits"  # outputs
+HIDDEN, LOGITS, VECTORS = "last_hidden_state", "logits", "sentence_embedding"  # outputs
 # Fine-tuned classes, whose logits are a second output.
 _WITH_LOGITS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 
 
-def write(folder: pathlib.Path, reference: pathlib.Path, *, max_length: int, tolerance: float) -> float:
+def write(
+  folder: pathlib.Path,
+  reference: pathlib.Path,
+  *,
+  max_length: int,
+  tolerance: float,
+  schema: EmbeddingSchema | None = None,
+) -> float:
   """Writes `onnx/model.onnx` of a stock folder; returns its largest |difference| from the reference.
 
-  Inputs are input_ids and attention_mask, int64 [batch, length up to max_length]. Outputs are
-  last_hidden_state, float32 [batch, length, embed], and logits of a fine-tuned model: [batch, labels] for
-  texts, [batch, length, labels] for tokens, [batch, length, 2] for the start and end of answers. `reference`
-  is the .npz of `write_reference`; differences of logits are divided by max(1, largest |logit|). DataError:
-  the difference is above the tolerance, or the exporter or onnxruntime fails.
+  Inputs are input_ids and attention_mask, int64 [batch, length up to max_length]. Outputs are float32:
+
+  * last_hidden_state [batch, length, embed];
+  * logits of a fine-tuned model: [batch, labels] for texts, [batch, length, labels] for tokens, [batch,
+    length, 2] for the start and end of answers;
+  * with a `schema` sentence_embedding [batch, embed].
+
+  `reference` is the .npz of `write_reference`; differences of logits are divided by max(1, largest |logit|).
+  DataError: the difference is above the tolerance, or the exporter or onnxruntime fails.
   """
   path = folder / "onnx" / "model.onnx"
   path.parent.mkdir()
   try:
-    _export(folder, path, max_length)
+    _export(folder, path, max_length, schema)
     worst = _compare(path, reference)
   except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
     line = on_one_line(error)[:300]
@@ -37,15 +49,19 @@ def write(folder: pathlib.Path, reference: pathlib.Path, *, max_length: int, tol
     ) from error
   if not worst <= tolerance:
     raise DataError(
-      f"onnx: hidden states or logits differ by {worst:.2e}, allowed {tolerance:.0e}; nothing was written; "
+      f"onnx: outputs differ by {worst:.2e}, allowed {tolerance:.0e}; nothing was written; "
       f"to allow it\n  --tolerance={2 * worst:.0e}"
     )
   return worst
 
 
-def _export(folder: pathlib.Path, path: pathlib.Path, max_length: int) -> None:
+def _export(
+  folder: pathlib.Path, path: pathlib.Path, max_length: int, schema: EmbeddingSchema | None
+) -> None:
   import torch
   import transformers
+
+  from pretrain.export import torch_pooling
 
   transformers.logging.set_verbosity_error()
   transformers.logging.disable_progress_bar()
@@ -63,11 +79,12 @@ def _export(folder: pathlib.Path, path: pathlib.Path, max_length: int) -> None:
 
     def forward(self, input_ids, attention_mask):
       made = self.model(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=has_logits)
-      if not has_logits:
-        return made.last_hidden_state
+      outputs = [made.hidden_states[-1] if has_logits else made.last_hidden_state]
       if "start_logits" in made:
-        return made.hidden_states[-1], torch.stack([made.start_logits, made.end_logits], dim=-1)
-      return made.hidden_states[-1], made.logits
+        outputs.append(torch.stack([made.start_logits, made.end_logits], dim=-1))
+      elif has_logits:
+        outputs.append(made.logits)
+      return *outputs, *([torch_pooling.vectors(outputs[0], attention_mask, schema)] if schema else [])
 
   length = min(7, max_length - 1)  # the exporter would take 1, or the maximum, for a constant
   ids = torch.ones(2, length, dtype=torch.int64)
@@ -80,7 +97,7 @@ def _export(folder: pathlib.Path, path: pathlib.Path, max_length: int) -> None:
       (ids, torch.ones_like(ids)),
       dynamo=True,
       input_names=list(INPUTS),
-      output_names=[HIDDEN, LOGITS] if has_logits else [HIDDEN],
+      output_names=[HIDDEN, *[LOGITS] * has_logits, *[VECTORS] * bool(schema)],
       dynamic_shapes=({0: batch, 1: tokens},) * 2,
       verbose=False,
     )
@@ -93,9 +110,14 @@ def _compare(path: pathlib.Path, reference: pathlib.Path) -> float:
 
   session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
   worst = 0.0
-  for ids, mask, hidden, logits in self_check.read_reference(reference):
-    outputs = dict(zip((HIDDEN, LOGITS), map(np.asarray, session.run(None, dict(zip(INPUTS, (ids, mask)))))))
-    apart = [np.abs(outputs[HIDDEN][mask > 0] - hidden[mask > 0]).max()]
+  names = [output.name for output in session.get_outputs()]
+  for case in self_check.read_reference(reference):
+    mask, logits = case["mask"], case.get("logits")
+    made = session.run(None, dict(zip(INPUTS, (case["ids"], mask))))
+    outputs = dict(zip(names, map(np.asarray, made)))
+    apart = [np.abs(outputs[HIDDEN][mask > 0] - case["hidden"][mask > 0]).max()]
+    if VECTORS in outputs:
+      apart.append(np.abs(outputs[VECTORS] - case["vectors"]).max())
     if LOGITS in outputs and logits is not None:
       where = mask > 0 if logits.ndim == 3 else slice(None)  # logits for tokens, or for texts
       largest = max(1.0, float(np.abs(logits[where]).max()))

@@ -1,5 +1,6 @@
 """Writes the model card of an export: model, training, results, and how to load it."""
 
+import json
 import pathlib
 import re
 import shlex
@@ -7,6 +8,8 @@ import string
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from pretrain.embed.schema import FILE, EmbeddingSchema
+from pretrain.export import embedding_files
 from pretrain.export.card import history
 from pretrain.export.folders import PRE_NORM
 from pretrain.plan.dry_run import parameter_counts
@@ -16,6 +19,8 @@ from pretrain.settings.papers import Paper
 _PAGE = pathlib.Path(__file__).with_name("card.md")
 _LOAD_STOCK = pathlib.Path(__file__).with_name("load_stock.md")
 _LOAD_ONNX = pathlib.Path(__file__).with_name("load_onnx.md")
+_LOAD_VECTORS = pathlib.Path(__file__).with_name("load_vectors.md")
+_EMBEDDING = "embedding"  # an encoder with `embedding.json`, a key of _WHAT
 # The hub's task name, by the ending of the class name.
 _PIPELINES = {
   "ForMaskedLM": "fill-mask",
@@ -43,6 +48,7 @@ _USE = {
 # Head from fine-tuning -> (kind of model, what it predicts); '': not fine-tuned.
 _WHAT = {
   "": ("A text encoder", ""),
+  _EMBEDDING: ("A text embedding model", ""),
   "classification": ("A text classifier", "the class, or the number, of a text or a pair of texts"),
   "tagging": ("A word tagger", "the class of each word of a text"),
   "question_answering": ("A question-answering model", "the words of a text that answer a question about it"),
@@ -94,7 +100,8 @@ class Facts(NamedTuple):
   tolerance: float
   license: str  # SPDX identifier, or ''
   language: str  # ISO 639-1 code, or ''
-  sentence_transformers: bool = False  # whether its files were written
+  vectors_difference: float | None = None
+  schema: EmbeddingSchema | None = None  # that the files of sentence-transformers say; None: not written
   folder: str = "PATH"  # the folder's name as the user gave it
   onnx: bool = False  # whether onnx/model.onnx was written
   reads_space: bool = False  # whether words given apart need the space before them
@@ -108,7 +115,8 @@ def write(facts: Facts, params: dict, meta: Mapping[str, Any], workdir: pathlib.
   `params` are counted. `meta` has config, step, data and devices. Metrics are read from the run's directory.
   """
   figures, hours = history.read_metrics(workdir, meta["step"])
-  logits, head = facts.logits_difference, _answering(params)
+  logits, vectors, head = facts.logits_difference, facts.vectors_difference, _answering(params)
+  what = _EMBEDDING if not head and (workdir / FILE).is_file() else head
   page = string.Template(_PAGE.read_text(encoding="utf-8")).substitute(
     name=facts.name,
     shape=_shape(meta["config"]["model"], params),
@@ -117,17 +125,18 @@ def write(facts: Facts, params: dict, meta: Mapping[str, Any], workdir: pathlib.
     reason=facts.reason,
     hidden_difference=f"{facts.hidden_difference:.1e}",
     logits_difference="" if logits is None else f", logits by {logits:.1e} of the largest",
+    vectors_difference="" if vectors is None else f", vectors by {vectors:.1e}",
     tolerance=f"{facts.tolerance:.0e}",
     extra=_about_extra(facts.extra),
     commands=_commands(facts.folder, bool(head)),
-    what=_WHAT[head][0],
-    intended_use=_intended_use(head),
+    what=_WHAT[what][0],
+    intended_use=_intended_use(what),
     training="\n".join(history.training(meta, hours)),
     evaluation="\n".join(history.evaluation(figures)),
     license=facts.license or "Not given at export. Ask the model's author before you use it.",
     citations="\n".join(f"* {line}" for line in _citations(meta)),
   )
-  return "\n".join([*_front_matter(facts), page])
+  return "\n".join([*_front_matter(facts, what), page])
 
 
 def _answering(params: Mapping[str, Any]) -> str:
@@ -136,6 +145,11 @@ def _answering(params: Mapping[str, Any]) -> str:
 
 
 def _intended_use(head: str) -> str:
+  if head == _EMBEDDING:
+    return (
+      "Vectors of texts for search, similarity, clustering and duplicates, in the language and domain of\n"
+      "the training text. Compare vectors by cosine."
+    )
   if not head:
     return (
       "Fine-tuning for tasks such as classification, similarity, extraction and retrieval, in the "
@@ -148,11 +162,13 @@ def _intended_use(head: str) -> str:
   )
 
 
-def _front_matter(facts: Facts) -> list[str]:
+def _front_matter(facts: Facts, what: str) -> list[str]:
   fields = {"language": facts.language, "license": facts.license}
   if facts.architecture:
     tasks = [task for ending, task in _PIPELINES.items() if facts.architecture.endswith(ending)]
     fields |= {"library_name": "transformers", "pipeline_tag": (tasks or ["feature-extraction"])[0]}
+    if what == _EMBEDDING:
+      fields |= {"library_name": "sentence-transformers", "pipeline_tag": "sentence-similarity"}
   lines = [f"{name}: {value}" for name, value in fields.items() if value]
   return ["---", *lines, "---", ""] if lines else []
 
@@ -171,20 +187,21 @@ def _how_to_load(facts: Facts) -> str:
       call = f'`pipeline("{task}", model="{facts.folder}")` of transformers {gives}.'
       paragraphs.append(f"With its pretraining head, {call}{_LINEAR if is_linear else ''}")
     if facts.onnx:
-      scores = "hidden, scores" if ending in _USE else "(hidden,)"
+      names = ["hidden", *["scores"] * (ending in _USE), *["vectors"] * bool(facts.schema)]
+      outputs = ", ".join(names) if names[1:] else "(hidden,)"
+      text = json.dumps((facts.schema.passage_prefix if facts.schema else "") + "A sentence.")
       page = string.Template(_LOAD_ONNX.read_text(encoding="utf-8").strip())
-      paragraphs.append(page.substitute(folder=facts.folder, outputs=scores))
+      paragraphs.append(page.substitute(folder=facts.folder, outputs=outputs, text=text))
     if facts.generators:
       listed = ", ".join(f"`{facts.folder}/{name}`" for name in facts.generators)
       paragraphs.append(
         f"The generator's heads, each with the layers below it, are masked language models in {listed}: load "
         "one with `AutoModelForMaskedLM.from_pretrained`, or import it as this model."
       )
-    if facts.sentence_transformers:
-      paragraphs.append(
-        f'With sentence-transformers, `SentenceTransformer("{facts.folder}").encode(sentences)` returns the '
-        "mean hidden state of each sentence's tokens, not normalised."
-      )
+    if facts.schema:
+      page = string.Template(_LOAD_VECTORS.read_text(encoding="utf-8").strip())
+      made, notes = embedding_files.described(facts.schema), _notes(facts.schema, facts.folder)
+      paragraphs.append(page.substitute(folder=facts.folder, made=made, notes=notes))
   else:
     paragraphs = [_LOAD_PLAIN[facts.layout]]
     if facts.layout != "torch" and facts.pretokenization == "none":
@@ -193,6 +210,29 @@ def _how_to_load(facts: Facts) -> str:
         "without that step. To get the ids it was trained on, encode text with `sp.model` alone."
       )
   return "\n\n".join(paragraphs)
+
+
+def _notes(schema: EmbeddingSchema, folder: str) -> str:
+  """Returns sentences about prefixes, lengths and Matryoshka sizes, each with a space before it."""
+  lines = []
+  if schema.query_prefix or schema.passage_prefix:
+    query, passage = map(json.dumps, (schema.query_prefix, schema.passage_prefix))
+    lines.append(
+      f"`encode_query` puts `{query}` before each text, `encode_document` and `encode` put `{passage}`."
+    )
+  if schema.query_length != schema.passage_length:
+    lines.append(
+      f"Queries were trained with at most {schema.query_length or 'all'} tokens, documents with "
+      f"{schema.passage_length or 'all'}; `max_seq_length` is the larger."
+    )
+  if schema.sizes:
+    least = min(schema.sizes)
+    lines.append(
+      f"The first {', '.join(map(str, sorted(schema.sizes)))} numbers of a vector were trained to suffice "
+      f'(Matryoshka): `SentenceTransformer("{folder}", truncate_dim={least})` returns {least}; '
+      "`encode_query(..., normalize_embeddings=True)` gives them length 1 again."
+    )
+  return "".join(f" {line}" for line in lines)
 
 
 def _commands(folder: str, is_answering: bool) -> str:

@@ -21,6 +21,8 @@ import numpy as np
 
 from data.errors import DataError
 from data.vocabulary import Vocabulary
+from pretrain.embed.schema import SIDES, EmbeddingSchema
+from pretrain.embed.vectors import unit
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
 from pretrain.models.config import EncoderConfig
@@ -55,15 +57,22 @@ class Report(NamedTuple):
 
   hidden: float  # max |difference| of hidden states at tokens
   logits: float | None  # max |difference| of the head's logits over max(1, largest |logit|); None: no head
+  vectors: float | None = None  # max |difference| of vectors of queries and passages; None: no files for them
 
 
 def make_cases(
-  vocabulary: Vocabulary, *, max_length: int, own_rows: Sequence[tuple[str, ...]] = (), radius: int = 0
+  vocabulary: Vocabulary,
+  *,
+  max_length: int,
+  own_rows: Sequence[tuple[str, ...]] = (),
+  radius: int = 0,
+  schema: EmbeddingSchema | None = None,
 ) -> list[Case]:
   """Returns batches for the self-check: texts, pairs, the user's own rows, and one text cut to `max_length`.
 
   Rows of the user with NUL characters or special tokens are skipped. If layers have a window, which reaches
-  `radius` tokens to both sides, a text that is longer than it is there, beside a short one.
+  `radius` tokens to both sides, a text that is longer than it is there, beside a short one. With a `schema`
+  there are the texts of both sides with its prefixes, under the names of `SIDES`.
   """
   wide, more = "", itertools.cycle(" ".join(SENTENCES).split())
   while radius and len(vocabulary.encode(wide)) <= 2 * radius:
@@ -76,6 +85,7 @@ def make_cases(
     "pairs": pairs,
     "own rows": _ordinary(vocabulary, own_rows),
     "beyond the window": ((wide,), single[0]) if radius else (),
+    **{side: tuple((schema.prefix(side) + text,) for text in SENTENCES) for side in SIDES if schema},
     "longest": ((long_text,),),
   }
   cases = []
@@ -84,7 +94,8 @@ def make_cases(
     if name == "longest":
       rows = [row[: max_length - 1] + [vocabulary.special_ids.sep] for row in rows]
     # A tiny model's position table may be shorter than some of these sentences.
-    fitting = [(text, row) for text, row in zip(texts, rows) if len(row) <= max_length]
+    most = schema.longest(max_length) if schema and name in SIDES else max_length
+    fitting = [(text, row) for text, row in zip(texts, rows) if len(row) <= most]
     if not fitting:
       continue
     ids = np.full((len(fitting), max(len(row) for _, row in fitting)), vocabulary.special_ids.pad, np.int64)
@@ -152,10 +163,12 @@ def write_reference(
   head: str,
   activation: str = "tanh",
   pooling: str = "cls",
+  schema: EmbeddingSchema | None = None,
 ) -> None:
   """Computes the reference outputs on the CPU and writes them as .npz for the fresh process.
 
   The compute dtype of `config` must be float32. `head` is the head whose logits are compared too; '': none.
+  With a `schema` each case has its texts' vectors too.
   """
   arrays: dict[str, np.ndarray] = {}
   number = 0
@@ -167,6 +180,9 @@ def write_reference(
       outputs = _compute(params, config, batch, pad_id=pad_id, **settings)
       for case, output in zip(batch, outputs):
         saved = {"ids": case.ids, "mask": case.mask, **output}
+        if schema:
+          made = np.asarray(pool(jnp.asarray(output["hidden"]), jnp.asarray(case.mask > 0), schema.pooling))
+          saved["vectors"] = unit(made) if schema.unit else made
         arrays |= {f"{number}/{name}": array for name, array in saved.items()}
         number += 1
   described = [{"name": case.name, "texts": case.texts} for case in cases]
@@ -196,14 +212,12 @@ def _compute(
     yield output
 
 
-def read_reference(
-  path: pathlib.Path,
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]]:
-  """Yields ids, mask [batch, length] int64, hidden states [batch, length, embed] and logits of each case."""
+def read_reference(path: pathlib.Path) -> Iterator[dict[str, np.ndarray]]:
+  """Yields 'ids' and 'mask' [batch, length] int64, and 'hidden', 'logits' and 'vectors', of each case."""
   with np.load(path, allow_pickle=False) as file:
     for number in range(len(json.loads(file["cases"].tobytes()))):
-      logits = file.get(f"{number}/logits")
-      yield file[f"{number}/ids"], file[f"{number}/mask"], file[f"{number}/hidden"], logits
+      start = f"{number}/"
+      yield {name.removeprefix(start): file[name] for name in file.files if name.startswith(start)}
 
 
 def run_in_fresh_process(folder: pathlib.Path, reference: pathlib.Path, layout: str) -> Report:
@@ -231,7 +245,7 @@ def check(folder: pathlib.Path, reference: pathlib.Path, layout: str, *, toleran
   DataError: a difference is above the tolerance, or as in `run_in_fresh_process`.
   """
   report = run_in_fresh_process(folder, reference, layout)
-  worst = max(report.hidden, report.logits or 0.0)
+  worst = max(report.hidden, report.logits or 0.0, report.vectors or 0.0)
   if not worst <= tolerance:
     raise DataError(
       f"self-check: the {layout} export differs from this model by {worst:.2e} (hidden states "

@@ -10,12 +10,14 @@ import json
 import pathlib
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from pretrain.export import folders
+from pretrain.embed.schema import SIDES, EmbeddingSchema
+from pretrain.export import embedding_files, folders, torch_pooling
 from pretrain.export.check import torch_forward, torch_own
 from pretrain.export.stock.pre_norm_config import NEW_SPELLING, OLD_SPELLING
 from pretrain.models.config import encoder_config
@@ -29,6 +31,7 @@ class Worst:
   def __init__(self) -> None:
     self.hidden = 0.0
     self.logits: float | None = None
+    self.vectors: float | None = None
 
   def add_hidden(self, output: torch.Tensor, expected: np.ndarray, mask: np.ndarray) -> None:
     """Compares hidden states [batch, length, embed] at tokens only, since padding has no defined value."""
@@ -42,6 +45,10 @@ class Worst:
     actual, wanted = output.numpy()[where], expected[where]
     difference = _difference(actual, wanted) / max(1.0, float(np.abs(wanted).max()))
     self.logits = max(self.logits or 0.0, difference)
+
+  def add_vectors(self, output: np.ndarray, expected: np.ndarray) -> None:
+    """Compares vectors [batch, embed]."""
+    self.vectors = max(self.vectors or 0.0, _difference(output, expected))
 
 
 def _difference(actual: np.ndarray, expected: np.ndarray) -> float:
@@ -80,7 +87,37 @@ def check_stock(folder: pathlib.Path, cases: list[dict], reference: dict[str, np
       if with_head is not None and f"{number}/logits" in reference:
         where = OF_TEXTS if is_of_texts else mask > 0
         worst.add_logits(_logits(with_head.eval()(**inputs)), reference[f"{number}/logits"], where)
+  if (folder / embedding_files.MODULES).is_file():
+    schema = EmbeddingSchema.read(folder)
+    encode = encoders(folder, schema, model.eval(), tokenizer)
+    for number, case in enumerate(cases):
+      if (side := case["name"]) in SIDES:
+        texts = [text[len(schema.prefix(side)) :] for (text,) in case["texts"]]
+        worst.add_vectors(encode[side](texts), reference[f"{number}/vectors"])
   return worst
+
+
+def encoders(
+  folder: pathlib.Path, schema: EmbeddingSchema, model, tokenizer
+) -> dict[str, Callable[[list[str]], np.ndarray]]:
+  """Returns a function of texts to vectors for each side: that of sentence-transformers, if it is installed.
+
+  Without it the class and the tokenizer of transformers compute them, pooled here.
+  """
+  if find_spec("sentence_transformers") is not None:
+    from sentence_transformers import SentenceTransformer
+
+    library = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+    methods = dict(zip(SIDES, (library.encode_query, library.encode_document)))
+    return {side: functools.partial(method, show_progress_bar=False) for side, method in methods.items()}
+
+  def encode(texts: list[str], side: str) -> np.ndarray:
+    inputs = tokenizer([schema.prefix(side) + text for text in texts], padding=True, return_tensors="pt")
+    with torch.no_grad():
+      hidden = model(**inputs).last_hidden_state
+    return torch_pooling.vectors(hidden, inputs["attention_mask"], schema).numpy()
+
+  return {side: functools.partial(encode, side=side) for side in SIDES}
 
 
 def check_spellings(folder: pathlib.Path, config) -> None:
@@ -167,7 +204,7 @@ def check_plain(
 
 
 def main(arguments: list[str]) -> dict[str, float | None]:
-  """Runs the check; returns {'hidden', 'logits'}."""
+  """Runs the check; returns the fields of `reference.Report`."""
   folder, layout = pathlib.Path(arguments[0]), arguments[2]
   with np.load(arguments[1], allow_pickle=False) as file:
     reference = dict(file)
@@ -176,7 +213,7 @@ def main(arguments: list[str]) -> dict[str, float | None]:
     worst = check_stock(folder, cases, reference)
   else:
     worst = check_plain(folder, layout, cases, reference)
-  return {"hidden": worst.hidden, "logits": worst.logits}
+  return vars(worst)
 
 
 if __name__ == "__main__":

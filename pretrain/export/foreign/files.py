@@ -100,7 +100,8 @@ def _check_links(path: Path) -> None:
   if homes[0].parent.name == "snapshots":
     homes.append(homes[0].parent.parent / "blobs")
   with errors.reading(folder, advice="check the path and its permissions"):
-    files = [*folder.iterdir(), *folder.glob("vocabulary/*")] if path.is_dir() else [path]
+    within = [*folder.iterdir(), *folder.glob("vocabulary/*"), *folder.glob("*/config.json")]
+    files = within if path.is_dir() else [path]
     for file in files:
       if file.suffix not in _SUFFIXES or file.is_dir() or not (file.exists() or file.is_symlink()):
         continue
@@ -114,14 +115,15 @@ def _check_links(path: Path) -> None:
         raise DataError(f"{file}: not a regular file, so nothing in the folder was read")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-  """Reads a JSON object; raises DataError for anything else."""
+def read_json(path: Path, kind: type = dict) -> Any:
+  """Reads a JSON object, or with `kind` list an array; raises DataError for anything else."""
   try:
     content = json.loads(path.read_text(encoding="utf-8"))
   except (OSError, ValueError, RecursionError) as error:
     raise DataError(f"{path}: not a JSON object ({errors.reason(error)}); {_AGAIN}") from error
-  if not isinstance(content, dict):
-    raise DataError(f"{path}: it contains a {type(content).__name__}; expected a JSON object; {_AGAIN}")
+  if not isinstance(content, kind):
+    expected = "object" if kind is dict else "array"
+    raise DataError(f"{path}: it contains a {type(content).__name__}; expected a JSON {expected}; {_AGAIN}")
   return content
 
 

@@ -1,6 +1,7 @@
 """ONNX beside a stock export. Run: python -m pytest tests/pretrain/export/test_onnx.py"""
 
 import re
+import types
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
 pytest.importorskip("onnxruntime", reason="needs requirements-export.txt")
 
+from pretrain.embed.schema import FILE, EmbeddingSchema  # noqa: E402
 from pretrain.export import onnx_file  # noqa: E402
 
 
@@ -39,7 +41,7 @@ def test_onnx_gives_our_logits_in_the_ten_lines_of_the_card(
   workdir = make_workdir(kind, {"model.num_layers": _layers(kind)}, heads=head)
   out = tmp_path / "out"
   assert export(workdir, out, "--to=onnx") == 0, capsys.readouterr().err
-  assert float(re.search(r"onnx: .* logits ([\d.e-]+)", capsys.readouterr().err).group(1)) <= 1e-5
+  assert float(re.search(r"onnx: .* ([\d.e-]+)", capsys.readouterr().err).group(1)) <= 1e-5
   card = (out / "README.md").read_text()
   code = card.partition("tokenizers alone:\n\n```python\n")[2].partition("```")[0]
   assert len(code.splitlines()) <= 10
@@ -64,11 +66,58 @@ def test_logits_of_onnx_that_are_others_are_found(tmp_path, monkeypatch):
     def __init__(self, *_, **__):
       pass
 
+    def get_outputs(self):
+      return [types.SimpleNamespace(name=name) for name in (onnx_file.HIDDEN, onnx_file.LOGITS)]
+
     def run(self, *_):
       return hidden, arrays["0/logits"] + np.float32([[0, 0, 0], [0, 0.8, 0]])
 
   monkeypatch.setattr("onnxruntime.InferenceSession", Session)
   assert onnx_file._compare(tmp_path / "a.onnx", tmp_path / "a.npz") == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+  ("kind", "schema"),
+  [
+    ("wordpiece", EmbeddingSchema(pooling="last", unit=True, passage_prefix="passage: ")),
+    pytest.param("t5", EmbeddingSchema(), marks=pytest.mark.nightly),
+    pytest.param("modern_mlm", EmbeddingSchema(pooling="cls", unit=True), marks=pytest.mark.nightly),
+  ],
+)
+def test_onnx_of_an_embedding_model_ends_in_its_vectors(
+  kind, schema, make_workdir, tmp_path, capsys, in_this_process, export
+):
+  sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs requirements-dev.txt")
+  workdir, out = make_workdir(kind, {"model.num_layers": _layers(kind)}), tmp_path / "out"
+  (workdir / FILE).write_text(schema.as_json())
+  assert export(workdir, out, "--onnx") == 0, capsys.readouterr().err
+  assert float(re.search(r"onnx: .* ([\d.e-]+)", capsys.readouterr().err).group(1)) <= 1e-5
+  code = (out / "README.md").read_text().partition("tokenizers alone:\n\n```python\n")[2].partition("```")[0]
+  names: dict = {}
+  exec(code.replace('"out/', f'"{out}/'), names)
+  outputs = [output.name for output in names["session"].get_outputs()]
+  assert outputs == ["last_hidden_state", "sentence_embedding"]  # names that the library's backend looks for
+  library = sentence_transformers.SentenceTransformer(str(out), device="cpu", local_files_only=True)
+  np.testing.assert_allclose(names["vectors"], library.encode_document(["A sentence."]), atol=1e-5)
+
+
+def test_vectors_of_onnx_that_are_others_are_found(tmp_path, monkeypatch):
+  ids, hidden = np.ones((2, 3), np.int64), np.zeros((2, 3, 4), np.float32)
+  arrays = {"0/ids": ids, "0/mask": ids, "0/hidden": hidden, "0/vectors": hidden[:, 0]}
+  np.savez(tmp_path / "a.npz", cases=np.frombuffer(b"[{}]", np.uint8), **arrays)
+
+  class Session:
+    def __init__(self, *_, **__):
+      pass
+
+    def get_outputs(self):
+      return [types.SimpleNamespace(name=name) for name in (onnx_file.HIDDEN, onnx_file.VECTORS)]
+
+    def run(self, *_):
+      return hidden, hidden[:, 0] + 0.25
+
+  monkeypatch.setattr("onnxruntime.InferenceSession", Session)
+  assert onnx_file._compare(tmp_path / "a.onnx", tmp_path / "a.npz") == 0.25
 
 
 @pytest.mark.parametrize("kind", ["t5", pytest.param("wide_t5", marks=pytest.mark.nightly), "modern_mlm"])
@@ -90,5 +139,5 @@ def test_onnx_that_computes_something_else_is_refused(
   monkeypatch.setattr(onnx_file, "_compare", lambda *args: 1e-3)
   workdir = make_workdir("t5", {"model.num_layers": 1})
   assert export(workdir, tmp_path / "out", "--onnx") == 3
-  assert "onnx: hidden states or logits differ by 1.00e-03" in capsys.readouterr().err
+  assert "onnx: outputs differ by 1.00e-03" in capsys.readouterr().err
   assert not list(tmp_path.iterdir())

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from configs import base
+from pretrain.embed.schema import EmbeddingSchema
 from pretrain.export.card import card, history
 
 FACTS = card.Facts(
@@ -105,7 +106,7 @@ def test_a_fine_tuned_import_claims_no_pretraining_of_ours(tmp_path):
   ],
 )
 def test_the_class_that_fits_is_loaded_from_the_folder_by_its_name(architecture, model_class, use, tmp_path):
-  facts = FACTS._replace(layout="bert", architecture=architecture, folder="rte", sentence_transformers=True)
+  facts = FACTS._replace(layout="bert", architecture=architecture, folder="rte", schema=EmbeddingSchema())
   text = card.write(facts, {"encoder": {}}, _meta(), tmp_path)
   code = text.partition("```python\n")[2].partition("```")[0]
   compile(code, "card", "exec")

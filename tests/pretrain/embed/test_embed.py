@@ -11,6 +11,7 @@ from pyarrow import parquet
 from data import vocabulary
 from pretrain.checkpoints.saved_model import open_model
 from pretrain.embed import __main__ as embed
+from pretrain.embed import texts as texts_of_files
 from pretrain.inference import stream
 from pretrain.models.encoder import encode
 from tests import buckets
@@ -46,18 +47,17 @@ def table(tmp_path_factory, texts) -> pathlib.Path:
 @pytest.fixture(scope="module", autouse=True)
 def compiled_once():
   """The commands with the same pooling share an encoder, on one device: compiling is most of the time."""
-  made, make = {}, embed._Command._embedder
+  made, make = {}, texts_of_files.open_embedder
 
-  def embedder(self):
-    name = (self.asked.pooling, self.asked.unit, self.asked.max_length, self.asked.checkpoint)
+  def embedder(asked):
+    name = (asked.pooling, asked.unit, asked.max_length, asked.checkpoint, asked.size)
     if name not in made:
-      made[name] = make(self), self.digest, self.schema, self.longest
-    found, self.digest, self.schema, self.longest = made[name]
-    found.cut = 0
-    return found
+      made[name] = make(asked)
+    made[name].cut = 0
+    return made[name]
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(embed._Command, "_embedder", embedder)
+    patch.setattr(texts_of_files, "open_embedder", embedder)
     patch.setattr(jax, "local_devices", lambda: jax.devices()[:1])
     yield
 

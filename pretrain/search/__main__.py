@@ -149,23 +149,24 @@ def _build(asked: argparse.Namespace) -> None:
     return
   with _vectors(asked, indexed, embedder) as stored:
     texts.check_stored(stored, indexed, embedder, asked.side, "give the vectors of these texts")
-    build.write(path, asked.input, stored, asked.dtype, graph, meta)
+    speed = build.write(path, asked.input, stored, asked.dtype, graph, meta)
   made = SearchIndex.read(path)
   recall = ""
   if graph is not None:
     found = made.recall(sample=_SAMPLE, top=_TOP_OF_RECALL, ef_search=asked.ef_search)
     recall = f", recall@{_TOP_OF_RECALL} of the graph {found:.3f} of exact search"
-  logger.info(f"{path}: {counted(stored.count, 'row')}, {stored.width} numbers of {asked.dtype}{recall}")
+  what = f"{counted(stored.count, 'row')} of {stored.width} numbers, {asked.dtype}, {speed:,.0f} rows/s"
+  logger.info(f"{path}: {what}{recall}")
 
 
 def _refuse_other(known: SearchIndex, meta: dict[str, Any], source: str) -> None:
   sha256 = build.described_input(source)["sha256"]
   before = known.meta | {"input": known.meta["input"]["sha256"][:12], "model": known.meta["model"][:12]}
   after = meta | {"input": sha256[:12], "model": meta["model"][:12]}
-  changed = list(changes({name: before[name] for name in after}, after).values())
+  changed = list(changes({name: before[name] for name in after}, after, show=json.dumps).values())
   if changed:
     raise ConfigError(
-      f"--index={known.path} was built otherwise ({changed[0][:80]}); name another folder, or "
+      f"--index={known.path} was built otherwise ({changed[0][:60]}); name another folder, or "
       f"{index.again(known.path, {**meta, 'input': {'path': source}})}"
     )
 
@@ -234,7 +235,7 @@ def _query(asked: argparse.Namespace) -> None:
 
 def _answers(opened: SearchIndex, query: str, rows: list[int], cosines: list[float]) -> list[dict[str, Any]]:
   return [
-    {"query": query, "rank": rank, "score": cosine, "number": row + 1, "row": opened.fields(row)}
+    {"query": query, "rank": rank, "score": round(cosine, 6), "number": row + 1, "row": opened.fields(row)}
     for rank, (row, cosine) in enumerate(zip(rows, cosines), 1)
     if row >= 0  # a graph may find fewer
   ]
@@ -242,10 +243,12 @@ def _answers(opened: SearchIndex, query: str, rows: list[int], cosines: list[flo
 
 def _refuse_other_model(opened: SearchIndex, embedder: Any) -> None:
   ours = {"model": embedder.digest[:12], **_plain(embedder.schema)}
-  changed = list(changes({"model": opened.meta["model"][:12], **opened.meta["schema"]}, ours).values())
+  changed = list(
+    changes({"model": opened.meta["model"][:12], **opened.meta["schema"]}, ours, show=json.dumps).values()
+  )
   if changed:
     raise DataError(
-      f"{opened.path} was built with another model ({changed[0][:80]}); give its --checkpoint, or "
+      f"{opened.path} was built with another model ({changed[0][:60]}); give its --checkpoint, or "
       f"{index.again(opened.path, opened.meta)}"
     )
 

@@ -32,8 +32,8 @@ def write(
   dtype: str,
   graph: GraphSettings | None,
   meta: Mapping[str, Any],
-) -> None:
-  """Writes the folder `path`, completely or not at all.
+) -> float:
+  """Writes the folder `path`, completely or not at all; returns the rows per second.
 
   Args:
     source: file with a row for each vector.
@@ -65,7 +65,7 @@ def write(
           made.add(dtypes.restored(numbers))
         done += len(block)
         shown.update(done, done)
-      shown.close(done)
+      speed = shown.close(done)
     np.save(folder / index.OFFSETS, np.concatenate(offsets))
     if made is not None:
       index.faiss().write_index(made, str(folder / index.GRAPH))
@@ -74,6 +74,7 @@ def write(
     sizes = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
     whole = {"version": index.VERSION, **meta, "rows": stored.count, "input": before, "files": sizes}
     files.write_json(folder / index.FILE, whole)
+  return speed
 
 
 def described_input(source: str) -> dict[str, Any]:

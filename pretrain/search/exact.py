@@ -14,8 +14,8 @@ def nearest(stored: np.ndarray, queries: np.ndarray, top: int) -> tuple[np.ndarr
   `stored` has vectors as `dtypes.compressed` made them, for example memory-mapped; it is read once.
 
   Returns:
-    Rows [n, top] int64 and inner products [n, top] float32, the largest first, of equal ones the first row.
-    If there are fewer rows than `top`, all rows.
+    Rows [n, top] int64 and inner products [n, top] float32, the largest first; all rows, if there are
+    fewer than `top`.
   """
   top, step = min(top, len(stored)), min(max(_SCORES // len(queries), _FEWEST), _MOST)
   products = np.full((len(queries), top), -np.inf, np.float32)
@@ -33,7 +33,7 @@ def nearest(stored: np.ndarray, queries: np.ndarray, top: int) -> tuple[np.ndarr
 
 
 def _largest(values: np.ndarray, top: int) -> np.ndarray:
-  """Returns the places [n, top] of the largest values [n, m], the largest first, of equal ones the first."""
-  places = np.sort(np.argpartition(-values, top - 1, axis=1)[:, :top], axis=1)
-  order = np.argsort(-np.take_along_axis(values, places, axis=1), axis=1, kind="stable")
+  """Returns the places [n, top] of the largest values [n, m], the largest first."""
+  places = np.argpartition(-values, top - 1, axis=1)[:, :top]
+  order = np.argsort(-np.take_along_axis(values, places, axis=1), axis=1)
   return np.take_along_axis(places, order, axis=1)

@@ -169,19 +169,20 @@ def _remove(path: pathlib.Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def refuse_others(output: Path, *, maker: str = "", mark: str = "") -> None:
+def refuse_others(output: Path, *, maker: str = "", mark: str = "", flag: str = "--output") -> None:
   """Raises ConfigError if --output is a file, or a directory with files that `maker` did not write.
 
+  `flag` is the name of the output's flag, if it is not --output.
   `mark` is a file or directory that every output of `maker` has; without it the directory must be empty.
   """
   output = pathlib.Path(output)
   if output.is_symlink() and not output.exists():
-    raise errors.ConfigError(f"--output={output} is a link to nothing; name a directory")
+    raise errors.ConfigError(f"{flag}={output} is a link to nothing; name a directory")
   if output.exists() and not output.is_dir():
-    raise errors.ConfigError(f"--output={output} is a file; name a directory")
+    raise errors.ConfigError(f"{flag}={output} is a file; name a directory")
   if output.is_dir() and any(output.iterdir()) and not (mark and (output / mark).exists()):
     made = f"files that no {maker} made" if maker else "files already"
-    raise errors.ConfigError(f"--output={output} holds {made}; name a new or empty directory")
+    raise errors.ConfigError(f"{flag}={output} holds {made}; name a new or empty directory")
 
 
 @contextlib.contextmanager

@@ -51,3 +51,30 @@ def track(items: Iterable[Item], *, name: str, total: int) -> Iterator[Item]:
         logger.info(f"{name}: {done} of {total} parts")
         last = time.monotonic()
   logger.info(f"{name}: done in {time.monotonic() - begin:.1f} s")
+
+
+class RowProgress:
+  """Shows how many rows are done: a bar in a terminal, else a line now and then."""
+
+  def __init__(self, total: int) -> None:
+    """Begins with no row done of `total`; 0: their number is unknown."""
+    self._total, self._begun = total, time.monotonic()
+    self._last = self._begun
+    watched = is_watched()
+    self._bar = bar(" rows", is_shown=watched, total=total or None, unit_scale=True)
+    self._says = not watched
+
+  def update(self, computed: int, rows: int) -> None:
+    """Shows that `rows` are done, of which this process computed `computed`."""
+    self._bar.update(rows - self._bar.n)
+    now = time.monotonic()
+    if self._says and now - self._last > SECONDS_BETWEEN_LINES and rows != self._total:
+      speed, self._last = computed / (now - self._begun), now
+      of_all = f" of {self._total:,}" if self._total else ""
+      left = f", {duration((self._total - rows) / speed)} left" if self._total else ""
+      logger.info(f"{rows:,}{of_all} rows, {speed:,.0f} rows/s{left}")
+
+  def close(self, computed: int) -> float:
+    """Removes the bar; returns the rows per second of `computed` rows."""
+    self._bar.close()
+    return computed / max(time.monotonic() - self._begun, 1e-9)

@@ -32,7 +32,7 @@ COMMANDS = {
   "Data": ("prepare", "inspect", "vocabulary", "corpora", "glue"),
   "Pretraining": ("main", "demo", "checkpoints", "report"),
   "Fine-tuning": ("main", "predict", "evaluate", "mine"),
-  "Vectors and export": ("embed", "export", "export import"),
+  "Vectors and export": ("embed", "search", "export", "export import"),
   "Probes and studies": ("probe", "analysis", "ablations"),
   "Measurements": ("step", "ahead", "compare", "parts", "gpu_day", "input", "start", "learning", "prepare"),
 }

@@ -120,21 +120,22 @@ def _in_arrow(value: Any) -> Any:
 
 
 class Npy:
-  """The output format .npy: one array [rows, width] float32, the vectors in the column `name`."""
+  """The output format .npy: one array [rows, width], the vectors in the column `name`."""
 
-  def __init__(self, name: str, width: int) -> None:
-    self.name, self.width = name, width
+  def __init__(self, name: str, width: int, dtype: str = "<f4") -> None:
+    """Sets the column, the length of its vectors, and their little-endian numpy type."""
+    self.name, self.width, self.dtype = name, width, dtype
 
   def encode(self, rows: Rows) -> bytes:
-    """Returns the rows' vectors as bytes, little-endian float32."""
-    return b"".join(np.asarray(row[self.name], "<f4").tobytes() for row in rows)
+    """Returns the rows' vectors as bytes."""
+    return b"".join(np.asarray(row[self.name], self.dtype).tobytes() for row in rows)
 
   def join(self, parts: Iterable[pathlib.Path], target: pathlib.Path) -> None:
     """Writes the header of a .npy file, then the vectors of all parts, to `target`."""
     parts = list(parts)
-    count = sum(part.stat().st_size for part in parts) // (4 * self.width)
+    count = sum(part.stat().st_size for part in parts) // (np.dtype(self.dtype).itemsize * self.width)
     header = io.BytesIO()
-    described = {"descr": "<f4", "fortran_order": False, "shape": (count, self.width)}
+    described = {"descr": self.dtype, "fortran_order": False, "shape": (count, self.width)}
     np.lib.format.write_array_header_1_0(header, described)
     _append(parts, target, header.getvalue())
 

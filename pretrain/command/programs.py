@@ -19,6 +19,7 @@ PROGRAMS = {
   "vocabulary": "data.vocabulary",
   "glue": "data.glue",
   "embed": "pretrain.embed",
+  "search": "pretrain.search",
   "probe": "pretrain.probe",
   "analysis": "pretrain.analysis",
   "ablations": "pretrain.ablations",

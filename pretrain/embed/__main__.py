@@ -5,23 +5,22 @@ resumes.
 """
 
 import argparse
-import dataclasses
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from data import command, rows
-from data.command import FETCHED, OPENED, SENT, Parser
-from data.errors import ConfigError, DataError, counted
+from data.command import FETCHED, SENT, Parser
+from data.errors import ConfigError, DataError
 from data.output import columns, formats
 from data.output.parts import Parts
 from data.rows import Row
-from data.rows.read import STANDARD_INPUT, TEXT
+from data.rows.read import STANDARD_INPUT
 from pretrain.command import kept_memory
-from pretrain.embed.schema import POOLINGS, SIDES, EmbeddingSchema
+from pretrain.embed import dtypes, texts
+from pretrain.embed.schema import POOLINGS, SIDES
+from pretrain.embed.texts import VECTOR, Texts
 
-VECTOR = "vector"  # column in a Parquet output
 _EPILOG = """\
 Each row of the input becomes a row of the output, in order; blank lines of text are skipped. A vector is the
 mean of the last layer over a text's tokens, or its value at [CLS]. Vectors equal those of the exported model
@@ -44,25 +43,18 @@ def parser() -> Parser:
     description="Turns texts into vectors with a pretrained or fine-tuned encoder.",
     epilog=_EPILOG,
   )
-  made.add_argument(
-    "--checkpoint", required=True, bucket=OPENED, help="workdir of a run, or the directory of one step"
-  )
-  made.add_argument("--step", type=int, help="step of the checkpoint; default: the newest")
-  made.add_argument(
-    "--vocabulary", default="", bucket=FETCHED, help="vocabulary directory; default: the checkpoint's own"
-  )
+  texts.add_flags(made)
   made.add_argument(
     "--input",
     required=True,
     bucket=FETCHED,
     help="texts: a line each, or a column of CSV, TSV, JSONL or Parquet (.gz, .zst too); - is standard input",
   )
-  made.add_argument("--column", default="", help="column with the texts; default: 'text', or the only column")
   made.add_argument(
     "--output",
     default="",
     bucket=SENT,
-    help="vectors.npy: [rows, width] float32; vectors.parquet: the input's columns and 'vector'",
+    help="vectors.npy: [rows, width]; vectors.parquet: the input's columns and 'vector'",
   )
   made.add_argument(
     "--pooling",
@@ -79,11 +71,9 @@ def parser() -> Parser:
     choices=SIDES,
     help="whether the texts are queries or passages; chooses the prefix and length of an embedding model",
   )
-  made.add_argument("--size", type=int, default=0, help="first numbers of a vector to keep; default: all")
   made.add_argument(
     "--max_length", type=int, default=0, help="tokens, longer texts are truncated; default: the model's limit"
   )
-  made.add_argument("--batch_size", type=int, default=32, help="texts computed at once")
   made.add_argument(
     "--neighbours",
     default="",
@@ -92,17 +82,6 @@ def parser() -> Parser:
   )
   made.add_argument("--top", type=int, default=10, help="number of neighbours to print")
   return made
-
-
-def column_of(path: str, asked: str) -> str:
-  """Returns the column with the texts: `asked`, 'text', or the only one; DataError if there is none."""
-  names = rows.columns(path)
-  if asked in names:
-    return asked
-  if not asked and (TEXT in names or len(names) == 1):
-    return TEXT if TEXT in names else names[0]
-  problem = f"no column {asked!r}" if asked else "several columns, but none with the name 'text'"
-  raise DataError(f"{path}: {problem}; its columns are {', '.join(names)}; choose one with --column=NAME")
 
 
 def _check(asked: argparse.Namespace) -> None:
@@ -125,53 +104,20 @@ class _Command:
   def __init__(self, asked: argparse.Namespace) -> None:
     _check(asked)
     self.asked, self.output = asked, pathlib.Path(asked.output)
-    forms = {".npy": lambda: formats.Npy(VECTOR, self.embedder.width), ".parquet": self._parquet}
+    forms = {".npy": lambda: texts.npy(self.embedder, asked.dtype), ".parquet": self._parquet}
     self.form = formats.choose(asked.output, forms if asked.output else {"": formats.Nothing})
-    self.column = column_of(asked.input, asked.column)
-    self.survey = columns.survey(asked.input, lambda row: row.text(self.column))
+    self.texts = Texts.read(asked.input, asked.column)
     self.has_vectors = bool(asked.output) and self.output.exists()
     if self.has_vectors and not asked.neighbours:
       Parts.refuse_foreign(self.output)
-    self.embedder = self._embedder()
-
-  def _embedder(self):
-    # Imported here, so that mistakes in flags and rows are reported at once.
-    from pretrain.checkpoints.saved_model import open_model
-    from pretrain.embed.vectors import Embedder
-    from pretrain.mesh import devices, trees
-
-    devices.start()
-    asked = self.asked
-    saved = open_model(asked.checkpoint, asked.step)
-    encoder = saved.open_encoder(asked.vocabulary, flag="--vocabulary")
-    positions = encoder.config.max_length
-    if asked.max_length > positions:
-      raise ConfigError(
-        f"--max_length={asked.max_length}: the checkpoint supports at most {positions} tokens; use\n"
-        f"  --max_length={positions}"
-      )
-    width = encoder.config.hidden_size
-    if asked.size > width:
-      raise ConfigError(
-        f"--size={asked.size}: the model's vectors have {width} numbers; expected at most that"
-      )
-    schema = EmbeddingSchema.read(saved.workdir)
-    self.schema = dataclasses.replace(
-      schema,
-      pooling=asked.pooling or schema.pooling,
-      unit=asked.unit or schema.unit,
-      query_length=asked.max_length or schema.query_length,
-      passage_length=asked.max_length or schema.passage_length,
-    )
-    self.longest = self.schema.length(asked.side, positions)
-    self.digest = trees.digest(encoder.params)
-    return Embedder(encoder, self.schema, batch_size=asked.batch_size, size=asked.size)
+    self.embedder = texts.open_embedder(asked)
 
   def run(self) -> None:
     """Writes the vectors, unless they exist, and prints the neighbours."""
     nearest, asked = self._nearest(), self.asked
     if not (self.has_vectors and asked.neighbours):
-      self._answer(None if asked.output else nearest)
+      see = None if asked.output or nearest is None else self._seen_by(nearest)
+      texts.write_vectors(asked, self.texts, self.embedder, self.form, see)
     if nearest is not None:
       if asked.output:
         self._look(nearest)
@@ -182,38 +128,20 @@ class _Command:
   def _parquet(self) -> formats.Format:
     import pyarrow
 
-    of_vector = {VECTOR: pyarrow.list_(pyarrow.float32())}
-    if VECTOR in self.survey.columns:
+    numbers = pyarrow.from_numpy_dtype(dtypes.stored_type(self.asked.dtype))
+    columns_read = self.texts.survey.columns
+    if VECTOR in columns_read:
       raise DataError(
         f"{self.asked.input}: its column {VECTOR!r} has the name of the output's column; rename it"
       )
-    return formats.Parquet(columns.arrow_schema(self.asked.input, self.survey.columns, of_vector))
+    of_vector = {VECTOR: pyarrow.list_(numbers)}
+    return formats.Parquet(columns.arrow_schema(self.asked.input, columns_read, of_vector))
 
-  def _answer(self, nearest) -> None:
-    from pretrain.inference import stream
-
-    embedder, asked = self.embedder, self.asked
-
-    def prepare(part: list[Row]) -> list[Any]:
-      return embedder.inputs([row.text(self.column) for row in part], asked.side)
-
-    def compute(part: list[Row], inputs: list[Any]) -> list[dict[str, Any]]:
-      vectors = embedder.vectors(inputs)
-      if nearest is not None:
-        nearest.add(vectors, [self._shown(row) for row in part])
-      return [{**row.fields, VECTOR: vector} for row, vector in zip(part, vectors)]
-
-    def summary() -> tuple[str, str, int, int]:
-      what = f"of {embedder.width} numbers, {self.schema.pooling} of {self.column!r}"
-      return "vector", what, embedder.cut, self.longest
-
-    identity = {"command": "pretrain.embed", "model": self.digest, "column": self.column}
-    identity |= {"pooling": self.schema.pooling, "unit": self.schema.unit, "max_length": self.longest}
-    identity |= {"prefix": self.schema.prefix(asked.side), "size": embedder.width}
-    stream.answer_file(asked, self.form, self.survey, identity, prepare, compute, summary)
+  def _seen_by(self, nearest):
+    return lambda vectors, part: nearest.add(vectors, [self._shown(row) for row in part])
 
   def _shown(self, row: Row) -> tuple[str, str]:
-    return row.place, row.text(self.column)
+    return row.place, self.texts.text(row)
 
   def _nearest(self):
     if not self.asked.neighbours:
@@ -227,19 +155,7 @@ class _Command:
     from pretrain.embed import neighbours
 
     stored = neighbours.StoredVectors(self.output, VECTOR)
-    if (stored.count, stored.width) != (self.survey.rows, self.embedder.width):
-      raise DataError(
-        f"{self.output}: {counted(stored.count, 'vector')} of {stored.width} numbers; expected "
-        f"{self.survey.rows:,} of {self.embedder.width}; the input or model differs; choose another --output"
-      )
-    first = next(rows.read(self.asked.input))
-    (expected,) = self.embedder.vectors(self.embedder.inputs([first.text(self.column)], self.asked.side))
-    difference = abs(next(stored.blocks())[0] - expected).max()
-    if not difference <= 1e-2 * abs(expected).max():
-      raise DataError(
-        f"{self.output}: its first vector differs by {difference:.1e} from that of this input, model and "
-        "--pooling; choose another --output"
-      )
+    texts.check_stored(stored, self.texts, self.embedder, self.asked.side, "choose another --output")
     neighbours.look(nearest, stored.blocks(), map(self._shown, rows.read(self.asked.input)))
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from data.errors import DataError, named_reason, reading
-from pretrain.embed.vectors import unit
+from pretrain.embed.dtypes import DTYPES, restored, stored_type, unit
 
 _BLOCK = 4096  # vectors read at once
 
@@ -20,6 +20,12 @@ class Neighbour(NamedTuple):
   order: int  # minus the row number, so that the first of equal rows counts as nearer
   place: str
   text: str
+
+
+def line(cosine: float, place: str, text: str) -> str:
+  """Returns a line for people: a text's cosine to the query, its file and row, and its first words."""
+  text = " ".join(text.split())
+  return f"{cosine:7.4f}  {place}: {text if len(text) <= 160 else text[:159] + '…'}"
 
 
 class Nearest:
@@ -40,10 +46,8 @@ class Nearest:
     self._kept = heapq.nlargest(self._most, [*self._kept, *candidates])
 
   def lines(self) -> Iterator[str]:
-    """Yields a line for each kept text: its cosine, file and row, and text."""
-    for neighbour in self._kept:
-      text = " ".join(neighbour.text.split())
-      yield f"{neighbour.cosine:7.4f}  {neighbour.place}: {text if len(text) <= 160 else text[:159] + '…'}"
+    """Returns a `line` for each kept text, the nearest first."""
+    return (line(neighbour.cosine, neighbour.place, neighbour.text) for neighbour in self._kept)
 
 
 class StoredVectors:
@@ -62,29 +66,37 @@ class StoredVectors:
   def _shape(self) -> tuple[int, int]:
     if self._is_npy:
       array = np.load(self.path, mmap_mode="r", allow_pickle=False)
-      if array.ndim != 2 or array.dtype != np.float32:
-        raise ValueError(f"an array {array.shape} of {array.dtype}")
-      return array.shape
-    from pyarrow import parquet  # not at the top, because it imports slowly
+      if array.ndim != 2:
+        raise ValueError(f"an array {array.shape}")
+      count, numbers = len(array), array[:1]
+    else:
+      from pyarrow import parquet  # not at the top, because it imports slowly
 
-    with parquet.ParquetFile(self.path) as file:
-      if self._column not in file.schema_arrow.names:
-        raise KeyError(f"no column {self._column!r}")
-      return file.metadata.num_rows, next(self.blocks()).shape[1]
+      with parquet.ParquetFile(self.path) as file:
+        if self._column not in file.schema_arrow.names:
+          raise KeyError(f"no column {self._column!r}")
+        count, numbers = file.metadata.num_rows, next(self._stored())
+    known = {stored_type(dtype): dtype for dtype in DTYPES}
+    if numbers.dtype not in known:
+      raise ValueError(f"an array of {numbers.dtype}")
+    self.dtype = known[numbers.dtype]  # one of DTYPES
+    return count, restored(numbers[:1]).shape[1]
 
-  def blocks(self) -> Iterator[np.ndarray]:
-    """Yields the vectors in order, [n, width] float32."""
+  def _stored(self) -> Iterator[np.ndarray]:
     if self._is_npy:
       array = np.load(self.path, mmap_mode="r", allow_pickle=False)
-      for start in range(0, len(array), _BLOCK):
-        yield np.asarray(array[start : start + _BLOCK])
+      yield from (array[start : start + _BLOCK] for start in range(0, len(array), _BLOCK))
       return
     from pyarrow import parquet
 
     with parquet.ParquetFile(self.path) as file:
       for batch in file.iter_batches(batch_size=_BLOCK, columns=[self._column]):
         values = batch.column(0)
-        yield np.asarray(values.flatten(), np.float32).reshape(len(values), -1)
+        yield np.asarray(values.flatten()).reshape(len(values), -1)
+
+  def blocks(self) -> Iterator[np.ndarray]:
+    """Yields the vectors in order, [n, width] float32; those of int8 and bits have unit length."""
+    return map(restored, self._stored())
 
 
 def look(nearest: Nearest, blocks: Iterable[np.ndarray], texts: Iterator[tuple[str, str]]) -> None:

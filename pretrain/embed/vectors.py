@@ -10,8 +10,10 @@ import numpy as np
 
 from data.vocabulary import Vocabulary
 from pretrain.checkpoints.saved_model import OpenedEncoder
+from pretrain.embed.dtypes import unit
 from pretrain.embed.schema import SIDES, EmbeddingSchema
 from pretrain.inference.batches import Input
+from pretrain.mesh import trees
 from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import encode
 from pretrain.ops.pooling import pool
@@ -53,15 +55,24 @@ class Embedder:
     """
     self.vocabulary: Vocabulary = encoder.vocabulary
     self.schema, self.width = schema, size or encoder.config.hidden_size
-    self._positions = encoder.config.max_length
+    self._positions, self._params = encoder.config.max_length, encoder.params
     self.cut = 0  # number of truncated texts
     function = functools.partial(pooled, pooling=schema.pooling)
-    longest = max(schema.length(side, self._positions) for side in SIDES)
+    longest = max(map(self.length, SIDES))
     self.compiled = encoder.program(function, batch_size=batch_size, longest=longest)
+
+  @functools.cached_property
+  def digest(self) -> str:
+    """The sha256 of the encoder's parameters, in hexadecimal."""
+    return trees.digest(self._params)
+
+  def length(self, side: str) -> int:
+    """Returns the most tokens of a text of a side, 'query' or 'passage'; longer ones are truncated."""
+    return self.schema.length(side, self._positions)
 
   def inputs(self, texts: Sequence[str], side: str = "passage") -> list[Input]:
     """Returns the token ids of texts of a side, 'query' or 'passage', with prefix and special tokens."""
-    prefix, most = self.schema.prefix(side), self.schema.length(side, self._positions)
+    prefix, most = self.schema.prefix(side), self.length(side)
     inputs = []
     for ids in self.vocabulary.encode_batch([prefix + text for text in texts] if prefix else texts):
       whole = self.vocabulary.with_special_ids(ids, max_length=most)
@@ -73,9 +84,3 @@ class Embedder:
     """Computes vectors [inputs, width] float32, in the order of the inputs."""
     found = np.stack(self.compiled(inputs)).astype(np.float32)[:, : self.width]
     return unit(found) if self.schema.unit else found
-
-
-def unit(vectors: np.ndarray) -> np.ndarray:
-  """Divides vectors [..., width] by their lengths; vectors of zeros stay unchanged."""
-  sizes = np.linalg.norm(vectors, axis=-1, keepdims=True)
-  return vectors / np.where(sizes > 0, sizes, 1)

@@ -5,7 +5,6 @@ import concurrent.futures
 import contextlib
 import logging
 import pathlib
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -37,7 +36,7 @@ def answer(
   """
   parts = output.undone(cut(rows.read(path), BATCHES_OF_PART * batch_size))
   undone = ((part, prepare(part.rows)) for part in parts)
-  computed, shown = 0, _Shown(total)
+  computed, shown = 0, progress.RowProgress(total)
   # No thread reads ahead from a pipe, because it could not be stopped.
   for part, prepared in undone if path == STANDARD_INPUT else _ahead(undone):
     output.add(part, compute(part.rows, prepared))
@@ -83,27 +82,3 @@ def _ahead(items: Iterator[tuple[Part, Any]]) -> Iterator[tuple[Part, Any]]:
     while (item := coming.result()) is not None:
       coming = pool.submit(next, items, None)
       yield item
-
-
-class _Shown:
-  """Shows the progress: a bar in a terminal, else a line now and then."""
-
-  def __init__(self, total: int) -> None:
-    self._total, self._begun = total, time.monotonic()
-    self._last = self._begun
-    watched = progress.is_watched()
-    self._bar = progress.bar(" rows", is_shown=watched, total=total or None, unit_scale=True)
-    self._says = not watched
-
-  def update(self, computed: int, rows: int) -> None:
-    self._bar.update(rows - self._bar.n)
-    now = time.monotonic()
-    if self._says and now - self._last > progress.SECONDS_BETWEEN_LINES and rows != self._total:
-      speed, self._last = computed / (now - self._begun), now
-      of_all = f" of {self._total:,}" if self._total else ""
-      left = f", {progress.duration((self._total - rows) / speed)} left" if self._total else ""
-      logger.info(f"{rows:,}{of_all} rows, {speed:,.0f} rows/s{left}")
-
-  def close(self, computed: int) -> float:
-    self._bar.close()
-    return computed / max(time.monotonic() - self._begun, 1e-9)

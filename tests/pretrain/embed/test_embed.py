@@ -5,12 +5,15 @@ import pathlib
 
 import jax
 import numpy as np
+import pyarrow
 import pytest
 from pyarrow import parquet
 
 from data import vocabulary
 from pretrain.checkpoints.saved_model import open_model
 from pretrain.embed import __main__ as embed
+from pretrain.embed import dtypes
+from pretrain.embed import texts as texts_of_files
 from pretrain.inference import stream
 from pretrain.models.encoder import encode
 from tests import buckets
@@ -46,18 +49,17 @@ def table(tmp_path_factory, texts) -> pathlib.Path:
 @pytest.fixture(scope="module", autouse=True)
 def compiled_once():
   """The commands with the same pooling share an encoder, on one device: compiling is most of the time."""
-  made, make = {}, embed._Command._embedder
+  made, make = {}, texts_of_files.open_embedder
 
-  def embedder(self):
-    name = (self.asked.pooling, self.asked.unit, self.asked.max_length, self.asked.checkpoint)
+  def embedder(asked):
+    name = (asked.pooling, asked.unit, asked.max_length, asked.checkpoint, asked.size, asked.dtype == "int8")
     if name not in made:
-      made[name] = make(self), self.digest, self.schema, self.longest
-    found, self.digest, self.schema, self.longest = made[name]
-    found.cut = 0
-    return found
+      made[name] = make(asked)
+    made[name].cut = 0
+    return made[name]
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(embed._Command, "_embedder", embedder)
+    patch.setattr(texts_of_files, "open_embedder", embedder)
     patch.setattr(jax, "local_devices", lambda: jax.devices()[:1])
     yield
 
@@ -144,6 +146,25 @@ def test_the_nearest_texts_are_found_in_the_input_and_in_stored_vectors(workdir,
   assert "from that of this input, model and --pooling" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("dtype", ["float16", "int8", "binary"])
+def test_other_forms_are_stored_in_both_files_and_searched(dtype, workdir, tmp_path, capsys):
+  source = tmp_path / "lines.txt"
+  source.write_text("the end.\nsome longer words\nthe the the x\n", encoding="utf-8")
+  npy, table, whole = tmp_path / "v.npy", tmp_path / "v.parquet", tmp_path / "whole.npy"
+  assert _embed(workdir, source, f"--output={whole}", "--unit") == 0
+  for output in (npy, table):
+    flags = (f"--output={output}", "--unit", f"--dtype={dtype}")
+    assert _embed(workdir, source, *flags) == 0
+    assert _embed(workdir, source, *flags, "--neighbours=some longer words", "--top=1") == 0
+    assert "1.0000" in (line := capsys.readouterr().out.splitlines()[1]) or dtype == "binary"
+    assert line.endswith("line 2: some longer words")
+  expected = dtypes.compressed(np.load(whole), dtype)
+  np.testing.assert_array_equal(np.load(npy), expected)
+  stored = parquet.read_table(table)["vector"]
+  assert stored.type.value_type == pyarrow.from_numpy_dtype(expected.dtype)
+  np.testing.assert_array_equal(np.stack(stored.to_numpy()), expected)
+
+
 @pytest.mark.parametrize(
   ("content", "flags", "code", "message"),
   [
@@ -153,6 +174,8 @@ def test_the_nearest_texts_are_found_in_the_input_and_in_stored_vectors(workdir,
     ("text\nx\n", ("--batch_size=0",), 2, "--batch_size=0: expected at least 1"),
     ("text\nx\n", ("--max_length=999",), 2, "the checkpoint supports at most 128 tokens"),
     ("text\nx\n", ("--output=a.txt",), 2, "expected a name that ends in .npy or .parquet"),
+    ("text\nx\n", ("--dtype=int8",), 2, "--dtype=int8 stores directions without lengths"),
+    ("text\nx\n", ("--dtype=binary", "--size=12"), 2, "vectors have 12; use"),
     ("text,n\nx\n", (), 3, "in.csv, row 1: 1 cell, expected 2"),
   ],
 )

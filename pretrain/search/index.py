@@ -1,0 +1,139 @@
+"""Opens an index folder and finds the nearest rows; vectors and rows stay on disk. No jax."""
+
+import contextlib
+import dataclasses
+import json
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from data import files
+from data.errors import ConfigError, DataError, named_reason
+from pretrain.embed.dtypes import restored
+from pretrain.search import exact
+
+FILE, VERSION = "index.json", 1
+VECTORS, ROWS, OFFSETS, GRAPH = "vectors.npy", "rows.jsonl", "offsets.npy", "hnsw.faiss"
+KINDS = ("flat", "hnsw")
+
+
+def faiss() -> Any:
+  """Imports and returns faiss; ConfigError with the line that installs it."""
+  try:
+    import faiss as library  # here: only HNSW needs it
+  except ImportError as error:
+    raise ConfigError(
+      "--kind=hnsw needs faiss, which is not installed; install it, or search exactly\n"
+      "  pip install -r requirements-embeddings.txt\n  --kind=flat"
+    ) from error
+  return library
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchIndex:
+  """An opened index folder: its description, and its vectors and rows on disk."""
+
+  path: pathlib.Path
+  meta: dict[str, Any]  # the content of index.json
+  vectors: np.ndarray  # [rows, width] as `dtypes.compressed` made them, memory-mapped
+  offsets: np.ndarray  # [rows + 1] int64, where the lines of rows.jsonl begin
+  graph: Any = None  # faiss.IndexHNSW, memory-mapped; None: every search is exact
+
+  @classmethod
+  def read(cls, path: pathlib.Path) -> "SearchIndex":
+    """Opens an index folder; DataError if it is missing, damaged or of another version.
+
+    ConfigError: its graph needs faiss, which is not installed.
+    """
+    if not (path / FILE).is_file():
+      raise DataError(f"{path}: not an index, it has no {FILE}; build it\n  --index={path} --input=FILE")
+    with _damaged(path):
+      meta = json.loads((path / FILE).read_bytes())
+      if meta["version"] != VERSION:
+        raise DataError(f"{path}: version {meta['version']}, expected {VERSION}; {again(path)}")
+      for name, size in meta["files"].items():
+        if (path / name).stat().st_size != size:
+          raise ValueError(f"{name} has {(path / name).stat().st_size:,} bytes, expected {size:,}")
+    graph = None
+    if meta["kind"] == "hnsw":
+      library = faiss()
+      with _damaged(path):
+        graph = library.read_index(str(path / GRAPH), library.IO_FLAG_MMAP_IFC)
+    with _damaged(path):
+      vectors, offsets = (
+        np.load(path / name, mmap_mode="r", allow_pickle=False) for name in (VECTORS, OFFSETS)
+      )
+      if {len(vectors), len(offsets) - 1, graph.ntotal if graph else len(vectors)} != {meta["rows"]}:
+        raise ValueError(f"its files have other numbers of rows than {meta['rows']:,}")
+    return cls(path, meta, vectors, offsets, graph)
+
+  def refuse_changed_input(self) -> None:
+    """Raises DataError if the file that was indexed is still there, but with other content."""
+    known = self.meta["input"]
+    source = pathlib.Path(known["path"])
+    with contextlib.suppress(OSError):  # it may be gone: the index has all rows
+      status = source.stat()
+      if [status.st_size, status.st_mtime_ns] == known["status"] or files.sha256(source) == known["sha256"]:
+        return
+      raise DataError(
+        f"{source} was changed after {self.path} was built from it; {again(self.path, self.meta)}"
+      )
+
+  def nearest(
+    self, queries: np.ndarray, top: int, *, ef_search: int = 0, is_exact: bool = False
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Finds rows [n, top] int64 and cosines [n, top] float32 of unit queries [n, width], the nearest first.
+
+    A graph may find fewer than `top`: then the last rows are -1.
+
+    Args:
+      ef_search: candidates of a search in the graph, at least `top`; more find more and take longer.
+      is_exact: compares with all vectors although there is a graph.
+    """
+    if self.graph is None or is_exact:
+      return exact.nearest(self.vectors, queries, top)
+    self.graph.hnsw.efSearch = max(ef_search, top)
+    _, rows = self.graph.search(np.ascontiguousarray(queries, np.float32), min(top, len(self.vectors)))
+    cosines = np.einsum("nw,ntw->nt", queries, restored(self.vectors[rows]))
+    cosines[rows < 0] = -np.inf
+    order = np.argsort(-cosines, axis=1, kind="stable")
+    return np.take_along_axis(rows, order, axis=1), np.take_along_axis(cosines, order, axis=1)
+
+  def fields(self, row: int) -> dict[str, Any]:
+    """Returns the columns of a row, counted from 0, of the indexed file."""
+    with open(self.path / ROWS, "rb") as file:
+      file.seek(self.offsets[row])
+      return json.loads(file.read(self.offsets[row + 1] - self.offsets[row]))
+
+  def recall(self, *, sample: int, top: int, ef_search: int) -> float:
+    """Returns the fraction of the exact `top` neighbours of sampled rows that the graph finds.
+
+    The rows are spread evenly and are not their own neighbours. Of rows with equal cosines, any counts.
+    """
+    if len(self.vectors) < 2:
+      return 1.0
+    chosen = np.unique(np.linspace(0, len(self.vectors) - 1, sample).astype(np.int64))
+    queries = restored(self.vectors[chosen])
+    _, expected = self.nearest(queries, top + 1, is_exact=True)
+    _, cosines = self.nearest(queries, top + 1, ef_search=ef_search)
+    # The row itself is the first of both; rounding of the same inner product differs by 1e-7.
+    return float(np.mean(cosines[:, 1:] >= expected[:, -1:] - 1e-6))
+
+
+def again(path: pathlib.Path, meta: Mapping[str, Any] | None = None) -> str:
+  """Returns advice for messages: how to build an index again, with the flags that index.json (`meta`) has."""
+  flags = "--input=FILE"
+  if meta is not None:
+    flags = f"--input={meta['input']['path']}"
+    flags += "".join(f" --{name}={meta[name]}" for name in ("column", "kind", "dtype", "size"))
+  return f"build it again:\n  rm -r {path}\n  --index={path} {flags}"
+
+
+@contextlib.contextmanager
+def _damaged(path: pathlib.Path) -> Iterator[None]:
+  try:
+    yield
+  except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+    raise DataError(f"{path}: damaged ({named_reason(error, most=80)}); {again(path)}") from error

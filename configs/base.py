@@ -113,7 +113,9 @@ def _generator() -> ConfigDict:
       "num_heads": 0,  # of attention; 0: as the encoder
       "mlm_layers": (),  # layers with a masked-LM loss, from 1; (): the last
       "separate_layers": (),  # depths of separate generators, one trunk each; (): one trunk
-      "share_embeddings": "all",  # with the encoder: 'tokens' (paper), 'all' (+ positions, norm), 'none'
+      # With the encoder: 'tokens' (paper), 'all' (+ positions, norm), 'none', 'gdes' (tokens, and the encoder
+      # trains a difference to the generator's table; DeBERTaV3).
+      "share_embeddings": "all",
       # If widths differ: 'table' (MC-BERT), 'embeddings' (Google ELECTRA), 'none' (a token table of its own).
       "projection": "table",
       "sampling_dropout": "eval",  # 'eval' (second pass without dropout), 'train', 'zero' (no dropout at all)

@@ -23,6 +23,7 @@ from tests.golden import (
   objectives,
   optimizer,
   recipes,
+  sharing,
   tokenizer,
 )
 from tests.golden.compare import Checks
@@ -48,6 +49,8 @@ CHECKS: dict[str, Callable[[Golden, Checks], None]] = {
   "l2_modernbert": modern.check_pre_norm,
   "m_ultrabert": modern.check_pre_norm,
   "m2_ultrabert": modern.check_pre_norm,
+  "m_gdes": sharing.check_sharing,
+  "m2_gdes": sharing.check_sharing,
   "q_schedules": optimizer.check_trapezoids,
   "q_stableadamw": optimizer.check_stable_adamw,
 }

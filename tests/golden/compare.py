@@ -45,6 +45,9 @@ _PRE_NORM = {
   "gradients": (2e-5, 1e-3),
   "rope": (1e-7, 0.0),
 }
+_SHARING = {"tables": (0.0, 1e-6), "tokens": EXACT, "hidden": (3e-5, 3e-4), "logits": (3e-5, 3e-4)}
+_SHARING |= {"losses": (0.0, 2e-5), "gradients": (2e-5, 2e-3)}
+TOLERANCES |= dict.fromkeys(("m_gdes", "m2_gdes"), _SHARING)
 TOLERANCES["q_schedules"] = {"lr": (0.0, 1e-6), "sizes": EXACT}
 TOLERANCES["q_stableadamw"] = {"params": (0.0, 1e-5)}
 TOLERANCES |= dict.fromkeys(("l_modernbert", "l2_modernbert", "m_ultrabert", "m2_ultrabert"), _PRE_NORM)

@@ -197,6 +197,23 @@ CASES = [
     "needs its own token table\n  --config.generator.share_embeddings=none",
   ),
   (AMOS, {"generator.share_embeddings": "none"}, "sampled tokens in the generator's embeddings"),
+  (AMOS, {"generator.share_embeddings": "gdes"}, "sampled tokens in the generator's embeddings"),
+  (
+    COCO,
+    {"generator.share_embeddings": "gdes", "generator.frozen": True, "generator.init_from": "runs/x"},
+    "no gradient to keep apart\n  --config.generator.share_embeddings=none",
+  ),
+  (COCO, {"generator.share_embeddings": "gdes", "model.freeze_embeddings": "random"}, "is trained as a diff"),
+  (
+    AMOS,
+    {
+      "generator.share_embeddings": "gdes",
+      "generator.mlm_layers": (),
+      "generator.separate_layers": (1, 3),
+      "generator.mixture": "uniform",
+    },
+    "is trained as a difference to that of one generator",
+  ),
   (
     AMOS,
     {"generator.sampling_dropout": "eval", "model.dropout": 0.1},

@@ -112,7 +112,7 @@ def test_without_a_difference_the_loss_is_that_of_one_table_and_its_gradient_the
 
 def test_a_crop_is_encoded_with_the_whole_table():
   fields = {**COCO_LM, **GDES, "objectives.clm.weight": 0.0, "objectives.rtd.weight": 0.0}
-  _, params, run = _gradients(fields)
+  *_, run = _gradients(fields)
   gradient = run(**{GENERATOR_TERM: 0.0})[1]
   assert np.any(gradient["encoder"]["embeddings"]["token"]["difference"])
   assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient["generator"]))

@@ -120,6 +120,10 @@ def _generator() -> ConfigDict:
       "projection": "table",
       "sampling_dropout": "eval",  # 'eval' (second pass without dropout), 'train', 'zero' (no dropout at all)
       "temperature": 1.0,  # of the softmax that tokens are sampled from, of a mixture of heads too
+      # Instead, after the fraction u of all steps: temperature + (temperature_start - temperature)
+      # exp(-u / temperature_decay); Fast-ELECTRA.
+      "temperature_start": 0.0,  # at step 0; 0: always `temperature`
+      "temperature_decay": 0.0,  # fraction of the steps in which the difference falls to 1 / e
       "disallow_correct": False,  # never sample the original token (Google ELECTRA's option)
       "detach_blocks": True,  # AMOS section 3: no gradient from a block of layers to the one below
       "mixture": "none",  # of heads: 'none', 'adversarial', 'uniform', 'random_layer', 'schedule', 'fixed'

@@ -230,6 +230,9 @@ class Recipe:
     weights = mixture.mixture_weights(
       settings, own, output.features, row_keys=batch.row_keys, progress=batch.progress
     )
+    temperature = mixture.temperature_at(settings, batch.progress)
+    if temperature is not None:
+      metrics["generator_temperature"] = (temperature, jnp.ones(()))
     sampled, embeddings = mixture.propose(
       settings,
       weights,
@@ -237,6 +240,7 @@ class Recipe:
       table,
       row_keys=batch.row_keys,
       chunk=self.chunk,
+      temperature=temperature,
       forbidden=targets if settings.disallow_correct else None,
       noise=batch.given.get("noise"),
     )

@@ -45,6 +45,12 @@ def _generator(config: Fields) -> Iterator[str]:
       "generator.frozen=True, generator.init_from='': a frozen generator is not trained, so it must be "
       "loaded from a checkpoint\n  --config.generator.init_from=DIRECTORY"
     )
+  if bool(config["generator.temperature_start"]) != bool(config["generator.temperature_decay"]):
+    yield (
+      f"{show(config, 'generator.temperature_start', 'generator.temperature_decay')}: a temperature "
+      "that changes needs both\n"
+      "  --config.generator.temperature_start=2.0 --config.generator.temperature_decay=0.1"
+    )
   if not frozen and config["generator.loss_weight"] == 0:
     yield (
       "generator.loss_weight=0.0, generator.frozen=False: the generator would not be trained; set a weight, "

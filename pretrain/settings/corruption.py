@@ -57,6 +57,8 @@ class GeneratorSettings:
   projection: Literal["table", "embeddings", "none"]
   sampling_dropout: Literal["eval", "train", "zero"]
   temperature: Positive
+  temperature_start: NotNegative
+  temperature_decay: NotNegative
   disallow_correct: bool
   detach_blocks: bool
   mixture: Literal["none", "adversarial", "uniform", "random_layer", "schedule", "fixed"]

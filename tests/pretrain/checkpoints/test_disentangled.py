@@ -1,5 +1,7 @@
 """Checkpoints of a run whose encoder stores a difference of token tables (GDES): readers get the sum."""
 
+from unittest import mock
+
 import jax
 import numpy as np
 import pytest
@@ -8,9 +10,11 @@ from data import manifest
 from data.records import PackedRecords
 from pretrain.checkpoints import warm_start
 from pretrain.checkpoints.__main__ import average
+from pretrain.checkpoints.checkpoint import load_params
 from pretrain.checkpoints.opened import open_generator, open_run
 from pretrain.checkpoints.saved_model import open_model
 from pretrain.corruption import token_tables
+from pretrain.logs.probes import Probes
 from pretrain.mesh import trees
 from tests.pretrain.small_run import LENGTH, run_training, saved_params, small_config, small_run
 
@@ -57,6 +61,17 @@ def test_an_opened_run_computes_what_the_run_does(gdes, small_records):
     for recipe, given in ((run.recipe, opened.params), (own.recipe, stored))
   ]
   assert losses[0] == losses[1]
+
+
+def test_probes_of_a_training_run_get_the_sum(gdes):
+  class Probing:
+    def measure(self, params, *, is_stopping):
+      self.table = params["encoder"]["embeddings"]["token"]["embedding"]
+
+  probing, stored = Probing(), load_params(gdes)[0]
+  probes = Probes(probing, 0, 2, mock.Mock(), mock.Mock(), lambda step: False)
+  probes.after(2, mock.Mock(params=stored))
+  np.testing.assert_array_equal(probing.table, _whole(gdes))
 
 
 def test_an_average_is_that_of_both_tables(gdes, tmp_path):

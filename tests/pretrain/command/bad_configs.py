@@ -176,6 +176,8 @@ CASES = [
   (COCO, {"generator.num_heads": 3}, "3 heads must divide the width 128"),
   (COCO, {"generator.hidden_size": 64}, "use share_embeddings 'tokens' or projection 'embeddings'"),
   (COCO, {"generator.frozen": True}, "must be loaded from a checkpoint"),
+  (COCO, {"generator.temperature_start": 2.0}, "a temperature that changes needs both"),
+  (COCO, {"generator.temperature_decay": 0.1}, "a temperature that changes needs both"),
   (COCO, {"generator.loss_weight": 0.0}, "the generator would not be trained"),
   (AMOS, {"generator.mlm_layers": (1, 2, 4)}, "the last one being 3"),
   (AMOS, {"generator.mlm_layers": (1, 2)}, "layers above it would not be used"),

@@ -114,11 +114,17 @@ def _generator() -> ConfigDict:
       "num_heads": 0,  # of attention; 0: as the encoder
       "mlm_layers": (),  # layers with a masked-LM loss, from 1; (): the last
       "separate_layers": (),  # depths of separate generators, one trunk each; (): one trunk
-      "share_embeddings": "all",  # with the encoder: 'tokens' (paper), 'all' (+ positions, norm), 'none'
+      # With the encoder: 'tokens' (paper), 'all' (+ positions, norm), 'none', 'gdes' (tokens, and the encoder
+      # trains a difference to the generator's table; DeBERTaV3).
+      "share_embeddings": "all",
       # If widths differ: 'table' (MC-BERT), 'embeddings' (Google ELECTRA), 'none' (a token table of its own).
       "projection": "table",
       "sampling_dropout": "eval",  # 'eval' (second pass without dropout), 'train', 'zero' (no dropout at all)
       "temperature": 1.0,  # of the softmax that tokens are sampled from, of a mixture of heads too
+      # Instead, after the fraction u of all steps: temperature + (temperature_start - temperature)
+      # exp(-u / temperature_decay); Fast-ELECTRA.
+      "temperature_start": 0.0,  # at step 0; 0: always `temperature`
+      "temperature_decay": 0.0,  # fraction of the steps in which the difference falls to 1 / e
       "disallow_correct": False,  # never sample the original token (Google ELECTRA's option)
       "detach_blocks": True,  # AMOS section 3: no gradient from a block of layers to the one below
       "mixture": "none",  # of heads: 'none', 'adversarial', 'uniform', 'random_layer', 'schedule', 'fixed'

@@ -180,7 +180,7 @@ class _Command:
   def _negatives(self, vectors: np.ndarray):
     """Returns the function that computes a part's rows, from the `vectors` of all passages."""
     from finetune.embedding.nearest import NearestPassages
-    from pretrain.embed.vectors import unit
+    from pretrain.embed.dtypes import unit
 
     block = min(_BLOCK, len(vectors))
     depth = min(self.asked.depth, len(vectors))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from pretrain.corruption import generator, masking, mixture, replace
+from pretrain.corruption import generator, masking, mixture, replace, token_tables
 from pretrain.corruption.masking import TokenIds
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
@@ -20,7 +20,6 @@ from pretrain.objectives.views import Context, Corrupted, Metrics, Term, View
 from pretrain.ops.draws import row_random
 from pretrain.ops.draws.row_random import Use
 from pretrain.ops.positions import first_slots, scatter_positions, segments_of, take_positions
-from pretrain.ops.vocab.lookup import lookup
 from pretrain.settings.objectives import OBJECTIVES
 
 GENERATOR_TERM = "generator_loss"
@@ -104,10 +103,10 @@ class Recipe:
   def init(self, key: jax.Array) -> dict:
     """Returns initial parameters: {'encoder', 'heads'} and, with a generator, {'generator'}."""
     keys = jax.random.split(key, 5)
-    embeddings = {
-      "token": encoder_model.init_token_table(keys[0], self.encoder, pad_id=self.tokens.pad),
-      **encoder_model.init_embeddings(keys[1], self.encoder),
-    }
+    token = encoder_model.init_token_table(keys[0], self.encoder, pad_id=self.tokens.pad)
+    if self.generator is not None and self.generator.share_embeddings == "gdes":
+      token = {"difference": jnp.zeros_like(token["embedding"])}
+    embeddings = {"token": token, **encoder_model.init_embeddings(keys[1], self.encoder)}
     trunk = encoder_model.init_trunk(keys[2], self.encoder)
     params = {"encoder": {"embeddings": embeddings, "trunk": trunk}, "heads": {}}
     for name, objective in self.objectives.items():
@@ -171,16 +170,17 @@ class Recipe:
     With `slots_only` the last layer is computed at the chosen tokens only.
     """
     if self.freeze_token_table:
-      params = _with_token_table(params, jax.lax.stop_gradient(_token_table(params)))
+      frozen = params["encoder"]["embeddings"]["token"]["embedding"]
+      params = token_tables.with_token(params, embedding=jax.lax.stop_gradient(frozen))
     batch = masked.batch
     corrupted, draws = self.corrupt(params, masked, train=train)
-    table, row_keys = _token_table(params), batch.row_keys
-    vectors, table = lookup(table, corrupted.input_ids, fixed=self.tokens.pad)
+    row_keys = batch.row_keys
+    vectors, table = token_tables.look_up(params, corrupted.input_ids, pad_id=self.tokens.pad)
     if draws.embeddings is not None:
       sampled = draws.embeddings.astype(vectors.dtype)
       vectors = scatter_positions(vectors, corrupted.masking.positions, sampled)
     keys = row_random.fold(row_keys, Use.ENCODER_DROPOUT) if train else None
-    encoder = params["encoder"]
+    encoder = token_tables.joined(params)["encoder"]
     segments, token_mask = corrupted.segment_ids, corrupted.token_mask
     if self.omits_masked:  # a token that is no key changes nothing, and nobody reads its states
       token_mask &= ~corrupted.masking.selected
@@ -242,6 +242,9 @@ class Recipe:
     weights = mixture.mixture_weights(
       settings, own, output.features, row_keys=batch.row_keys, progress=batch.progress
     )
+    temperature = mixture.temperature_at(settings, batch.progress)
+    if temperature is not None:
+      metrics["generator_temperature"] = (temperature, jnp.ones(()))
     sampled, embeddings = mixture.propose(
       settings,
       weights,
@@ -249,6 +252,7 @@ class Recipe:
       table,
       row_keys=batch.row_keys,
       chunk=self.chunk,
+      temperature=temperature,
       forbidden=targets if settings.disallow_correct else None,
       noise=batch.given.get("noise"),
     )
@@ -283,12 +287,3 @@ def corruption_metrics(corrupted: Corrupted) -> Metrics:
     "replace_rate": (jnp.sum(replaced, dtype=jnp.float32), tokens),
     "mask_overflow": (jnp.sum(corrupted.masking.overflow, dtype=jnp.float32), rows),
   }
-
-
-def _token_table(params: dict) -> jax.Array:
-  return params["encoder"]["embeddings"]["token"]["embedding"]
-
-
-def _with_token_table(params: dict, table: jax.Array) -> dict:
-  embeddings = params["encoder"]["embeddings"] | {"token": {"embedding": table}}
-  return params | {"encoder": params["encoder"] | {"embeddings": embeddings}}

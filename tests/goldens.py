@@ -24,6 +24,7 @@ from tests.golden import (
   objectives,
   optimizer,
   recipes,
+  sharing,
   tokenizer,
 )
 from tests.golden.compare import Checks
@@ -53,6 +54,8 @@ CHECKS: dict[str, Callable[[Golden, Checks], None]] = {
   "n_maelm": autoencoder.check_autoencoder,
   "n_removal": autoencoder.check_removal,
   "p_metro": objectives.check_metro,
+  "m_gdes": sharing.check_sharing,
+  "m2_gdes": sharing.check_sharing,
   "q_schedules": optimizer.check_trapezoids,
   "q_stableadamw": optimizer.check_stable_adamw,
   "q_tiling": networks.check_growth,

@@ -16,8 +16,9 @@ from data.rows import Row
 from finetune.embedding import beir, bm25, pair_scores, pairs, retrieval
 from finetune.embedding.nearest import NearestPassages
 from pretrain.checkpoints.saved_model import SavedModel, open_model
+from pretrain.embed.dtypes import unit
 from pretrain.embed.schema import SIDES, EmbeddingSchema
-from pretrain.embed.vectors import Embedder, unit
+from pretrain.embed.vectors import Embedder
 from pretrain.inference import stream
 from pretrain.inference.batches import Input
 

@@ -22,8 +22,8 @@ from finetune.search.program import OutputsOf
 from finetune.search.search import Search
 from finetune.search.session import Session
 from finetune.search.summary import Record
+from pretrain.embed.dtypes import unit
 from pretrain.embed.schema import FILE, EmbeddingSchema
-from pretrain.embed.vectors import unit
 from pretrain.export.task_fields import FIRST_ROWS
 
 NAME = "embedding"

@@ -12,7 +12,7 @@ import numpy as np
 
 from data.records import HeldoutRecords
 from pretrain.checkpoints.opened import contrast_head
-from pretrain.corruption import cropping, generator
+from pretrain.corruption import cropping, generator, token_tables
 from pretrain.embed.dtypes import unit
 from pretrain.logs.heldout import collect, commonest_share, ranking_area, unigram_cross_entropy
 from pretrain.models import encoder as encoder_model
@@ -112,8 +112,8 @@ def _generator_arrays(recipe, params, corrupted, targets) -> dict[str, jax.Array
 
 
 def _encode(recipe, params, ids):
-  mask = ids != recipe.tokens.pad
-  _, hidden = encoder_model.encode(params["encoder"], recipe.encoder, ids, mask, pad_id=recipe.tokens.pad)
+  mask, encoder = ids != recipe.tokens.pad, token_tables.joined(params)["encoder"]
+  _, hidden = encoder_model.encode(encoder, recipe.encoder, ids, mask, pad_id=recipe.tokens.pad)
   return hidden.last
 
 

@@ -50,6 +50,8 @@ def open_run(directory: str | os.PathLike, step: int | None = None, *, rows: int
   """
   saved = open_model(directory, step)
   config = config_of(saved.meta["config"])
+  if config.generator.share_embeddings == "gdes":
+    config.generator.share_embeddings = "none"  # `open_model` returns two whole tables
   # Before `batch_size` changes, by which a feed counts.
   heldout, records = prepared.open_heldout(reading_settings(config))
   config.mesh.update({"data": 1, "fsdp": 1, "tensor": 1})

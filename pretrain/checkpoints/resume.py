@@ -227,6 +227,8 @@ def _refusal(name: str, saved: Mapping[str, Any], given: Mapping[str, Any], step
     return None if name in SAFE_FIELDS else ""
   if saved["corruption.mask_rates"]:
     return "corruption.mask_rates are by fractions of all steps"
+  if saved["generator.temperature_start"]:
+    return "generator.temperature_decay is a fraction of all steps"
   both = (saved, given)
   if any(fields_of["optimizer.schedule"] != "wsd" for fields_of in both):
     is_longer = name == "train.total_steps" and given[name] >= saved[name]

@@ -17,6 +17,7 @@ from data.prepare import from_config
 from data.vocabulary import Vocabulary
 from pretrain.checkpoints import bucket_steps, checkpoint
 from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.corruption import token_tables
 from pretrain.inference.compiled import Compiled
 from pretrain.mesh import trees
 from pretrain.models.config import EncoderConfig, encoder_config
@@ -142,8 +143,9 @@ def frozen_config(model: Mapping[str, Any], *, dtype: str = "auto") -> EncoderCo
 def open_model(directory: str | os.PathLike, step: int | None = None) -> SavedModel:
   """Reads a checkpoint for a warm start, fine-tuning or export; nothing is put on a device.
 
-  `directory` and `step` are as in `bucket_steps.step_path`. DataError: as there, or the checkpoint is
-  unreadable, or its meta is incomplete.
+  The encoder's token table is whole, also where the run stores its difference to the generator's. `directory`
+  and `step` are as in `bucket_steps.step_path`. DataError: as there, or the checkpoint is unreadable, or its
+  meta is incomplete.
   """
   path = bucket_steps.step_path(directory, step)
   params, meta = checkpoint.load_params(path)
@@ -155,7 +157,7 @@ def open_model(directory: str | os.PathLike, step: int | None = None) -> SavedMo
       f"checkpoint {path}: its meta lacks {', '.join(missing)}, so it was changed or comes from another "
       "program; expected a checkpoint of a run, an import or fine-tuning"
     )
-  return SavedModel(path, params, meta)
+  return SavedModel(path, token_tables.joined(params), meta)
 
 
 def save_params(

@@ -16,6 +16,7 @@ from pretrain.checkpoints import growth, new_words
 from pretrain.checkpoints.bucket_steps import step_path
 from pretrain.checkpoints.checkpoint import read_meta
 from pretrain.checkpoints.saved_model import SavedModel, open_model
+from pretrain.corruption import token_tables
 from pretrain.mesh import trees
 from pretrain.settings.model import EncoderSettings
 
@@ -95,8 +96,13 @@ def load_into(
   `params` are ShapeDtypeStructs with shardings; loaded parts become arrays with these shardings. All
   checkpoints must have `vocabulary_digest`, because a token table is useless with another vocabulary, or one
   that the vocabulary in `vocabulary_directory` extends; then its new words get rows: `new_words.add_rows`.
+  Where the run stores the encoder's table as a difference to the generator's, the loaded table is kept: the
+  generator's is the loaded one or, without, the encoder's.
   DataError: another vocabulary, another kind of encoder, a missing part, or other shapes.
   """
+  token = params["encoder"]["embeddings"]["token"]
+  if "difference" in token:
+    params = token_tables.with_token(params, embedding=token["difference"])
   for field, path in origins.paths.items():
     where = origins.named[field]
     rows = params["encoder"]["embeddings"]["token"]["embedding"].shape[0]
@@ -119,7 +125,18 @@ def load_into(
       saved = {"token": source.params["encoder"]["embeddings"]["token"]}
       embeddings = embeddings | _graft(token, saved, where=f"{where} (token table)")
       params = params | {"encoder": params["encoder"] | {"embeddings": embeddings}}
-  return params
+  return _parted(params) if "difference" in token else params
+
+
+def _parted(params: dict) -> dict:
+  """Returns the parameters with the encoder's token table as a difference to the generator's."""
+  generator, table = params["generator"], params["encoder"]["embeddings"]["token"]["embedding"]
+  base = generator["embeddings"]["token"]["embedding"]
+  if isinstance(table, jax.Array):
+    base = base if isinstance(base, jax.Array) else table
+    table = table - base
+  generator = generator | {"embeddings": generator["embeddings"] | {"token": {"embedding": base}}}
+  return token_tables.with_token(params, difference=table) | {"generator": generator}
 
 
 def _generator_part(saved: dict, where: str) -> dict:

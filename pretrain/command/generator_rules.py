@@ -7,7 +7,7 @@ from pretrain.settings.field_types import Fields, show, show_value
 
 def problems(config: Fields) -> list[str]:
   """Returns an error for each contradiction between fields, where corruption.kind is 'generator'."""
-  return [*_generator(config), *_heads(config), *_mixture(config)]
+  return [*_generator(config), *_parted(config), *_heads(config), *_mixture(config)]
 
 
 def without_generator(config: Fields) -> list[str]:
@@ -45,11 +45,33 @@ def _generator(config: Fields) -> Iterator[str]:
       "generator.frozen=True, generator.init_from='': a frozen generator is not trained, so it must be "
       "loaded from a checkpoint\n  --config.generator.init_from=DIRECTORY"
     )
+  if bool(config["generator.temperature_start"]) != bool(config["generator.temperature_decay"]):
+    yield (
+      f"{show(config, 'generator.temperature_start', 'generator.temperature_decay')}: a temperature "
+      "that changes needs both\n"
+      "  --config.generator.temperature_start=2.0 --config.generator.temperature_decay=0.1"
+    )
   if not frozen and config["generator.loss_weight"] == 0:
     yield (
       "generator.loss_weight=0.0, generator.frozen=False: the generator would not be trained; set a weight, "
       "or freeze a trained one"
     )
+
+
+def _parted(config: Fields) -> Iterator[str]:
+  if config["generator.share_embeddings"] != "gdes":
+    return
+  if config["generator.frozen"]:
+    yield (
+      "generator.share_embeddings='gdes', generator.frozen=True: a frozen generator has no gradient to keep "
+      "apart\n  --config.generator.share_embeddings=none"
+    )
+  for name in ("generator.separate_layers", "model.freeze_embeddings"):
+    if config[name] not in ((), "none"):
+      yield (
+        f"{show(config, 'generator.share_embeddings', name)}: the encoder's token table is trained as a "
+        f"difference to that of one generator\n  --config.generator.share_embeddings=none"
+      )
 
 
 def _heads(config: Fields) -> Iterator[str]:
@@ -98,7 +120,7 @@ def _mixture(config: Fields) -> Iterator[str]:
       f"adversarially; use another mixture, or do not freeze it"
     )
   is_adversarial = mixture == "adversarial" and heads > 1
-  if is_adversarial and config["generator.share_embeddings"] == "none":
+  if is_adversarial and config["generator.share_embeddings"] in ("none", "gdes"):
     yield (
       f"{show(config, 'generator.mixture', 'generator.share_embeddings')}: the encoder would read sampled "
       f"tokens in the generator's embeddings; use share_embeddings 'tokens' or 'all'"

@@ -1,7 +1,7 @@
 """The generator: one trunk with masked-LM heads on some layers, or several trunks with one head each.
 
 The papers also call it the auxiliary model. It proposes a token for every masked position; AMOS's mixture of
-heads is in `mixture.py`. Its token table is the encoder's unless `share_embeddings` is 'none'.
+heads is in `mixture.py`. Its token table is the encoder's, or its own where `has_table`.
 """
 
 import dataclasses
@@ -59,7 +59,7 @@ def _init_member(key: jax.Array, settings: GeneratorConfig, config: EncoderConfi
   embedding_config = dataclasses.replace(config, hidden_size=embedded_size)
   if settings.share_embeddings != "all":
     params["embeddings"] = encoder_model.init_embeddings(keys[1], embedding_config)
-  if settings.share_embeddings == "none":
+  if settings.has_table:
     table_config = dataclasses.replace(config, hidden_size=settings.token_size)
     table = encoder_model.init_token_table(keys[2], table_config, pad_id=tokens.pad)
     params["embeddings"] = {"token": table, **params["embeddings"]}
@@ -87,7 +87,7 @@ def init(key: jax.Array, settings: GeneratorConfig, tokens: TokenIds) -> dict:
 
 def token_table(params: dict, shared: dict, settings: GeneratorConfig) -> jax.Array:
   """Returns the generator's [vocab, embed] token table: the encoder's, or its own if nothing is shared."""
-  owner = params if settings.share_embeddings == "none" else {"embeddings": shared}
+  owner = params if settings.has_table else {"embeddings": shared}
   return owner["embeddings"]["token"]["embedding"]
 
 

@@ -56,6 +56,18 @@ def mixture_weights(
   return jnp.full(shape, 1.0 / num_heads, jnp.float32)  # 'uniform', and 'none' with a single head
 
 
+def temperature_at(settings: GeneratorSettings, progress: jax.Array) -> jax.Array | None:
+  """Returns the temperature of sampling at a progress, a float32 scalar; None where it does not change.
+
+  `progress` is [batch] float32, step / total_steps, the same in every row. Source: Fast-ELECTRA (2310.07347),
+  equation 2.
+  """
+  if not settings.temperature_start:
+    return None
+  left = jnp.exp(-progress[0] / settings.temperature_decay)
+  return settings.temperature + (settings.temperature_start - settings.temperature) * left
+
+
 def propose(
   settings: GeneratorSettings,
   weights: jax.Array,
@@ -64,6 +76,7 @@ def propose(
   *,
   row_keys: jax.Array,
   chunk: int,
+  temperature: jax.Array | None = None,
   forbidden: jax.Array | None = None,
   noise: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array | None]:
@@ -77,6 +90,7 @@ def propose(
     table: [vocab, embed] token table.
     row_keys: [batch] keys.
     chunk: positions of a row per chunk.
+    temperature: scalar of `temperature_at`; None: that of `settings`.
     forbidden: [batch, slots] int32 tokens that may not be drawn (ELECTRA's disallow_correct), or None.
     noise: [batch, slots, vocab] float32 Gumbel noise to use instead of the rows' own draw.
 
@@ -84,8 +98,9 @@ def propose(
   """
   words = row_random.key_words(row_random.fold(row_keys, Use.SAMPLE))
   transformed, biases = output.transformed, output.biases
-  if settings.temperature != 1.0:  # logits / T, so that Gumbel-max samples the sharpened softmax
-    transformed, biases = transformed / settings.temperature, biases / settings.temperature
+  divisor = settings.temperature if temperature is None else temperature
+  if temperature is not None or divisor != 1.0:  # logits / T, so that Gumbel-max samples the changed softmax
+    transformed, biases = transformed / divisor, biases / divisor
   is_adversarial = settings.mixture == "adversarial"
   numbers = MixtureSettings(
     temperature=settings.gumbel_temperature,

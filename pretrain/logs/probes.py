@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from pretrain.corruption import token_tables
 from pretrain.listener import Listener
 from pretrain.logs.metrics import Throughput
 from pretrain.logs.written import Written
@@ -36,7 +37,7 @@ class Probes(Listener):
     """Runs the probes after a step and writes their scores; see `Listener.after`."""
     if step == self._is_done_at:
       return
-    params = jax.device_get(state.params)
+    params = token_tables.joined(jax.device_get(state.params))
     figures = self._probing.measure(params, is_stopping=lambda: self._is_stopping(step))
     if figures is not None:
       self._written.write(step, figures)

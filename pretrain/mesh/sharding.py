@@ -25,7 +25,7 @@ HEAD_AXIS = "tensor"
 
 # Ending of a parameter's path -> its axes. Parameters under `layers` are stacked: one more axis in front.
 RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
-  (r"token/embedding", ("vocab", "embed")),
+  (r"token/(embedding|difference)", ("vocab", "embed")),
   (r"(position|segment)/embedding", (None, "embed")),
   (r"relative_position/embedding", (None, "heads")),
   (r"attention/(query|key|value)/kernel", ("embed", "heads", None)),
@@ -119,7 +119,7 @@ def update_axis(path: str, shape: tuple[int, ...], mesh_sizes: Mapping[str, int]
   their own.
   """
   parts = mesh_sizes["data"]
-  if parts == 1 or path.split("/")[-1] not in ("kernel", "embedding"):
+  if parts == 1 or path.split("/")[-1] not in ("kernel", "embedding", "difference"):
     return None
   cuts = partition_spec(path, len(shape))
   free = [axis for axis, name in enumerate(cuts) if name is None or mesh_sizes[name] == 1]

@@ -54,10 +54,12 @@ class GeneratorSettings:
   num_heads: CountOrZero
   mlm_layers: tuple[int, ...]
   separate_layers: tuple[int, ...]
-  share_embeddings: Literal["tokens", "all", "none"]
+  share_embeddings: Literal["tokens", "all", "none", "gdes"]
   projection: Literal["table", "embeddings", "none"]
   sampling_dropout: Literal["eval", "train", "zero"]
   temperature: Positive
+  temperature_start: NotNegative
+  temperature_decay: NotNegative
   disallow_correct: bool
   detach_blocks: bool
   mixture: Literal["none", "adversarial", "uniform", "random_layer", "schedule", "fixed"]
@@ -68,3 +70,8 @@ class GeneratorSettings:
   loss_weight: NotNegative
   init_from: str
   frozen: bool
+
+  @property
+  def has_table(self) -> bool:
+    """Whether the generator has a token table of its own."""
+    return self.frozen or self.share_embeddings in ("none", "gdes")

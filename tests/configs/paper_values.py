@@ -311,6 +311,41 @@ _MAE = {  # yumeng5/MAE-LM, run_pretrain.sh; the base setting as COCO-LM's
   "objectives.mae.decoder_relative_position": False,
   "objectives.mae.decoder_dropout": "zero",
 }
+# DeBERTaV3 and microsoft/DeBERTa at 4d7fe0b: rtd_base.json, rtd_task.py, mlm_task.py; a summary's tables.
+_DEBERTA_V3 = {
+  **_BACKBONE,
+  **_PURE_MASK,
+  **_OFF,
+  "corruption.mask_special": "none",
+  "generator.num_layers": 6,
+  "generator.hidden_size": 0,
+  "generator.share_embeddings": "gdes",
+  "generator.sampling_dropout": "train",
+  "generator.temperature": 1.0,
+  "generator.temperature_start": 0.0,
+  "generator.disallow_correct": False,
+  "generator.loss_weight": 1.0,
+  "objectives.rtd.weight": 50.0,
+  "model.vocab_size": 128_000,
+  "model.layer_norm_eps": 1e-7,
+  "optimizer.learning_rate": 6e-4,
+  "optimizer.decay": "no_bias_norm",
+  "optimizer.clip_norm": 1.0,
+  "data.vocabulary_cased": True,
+  "train.batch_size": 8_192,
+  "train.total_steps": 500_000,
+}
+# Fast-ELECTRA: abstract and reviews; the temperature's values from memory.
+_FAST_ELECTRA = {
+  **_COCO_LM,
+  "generator.frozen": True,
+  "generator.share_embeddings": "none",
+  "generator.sampling_dropout": "zero",
+  "generator.temperature_start": 2.0,
+  "generator.temperature_decay": 0.1,
+  "objectives.clm.weight": 0.0,
+  "objectives.scl.weight": 0.0,
+}
 
 # {recipe: {field: value}}
 VALUES: dict[str, dict[str, Any]] = {
@@ -324,12 +359,15 @@ VALUES: dict[str, dict[str, Any]] = {
   "coco_lm_base_plus_plus": {**_COCO_LM, **_PLUS_PLUS},
   "coco_lm_large_plus_plus": {**_COCO_LM, **_PLUS_PLUS, **_LARGE},
   "coco_lm_small": {**_COCO_LM, **_SMALL, "generator.num_layers": 2},
+  "deberta_v3_rtd_base": _DEBERTA_V3,
   "electra_base": _ELECTRA,
+  "electra_gdes_base": {**_ELECTRA, "generator.share_embeddings": "gdes"},
   "electra_small": {**_ELECTRA, **_SMALL, **_GENERATOR_64},
   "electra_google_base": _GOOGLE,
   "electra_google_small": {**_GOOGLE, **_SMALL, **_GENERATOR_64},
   "mae_lm_base": _MAE,
   "metro_lm_base": _METRO,
+  "fast_electra_base": _FAST_ELECTRA,
   "modernbert_base": _MODERNBERT,
   "roberta_base": _ROBERTA,
   "roberta_small": {**_ROBERTA, **_SMALL},

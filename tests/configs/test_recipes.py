@@ -62,6 +62,13 @@ def test_every_recipe_is_valid(name, num_devices):
   assert validate.problems(_config(name), num_devices=num_devices) == []
 
 
+@pytest.mark.parametrize("name", ("electra_gdes", "deberta_v3_rtd", "fast_electra"))
+def test_recipes_of_2021_to_2024_are_valid_on_the_modern_backbone(name):
+  for size, backbone in (("base", "modern"), ("tiny", "modern_tiny")):
+    config = load_config(f"{CONFIGS / name}_{size}.py:{backbone}")
+    assert validate.problems(config, num_devices=1) == []
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_has_the_fields_of_the_base_config_and_its_own_name(name):
   config = _config(name)

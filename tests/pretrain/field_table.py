@@ -78,6 +78,8 @@ _BASES = {
     "generator.mlm_layers": (1, 2),
     "generator.mixture": "fixed",
     "generator.mixture_weights": (0.5, 0.5),
+    "generator.temperature_start": 2.0,
+    "generator.temperature_decay": 0.1,
   },
 }
 
@@ -280,7 +282,11 @@ _ROWS: dict[str, list[tuple]] = {
     ("objectives.mae.decoder_dropout", "encoder", "step"),
   ],
   "sharded": [("mesh.data", 2, _LAYOUT)],
-  "fixed": [("generator.mixture_weights", (0.25, 0.75), "step eval")],
+  "fixed": [
+    ("generator.mixture_weights", (0.25, 0.75), "step eval"),
+    ("generator.temperature_start", 3.0, "step eval"),
+    ("generator.temperature_decay", 0.2, "step eval"),
+  ],
 }
 
 ROWS = {

@@ -65,6 +65,11 @@ RECIPES = {
     "objectives.clm.weight": 1.0,
     "objectives.scl.weight": 1.0,
   },
+  "gdes": {
+    "corruption.kind": "generator",
+    "generator.share_embeddings": "gdes",
+    "objectives.rtd.weight": 50.0,
+  },
   "union": {
     "corruption.kind": "generator",
     "generator.num_layers": 2,

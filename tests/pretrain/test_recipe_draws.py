@@ -54,3 +54,18 @@ def test_the_generators_loss_trains_every_row_of_the_shared_table():
   gradient = jax.jit(jax.grad(loss), compiler_options=FAST_COMPILE)(table)["embedding"]
   # An output softmax reaches all tokens, also those that no input has.
   assert np.all(np.any(np.asarray(gradient) != 0, axis=-1))
+
+
+def test_the_temperature_of_sampling_follows_the_progress_and_is_a_metric():
+  changing = {"generator.temperature_start": 50.0, "generator.temperature_decay": 0.1}
+  recipe, usual = small_recipe({**COCO_LM, **changing}), small_recipe(COCO_LM)
+  params, found = random_params(recipe), []
+  for each, progress in ((recipe, 0.0), (recipe, 1.0), (usual, 0.0)):
+    masked = each.mask(small_batch(8, progress=progress))
+    corrupt = jax.jit(functools.partial(each.corrupt, train=False), compiler_options=FAST_COMPILE)
+    corrupted, draws = corrupt(params, masked)
+    found.append((corrupted.input_ids, draws.metrics))
+  temperatures = [metrics.get("generator_temperature", (None,))[0] for _, metrics in found]
+  assert temperatures[0] == 50.0 and abs(temperatures[1] - 1.0022245) < 1e-6 and temperatures[2] is None
+  (hot, _), (cold, _), (at_one, _) = found
+  assert np.sum(hot != at_one) > 0 and np.sum(cold != at_one) <= 1

@@ -104,6 +104,22 @@ def test_segments_are_contrasted_over_devices_as_on_one(segment_records):
   _assert_same(*results[1], results[0])
 
 
+@pytest.mark.parametrize("sharded", [{"mesh.data": 2, "mesh.fsdp": 2, "mesh.tensor": 2}, {"mesh.data": 4}])
+def test_a_difference_of_token_tables_is_trained_on_any_mesh_as_on_one_device(small_records, sharded):
+  fields = {"model.num_heads": 8, "model.hidden_size": 32, "model.vocab_size": 304, "train.microbatches": 2}
+  records, results = PackedRecords(small_records, length=LENGTH, seed=0), []
+  for mesh in ({}, sharded | {"optimizer.shard_update": True}):
+    number = int(np.prod([size for name, size in mesh.items() if name.startswith("mesh.")]))
+    run = small_run(small_config("gdes", small_records, fields | mesh), number=number)
+    state, metrics, _ = run_steps(run, [records.batch(at, 8) for at in range(STEPS)])
+    results.append((jax.device_get(state.params), metrics))
+  table = run.abstract_state.params["encoder"]["embeddings"]["token"]["difference"]
+  moments = [leaf for leaf in jax.tree.leaves(run.abstract_state.opt_state) if leaf.shape == table.shape]
+  assert all(leaf.sharding.shard_shape(leaf.shape) != table.shape for leaf in moments)
+  assert np.any(results[0][0]["encoder"]["embeddings"]["token"]["difference"])
+  _assert_same(*results[1], results[0])
+
+
 def test_parameters_of_a_real_run_are_cut_over_the_mesh(small_records):
   fields = {"mesh.data": 2, "mesh.fsdp": 2, "mesh.tensor": 2, "model.vocab_size": 304}
   run = small_run(small_config("union", small_records, fields), number=8)

@@ -66,7 +66,7 @@ def _generator_fault(params: dict) -> str:
   if official_names.sharing_of(params) == "none":
     return (
       "its generator shares the encoder's token table, but this model's generator has its own "
-      "(generator.share_embeddings='none' or generator.frozen)"
+      "(generator.share_embeddings='none' or 'gdes', or generator.frozen)"
     )
   return ""
 

@@ -13,8 +13,9 @@ from sklearn import metrics
 from finetune import evaluate
 from finetune.embedding import retrieval
 from pretrain.checkpoints.saved_model import open_model
+from pretrain.embed.dtypes import unit
 from pretrain.embed.schema import EmbeddingSchema
-from pretrain.embed.vectors import Embedder, unit
+from pretrain.embed.vectors import Embedder
 from tests.finetune.embedding import small_beir
 from tests.finetune.glue.small_glue import WORDS
 from tests.finetune.inference import small_models

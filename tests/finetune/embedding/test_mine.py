@@ -8,8 +8,9 @@ import pytest
 
 from finetune import mine
 from pretrain.checkpoints.saved_model import open_model
+from pretrain.embed.dtypes import unit
 from pretrain.embed.schema import EmbeddingSchema
-from pretrain.embed.vectors import Embedder, unit
+from pretrain.embed.vectors import Embedder
 from pretrain.inference import stream
 from tests.finetune.glue.small_glue import WORDS
 

@@ -119,6 +119,15 @@ def test_detection_that_knows_and_detection_that_guesses():
   assert guesses["rtd_auc"] == guesses["rtd_balanced_accuracy_at_prior"] == 0.5
 
 
+def test_a_training_run_that_stores_a_difference_of_token_tables_is_measured(small_records):
+  config = small_run.small_config("gdes", small_records)
+  with small_run.devices(1):
+    run = small_run.small_run(config)
+    heldout = prepared.open(reading_settings(config)).heldout
+    found = figures.measure(run, run.init_state().params, heldout, np.ones(small_run.VOCAB_SIZE), batches=2)
+  assert 0 < found["replace_rate"] < 1 and np.isfinite(found["contextual_score"])
+
+
 def test_samples_of_the_generators_layers_do_not_see_other_texts_of_the_row(segment_records):
   config = small_run.small_config("union", segment_records, {"data.packing": "segments"})
   config.objectives.scl.weight = 0.0

@@ -102,6 +102,12 @@ WSD = {"optimizer.schedule": "wsd", "optimizer.warmup_steps": 10, "train.total_s
     ),
     (
       10,
+      {"generator.temperature_start": 2.0, "generator.temperature_decay": 0.1},
+      {"train.total_steps": 150},
+      r"150 \(generator.temperature_decay is a fraction of all steps\)",
+    ),
+    (
+      10,
       {"generator.mixture": "schedule"},
       {"train.total_steps": 150},
       r"150 \(generator.mixture='schedule' goes",

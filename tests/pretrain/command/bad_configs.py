@@ -212,6 +212,8 @@ CASES = [
   (COCO, {"generator.num_heads": 3}, "3 heads must divide the width 128"),
   (COCO, {"generator.hidden_size": 64}, "use share_embeddings 'tokens' or projection 'embeddings'"),
   (COCO, {"generator.frozen": True}, "must be loaded from a checkpoint"),
+  (COCO, {"generator.temperature_start": 2.0}, "a temperature that changes needs both"),
+  (COCO, {"generator.temperature_decay": 0.1}, "a temperature that changes needs both"),
   (COCO, {"generator.loss_weight": 0.0}, "the generator would not be trained"),
   (AMOS, {"generator.mlm_layers": (1, 2, 4)}, "the last one being 3"),
   (AMOS, {"generator.mlm_layers": (1, 2)}, "layers above it would not be used"),
@@ -233,6 +235,23 @@ CASES = [
     "needs its own token table\n  --config.generator.share_embeddings=none",
   ),
   (AMOS, {"generator.share_embeddings": "none"}, "sampled tokens in the generator's embeddings"),
+  (AMOS, {"generator.share_embeddings": "gdes"}, "sampled tokens in the generator's embeddings"),
+  (
+    COCO,
+    {"generator.share_embeddings": "gdes", "generator.frozen": True, "generator.init_from": "runs/x"},
+    "no gradient to keep apart\n  --config.generator.share_embeddings=none",
+  ),
+  (COCO, {"generator.share_embeddings": "gdes", "model.freeze_embeddings": "random"}, "is trained as a diff"),
+  (
+    AMOS,
+    {
+      "generator.share_embeddings": "gdes",
+      "generator.mlm_layers": (),
+      "generator.separate_layers": (1, 3),
+      "generator.mixture": "uniform",
+    },
+    "is trained as a difference to that of one generator",
+  ),
   (
     AMOS,
     {"generator.sampling_dropout": "eval", "model.dropout": 0.1},

@@ -107,6 +107,42 @@ def test_a_low_temperature_takes_the_most_probable_token():
   np.testing.assert_array_equal(found, np.argmax(mixed @ TABLE.T, axis=-1))
 
 
+@pytest.mark.parametrize(
+  "progress, expected",
+  [
+    (0.0, 2.0),
+    (0.01, 1.9048374),
+    (0.05, 1.6065307),
+    (0.1, 1.3678794),
+    (0.2, 1.1353353),
+    (0.3, 1.0497871),
+    (0.5, 1.0067379),
+    (1.0, 1.0000454),
+  ],
+)
+def test_a_temperature_falls_exponentially_from_its_start_to_its_end(progress, expected):
+  falling = _choice("none", temperature_start=2.0, temperature_decay=0.1)
+  found = mixture.temperature_at(falling, jnp.full((3,), progress, jnp.float32))
+  assert found.shape == () and found.dtype == jnp.float32
+  np.testing.assert_allclose(found, expected, rtol=1e-7)
+  assert mixture.temperature_at(_choice("none"), jnp.full((3,), progress)) is None
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_tokens_are_drawn_from_the_softmax_at_the_temperature(changed):
+  """By hand: softmax((2, 1, 0) / T)."""
+  table, slots = np.eye(3, dtype=np.float32), 4_096
+  states = np.broadcast_to(np.float32([2, 1, 0]), (1, 1, slots, 3))
+  output = GeneratorOutput(states, states, np.zeros((1, 3), np.float32))
+  keys = row_random.step_row_keys(0, 0, np.arange(1))
+  at = jnp.float32(1.3678794) if changed else None
+  drawn_ids, _ = mixture.propose(
+    _choice("none"), np.ones((1, slots, 1)), output, table, row_keys=keys, chunk=slots, temperature=at
+  )
+  expected = (0.583722, 0.281003, 0.135275) if changed else (0.665241, 0.244728, 0.090031)
+  np.testing.assert_allclose(np.bincount(drawn_ids[0], minlength=3) / slots, expected, atol=0.02)
+
+
 def test_a_forbidden_token_is_not_drawn():
   forbidden, _ = _propose(_choice("uniform"), ALIKE)
   found, _ = _propose(_choice("uniform"), ALIKE, forbidden=forbidden)

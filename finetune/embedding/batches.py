@@ -18,7 +18,7 @@ from finetune.search.examples import Buckets, TrainingOrder, bucket_lengths
 Batch = Mapping[str, np.ndarray]
 
 
-class Texts(NamedTuple):
+class TextTable(NamedTuple):
   """Tokenised rows of the stage: a query or first text, its positive, and its negatives."""
 
   ids: Sequence[np.ndarray]  # of each different text of a side [tokens] int32, with special tokens
@@ -33,7 +33,7 @@ class Texts(NamedTuple):
     return by_text[self.texts]
 
 
-class Layout(NamedTuple):
+class BatchLayout(NamedTuple):
   """The shapes of a batch: number of texts and padded length of each group, longest first."""
 
   counts: tuple[int, ...]
@@ -51,7 +51,7 @@ def whole_order(rows: int, batch_size: int, shape_seed: int) -> TrainingOrder:
 
 
 def layout(
-  texts: Texts,
+  texts: TextTable,
   order: TrainingOrder,
   seeds: Sequence[int],
   *,
@@ -59,7 +59,7 @@ def layout(
   most: int,
   multiple: int,
   divisor: int,
-) -> Layout:
+) -> BatchLayout:
   """Returns at most `most` groups that hold the texts of every step of these seeds, with the least padding.
 
   `multiple` divides every length; `divisor` divides every count.
@@ -74,16 +74,16 @@ def layout(
   counts = np.bincount(np.searchsorted(lengths, longest), minlength=len(lengths))
   used = [at for at in range(len(lengths) - 1, -1, -1) if counts[at]]
   rounded = [-(-int(counts[at]) // divisor) * divisor for at in used]
-  return Layout(tuple(rounded), tuple(int(lengths[at]) for at in used))
+  return BatchLayout(tuple(rounded), tuple(int(lengths[at]) for at in used))
 
 
 @dataclasses.dataclass(frozen=True)
-class Feed:
+class TextFeed:
   """Makes the batch of each step, on the host, for the one run of a program."""
 
-  texts: Texts
+  texts: TextTable
   order: TrainingOrder
-  shapes: Layout
+  shapes: BatchLayout
   seed: int
   pad_id: int
 
@@ -96,7 +96,7 @@ class Feed:
 
     'ids' and 'ids_1', 'ids_2', ... are the groups [texts, length] int32; 'slots', 'slots_1', ... number their
     texts within the batch, row by row; 'place' [rows * sides] is where a text is in the joined groups. 'keys'
-    [rows, sides] are those of `Texts`, 'scores' and 'weights' [rows] float32; weights are 0 for missing rows.
+    [rows, sides] are those of the table, 'scores' and 'weights' [rows] float32; missing rows have weight 0.
     """
     _, rows = self.order.batch(self.seed, step)
     size, sides = self.order.batch_size, self.texts.texts.shape[1]

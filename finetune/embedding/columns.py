@@ -16,7 +16,7 @@ _NEGATIVES = re.compile(r"negatives?(_\d+)?|neg(_\d+)?|hard_negatives?", re.IGNO
 
 
 @dataclasses.dataclass(frozen=True)
-class Columns:
+class StageColumns:
   """The columns that the stage reads; '' or () where a file has none."""
 
   first: str  # the query, or the first text
@@ -33,7 +33,7 @@ class Columns:
     return named + (f", score {self.score!r}" if self.score else "")
 
 
-def find(path: str, names: Sequence[str], *, text: str, text_pair: str, label: str) -> Columns:
+def find(path: str, names: Sequence[str], *, text: str, text_pair: str, label: str) -> StageColumns:
   """Returns the columns of a file: those that the user named, or guesses for ''.
 
   A score counts only without negatives. A user who names only a text wants single texts.
@@ -51,7 +51,7 @@ def find(path: str, names: Sequence[str], *, text: str, text_pair: str, label: s
   score = label or _first(SCORES, [name for name in names if name not in (text, text_pair)])
   left = [name for name in names if name not in (*negatives, score, text_pair)]
   if text:
-    return Columns(text, text_pair, negatives if text_pair else (), _score(score, negatives, text_pair))
+    return StageColumns(text, text_pair, negatives if text_pair else (), _score(score, negatives, text_pair))
   if len(left) == 2 and not text_pair:
     is_swapped = _first(FIRST, left) == left[1] and _first(SECOND, left) == left[0]
     first, second = reversed(left) if is_swapped else left
@@ -63,7 +63,7 @@ def find(path: str, names: Sequence[str], *, text: str, text_pair: str, label: s
       f"{path}: no column of {listed(names)} is known to be the query; name it and its positive:\n"
       "  --config.data.text=NAME --config.data.text_pair=NAME"
     )
-  return Columns(first, second, negatives if second else (), _score(score, negatives, second))
+  return StageColumns(first, second, negatives if second else (), _score(score, negatives, second))
 
 
 def _first(known: Sequence[str], names: Sequence[str]) -> str:

@@ -14,8 +14,8 @@ from data.rows import Row
 from data.rows.values import as_list, as_number, is_missing, replaced
 from data.vocabulary import Vocabulary
 from finetune.embedding import columns
-from finetune.embedding.batches import Texts
-from finetune.embedding.columns import Columns
+from finetune.embedding.batches import TextTable
+from finetune.embedding.columns import StageColumns
 from finetune.search import user_file
 from finetune.search.examples import add_to_digest
 from pretrain.embed.schema import SIDES, EmbeddingSchema
@@ -24,7 +24,7 @@ from pretrain.export.task_fields import CHECKED_ROWS
 MOST_HELD_OUT = 4_000  # rows: every query is compared with every held-out positive
 
 
-class Example(NamedTuple):
+class TextRow(NamedTuple):
   """The texts of a row: a query or first text, then its positive or second text, then negatives."""
 
   row: Row
@@ -33,12 +33,12 @@ class Example(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
+class StageData:
   """The data of the embedding stage: tokenised training and development rows, and what they are."""
 
   kind: str  # 'ranking', 'cosent', 'cosine' or 'simcse'
-  train: Texts
-  dev: Texts
+  train: TextTable
+  dev: TextTable
   dev_has_scores: bool
   first: list[list[str]]  # texts of the first development rows, by which an export is checked
   digests: dict[str, str]  # {path: sha256}
@@ -55,7 +55,7 @@ class Task:
 
 def load(
   config: Any, vocabulary: Vocabulary, schema: EmbeddingSchema, *, positions: int, download: bool = False
-) -> Task:
+) -> StageData:
   """Reads and tokenises the files of a config of kind 'embedding' for an encoder of so many positions.
 
   Raises:
@@ -69,7 +69,7 @@ def load(
   of_train = columns.find(path, names, **named)
   kind = _kind(own.objective, of_train, path)
   if kind == "simcse":
-    of_train = Columns(of_train.first)
+    of_train = StageColumns(of_train.first)
   lines = [f"{path}: {of_train.describe()} (--config.data.text, data.text_pair, data.label change them)"]
   digests, read = {path: digest}, [rows]
   bounds = tuple(own.score_range) or ((0.0, 1.0) if kind == "cosine" else ())
@@ -103,7 +103,7 @@ def load(
     train = [example._replace(texts=example.texts * 2) for example in train]
   parts = [_tokenised(of, vocabulary, schema, positions, lines) for of in (train, dev)]
   first = [list(example.texts[:2]) for example in dev[:CHECKED_ROWS]]
-  return Task(kind, parts[0], parts[1], bool(of_dev.score), first, digests, lines)
+  return StageData(kind, parts[0], parts[1], bool(of_dev.score), first, digests, lines)
 
 
 def _refuse_no_rows(rows: Sequence[Row], path: str) -> None:
@@ -111,7 +111,7 @@ def _refuse_no_rows(rows: Sequence[Row], path: str) -> None:
     raise DataError(f"{path}: no rows below the header; give a file with texts")
 
 
-def _kind(asked: str, of_train: Columns, path: str) -> str:
+def _kind(asked: str, of_train: StageColumns, path: str) -> str:
   """Returns the objective: the user's, or the one that suits the columns."""
   if asked == "auto":
     return "cosent" if of_train.score else "ranking" if of_train.second else "simcse"
@@ -128,13 +128,13 @@ def _kind(asked: str, of_train: Columns, path: str) -> str:
 
 def _examples(
   rows: Sequence[Row],
-  of: Columns,
+  of: StageColumns,
   config: Any,
   lines: list[str],
   *,
   has_scores: bool,
   bounds: tuple[float, ...],
-) -> list[Example]:
+) -> list[TextRow]:
   """Returns the texts of rows; rows without a text are refused, or skipped with a line.
 
   Scores outside `bounds`, (least, largest) or (), are refused; within bounds they become 0 to 1.
@@ -161,9 +161,9 @@ def _examples(
     negatives = [text for name in of.negatives for text in _texts_of(row, name)]
     for second in _texts_of(row, of.second) if of.second else [None]:
       if second is None:
-        made.append(Example(row, (first,), score))
+        made.append(TextRow(row, (first,), score))
       else:
-        made.append(Example(row, (first, second, *negatives[: most or None]), score))
+        made.append(TextRow(row, (first, second, *negatives[: most or None]), score))
   return made
 
 
@@ -200,7 +200,7 @@ def _score_of(row: Row, column: str, bounds: tuple[float, ...]) -> float:
   return (number - low) / (high - low)
 
 
-def _held_out(train: Sequence[Example], fraction: float, path: str) -> tuple[list[Example], list[Example]]:
+def _held_out(train: Sequence[TextRow], fraction: float, path: str) -> tuple[list[TextRow], list[TextRow]]:
   """Splits rows into training and at most `MOST_HELD_OUT` held-out ones; equal positives stay together."""
   fraction = min(fraction, MOST_HELD_OUT / max(len(train), 1))
   is_out = [user_file.is_held_out(example.texts[:2][-1], fraction) for example in train]
@@ -214,7 +214,7 @@ def _held_out(train: Sequence[Example], fraction: float, path: str) -> tuple[lis
   return kept, held_out
 
 
-def _halves(dev: Sequence[Example], path: str) -> list[Example]:
+def _halves(dev: Sequence[TextRow], path: str) -> list[TextRow]:
   """Returns pairs of the first and second half of each text's words, of texts with at least two words."""
   made = []
   for example in dev:
@@ -230,7 +230,7 @@ def _halves(dev: Sequence[Example], path: str) -> list[Example]:
   return made
 
 
-def _refuse_equal(train: Sequence[Example], path: str, kind: str) -> None:
+def _refuse_equal(train: Sequence[TextRow], path: str, kind: str) -> None:
   """Refuses rows that all have the same first or second text: no text would be a negative of another."""
   for side, name in enumerate(("first", "second")[: len(train[0].texts)]):
     texts = {example.texts[side].strip() for example in train}
@@ -245,12 +245,12 @@ def _refuse_equal(train: Sequence[Example], path: str, kind: str) -> None:
 
 
 def _tokenised(
-  examples: Sequence[Example],
+  examples: Sequence[TextRow],
   vocabulary: Vocabulary,
   schema: EmbeddingSchema,
   positions: int,
   lines: list[str],
-) -> Texts:
+) -> TextTable:
   """Tokenises rows; each different text of a side is tokenised once."""
   sides = max(len(example.texts) for example in examples)
   has_sides = len({(schema.prefix(side), schema.length(side, positions)) for side in SIDES}) > 1
@@ -275,4 +275,4 @@ def _tokenised(
       what = ("queries" if side == "query" else "passages") if has_sides else "texts"
       lines.append(f"embedding: truncated to {length} tokens: {cut:,} of {len(of_side):,} different {what}")
   scores = np.nan_to_num(np.asarray([example.score for example in examples], np.float32))
-  return Texts(ids, table[0], table[1].astype(np.int32), scores)
+  return TextTable(ids, table[0], table[1].astype(np.int32), scores)

@@ -26,7 +26,7 @@ ANCHORS = 1024  # compared with all candidates at once; more are compared block 
 
 
 @dataclasses.dataclass(frozen=True)
-class Objective:
+class StageObjective:
   """What the vectors of a batch are trained for."""
 
   kind: str  # 'ranking', 'cosent' or 'cosine'
@@ -37,13 +37,13 @@ class Objective:
 def problem(
   config: EncoderConfig,
   schema: EmbeddingSchema,
-  objective: Objective,
+  objective: StageObjective,
   *,
   pad_id: int,
   groups: int,
   microbatches: int,
 ) -> Problem:
-  """Builds the training problem; batches are those of `batches.Feed` with so many `groups`.
+  """Builds the training problem; batches are those of `batches.TextFeed` with so many `groups`.
 
   Each group is encoded in `microbatches` parts. In an evaluation a batch has 'ids' [batch, length] and the
   outputs are the vectors [batch, width] float32, not divided by their lengths.
@@ -88,7 +88,7 @@ def problem(
 
 
 def _loss(
-  texts: jax.Array, fields: dict, objective: Objective, *, device: jax.Array | int, devices: int
+  texts: jax.Array, fields: dict, objective: StageObjective, *, device: jax.Array | int, devices: int
 ) -> tuple[jax.Array, Metrics]:
   """Returns a device's share of the loss of all texts [rows, sides, width], and of the metrics."""
   weights = fields["weights"]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from finetune.embedding.batches import Texts
+from finetune.embedding.batches import TextTable
 from finetune.papers.glue_metrics import pearson, spearman
 
 RANKED = ("mrr_10", "recall_1", "recall_10")
@@ -17,7 +17,7 @@ def names(has_scores: bool) -> tuple[str, ...]:
   return SCORED if has_scores else RANKED
 
 
-def measure(vectors: np.ndarray, texts: Texts, *, has_scores: bool) -> dict[str, float]:
+def measure(vectors: np.ndarray, texts: TextTable, *, has_scores: bool) -> dict[str, float]:
   """Returns {metric: value} of rows from the vectors [texts, width] float32 of their texts.
 
   With scores the products of both vectors are correlated with them. Without, each query is compared with the

@@ -12,7 +12,7 @@ from data.errors import ConfigError
 from data.tables import Report
 from finetune.embedding import batches, scores
 from finetune.embedding.load import load
-from finetune.embedding.problem import Objective, problem
+from finetune.embedding.problem import StageObjective, problem
 from finetune.embedding.report import make_report
 from finetune.papers import spaces
 from finetune.search import best_model, texts
@@ -103,14 +103,16 @@ class Embedding:
     )
     self.shapes = shapes
 
-    def feed(seeds: Sequence[int], batch_size: int) -> batches.Feed:
+    def feed(seeds: Sequence[int], batch_size: int) -> batches.TextFeed:
       (seed,) = seeds
-      return batches.Feed(task.train, order, shapes, seed, session.pad_id)
+      return batches.TextFeed(task.train, order, shapes, seed, session.pad_id)
 
     def evaluate(outputs_of: OutputsOf, seeds: Sequence[int]) -> list[dict[str, float]]:
       return [self.dev_scores(outputs_of)]
 
-    objective = Objective("ranking" if task.kind == "simcse" else task.kind, own.temperature, own.both_ways)
+    objective = StageObjective(
+      "ranking" if task.kind == "simcse" else task.kind, own.temperature, own.both_ways
+    )
     plan = session.plan(
       NAME,
       problem(

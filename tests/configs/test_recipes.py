@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from configs import base
+from configs import backbones, base
 from data import errors
 from pretrain import optim
 from pretrain.command import fields, validate
@@ -65,7 +65,7 @@ def test_every_recipe_is_valid(name, num_devices):
 @pytest.mark.parametrize("name", ("electra_gdes", "deberta_v3_rtd", "fast_electra"))
 def test_recipes_of_2021_to_2024_are_valid_on_the_modern_backbone(name):
   for size, backbone in (("base", "modern"), ("tiny", "modern_tiny")):
-    config = load_config(f"{CONFIGS / name}_{size}.py:{backbone}")
+    config = backbones.apply(_config(f"{name}_{size}"), backbone)
     assert validate.problems(config, num_devices=1) == []
 
 

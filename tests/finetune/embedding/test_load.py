@@ -49,16 +49,16 @@ def _pairs(count: int = 60, **more) -> list[dict]:
 @pytest.mark.parametrize(
   ("names", "expected"),
   [
-    (("query", "positive", "negative"), columns.Columns("query", "positive", ("negative",))),
+    (("query", "positive", "negative"), columns.StageColumns("query", "positive", ("negative",))),
     (("anchor", "positive", "negative_1", "negative_2"),
-     columns.Columns("anchor", "positive", ("negative_1", "negative_2"))),
-    (("sentence1", "sentence2", "score"), columns.Columns("sentence1", "sentence2", (), "score")),
+     columns.StageColumns("anchor", "positive", ("negative_1", "negative_2"))),
+    (("sentence1", "sentence2", "score"), columns.StageColumns("sentence1", "sentence2", (), "score")),
     (("id", "sentence_A", "sentence_B", "relatedness_score"),
-     columns.Columns("sentence_A", "sentence_B", (), "relatedness_score")),
-    (("titre", "corps"), columns.Columns("titre", "corps")),
-    (("positive", "query"), columns.Columns("query", "positive")),
-    (("text",), columns.Columns("text")),
-    (("query", "positive", "negatives", "score"), columns.Columns("query", "positive", ("negatives",))),
+     columns.StageColumns("sentence_A", "sentence_B", (), "relatedness_score")),
+    (("titre", "corps"), columns.StageColumns("titre", "corps")),
+    (("positive", "query"), columns.StageColumns("query", "positive")),
+    (("text",), columns.StageColumns("text")),
+    (("query", "positive", "negatives", "score"), columns.StageColumns("query", "positive", ("negatives",))),
   ],
 )  # fmt: skip
 def test_columns_are_known_by_their_names(names, expected):
@@ -68,8 +68,8 @@ def test_columns_are_known_by_their_names(names, expected):
 def test_columns_that_a_user_names_win_and_missing_ones_are_refused():
   names = ("query", "positive", "title", "body")
   named = columns.find("a.csv", names, text="title", text_pair="body", label="")
-  assert named == columns.Columns("title", "body")
-  assert columns.find("a.csv", names, text="title", text_pair="", label="") == columns.Columns("title")
+  assert named == columns.StageColumns("title", "body")
+  assert columns.find("a.csv", names, text="title", text_pair="", label="") == columns.StageColumns("title")
   with pytest.raises(ConfigError, match=r"data.text='titel': a.csv has no such column"):
     columns.find("a.csv", names, text="titel", text_pair="", label="")
   with pytest.raises(DataError, match="no column of u, v, w is known to be the query"):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from finetune.embedding import losses
-from finetune.embedding.problem import Objective, _loss
+from finetune.embedding.problem import StageObjective, _loss
 from pretrain.losses import unit_vectors
 
 BOUND = {"rtol": 1e-6, "atol": 1e-6}
@@ -28,7 +28,7 @@ def _value(texts, objective, fields) -> jax.Array:
 def test_ranking_by_hand():
   """Cosines 1, 0 and 0, 1 at temperature 0.5: each query's loss is log(1 + exp(-2))."""
   texts = jnp.asarray([[[1.0, 0.0], [1.0, 0.0]], [[0.0, 1.0], [0.0, 1.0]]])
-  value = _value(texts, Objective("ranking", 0.5, False), _fields(2, 2))
+  value = _value(texts, StageObjective("ranking", 0.5, False), _fields(2, 2))
   np.testing.assert_allclose(value, math.log(1 + math.exp(-2)), **BOUND)
 
 
@@ -38,7 +38,7 @@ def test_equal_positives_and_equal_queries_are_no_negatives_and_get_no_gradient(
   texts = jnp.asarray(random.normal(size=(3, 2, 4)), jnp.float32)
   keys = jnp.asarray([[0, 9], [1, 9], [1, 5]], jnp.int32)
   alone = _fields(3, 2, keys=keys, weights=jnp.asarray([0.0, 1.0, 0.0]))
-  loss = functools.partial(_value, objective=Objective("ranking", 0.1, False), fields=alone)
+  loss = functools.partial(_value, objective=StageObjective("ranking", 0.1, False), fields=alone)
   value, gradient = jax.value_and_grad(loss)(texts)
   assert value == 0 and not np.any(gradient)
   # Row 0: its own positive against that of row 2 alone.
@@ -50,7 +50,7 @@ def test_equal_positives_and_equal_queries_are_no_negatives_and_get_no_gradient(
   )  # fmt: skip
   expected = -products[0] + np.logaddexp(products[0], products[2])
   np.testing.assert_allclose(first, expected, rtol=1e-5, atol=1e-5)
-  whole = _value(texts, Objective("ranking", 0.1, False), rows) * 3
+  whole = _value(texts, StageObjective("ranking", 0.1, False), rows) * 3
   third = np.einsum("w,nw->n", texts[2, 0], np.asarray(texts[:, 1])) / 0.1
   np.testing.assert_allclose(
     whole, expected - third[2] + np.logaddexp(third[0], third[2]), rtol=1e-4, atol=1e-5
@@ -62,11 +62,11 @@ def test_rows_of_weight_0_and_missing_negatives_change_nothing():
   texts = jnp.asarray(random.normal(size=(4, 3, 4)), jnp.float32)
   short = _fields(3, 3)
   missing = short["keys"].at[2, 2].set(-1)
-  expected = _value(texts[:3], Objective("ranking", 0.1, True), short | {"keys": missing})
+  expected = _value(texts[:3], StageObjective("ranking", 0.1, True), short | {"keys": missing})
   padded = jnp.concatenate([missing, jnp.full((1, 3), -1, jnp.int32)])
   weights = jnp.asarray([1.0, 1.0, 1.0, 0.0])
   fields = _fields(4, 3, keys=padded, weights=weights)
-  value, gradient = jax.value_and_grad(_value)(texts, Objective("ranking", 0.1, True), fields)
+  value, gradient = jax.value_and_grad(_value)(texts, StageObjective("ranking", 0.1, True), fields)
   np.testing.assert_allclose(value, expected, **BOUND)
   assert not np.any(gradient[3]) and not np.any(gradient[2, 2]) and np.all(np.any(gradient[:2], axis=-1))
 
@@ -83,7 +83,7 @@ def test_many_anchors_are_compared_block_by_block(monkeypatch):
   from finetune.embedding import problem
 
   texts = jnp.asarray(np.random.default_rng(2).normal(size=(8, 2, 4)), jnp.float32)
-  compared = functools.partial(_value, objective=Objective("ranking", 0.1, True), fields=_fields(8, 2))
+  compared = functools.partial(_value, objective=StageObjective("ranking", 0.1, True), fields=_fields(8, 2))
   whole = jax.value_and_grad(compared)(texts)
   monkeypatch.setattr(problem, "ANCHORS", 2)
   blocks = jax.value_and_grad(compared)(texts)
@@ -133,7 +133,7 @@ def _unit(objective, fields):
 def test_ranking_equals_multiple_negatives(stock, both_ways):
   texts = np.random.default_rng(3).normal(size=(6, 2 if both_ways else 4, 8)).astype(np.float32)
   options = {"directions": ("query_to_doc", "doc_to_query"), "partition_mode": "per_direction"}
-  ours = _unit(Objective("ranking", 0.05, both_ways), _fields(*texts.shape[:2]))
+  ours = _unit(StageObjective("ranking", 0.05, both_ways), _fields(*texts.shape[:2]))
   make = functools.partial(stock.MultipleNegativesRankingLoss, scale=20.0, **(options if both_ways else {}))
   _compare(make, texts, ours)
 
@@ -142,7 +142,7 @@ def test_matryoshka_equals_the_stock_loss(stock):
   texts = np.random.default_rng(6).normal(size=(6, 3, 8)).astype(np.float32)
 
   def ours(vectors):
-    objective, fields = Objective("ranking", 0.05, False), _fields(6, 3)
+    objective, fields = StageObjective("ranking", 0.05, False), _fields(6, 3)
     return sum(_value(unit_vectors(vectors[..., :size]), objective, fields) for size in (8, 4, 2))
 
   def make(model):
@@ -156,7 +156,7 @@ def test_cosent_equals_the_stock_loss(stock):
 
   texts = np.random.default_rng(4).normal(size=(6, 2, 8)).astype(np.float32)
   scores = np.asarray([0.1, 0.9, 0.5, 0.5, 0.0, 1.0], np.float32)
-  ours = _unit(Objective("cosent", 0.05, False), _fields(6, 2, scores=jnp.asarray(scores)))
+  ours = _unit(StageObjective("cosent", 0.05, False), _fields(6, 2, scores=jnp.asarray(scores)))
   _compare(lambda model: stock.CoSENTLoss(model, scale=20.0), texts, ours, torch.tensor(scores))
 
 
@@ -165,5 +165,5 @@ def test_the_squared_error_of_cosines_equals_the_stock_loss(stock):
 
   texts = np.random.default_rng(5).normal(size=(6, 2, 8)).astype(np.float32)
   scores = np.linspace(0, 1, 6).astype(np.float32)
-  ours = _unit(Objective("cosine", 0.05, False), _fields(6, 2, scores=jnp.asarray(scores)))
+  ours = _unit(StageObjective("cosine", 0.05, False), _fields(6, 2, scores=jnp.asarray(scores)))
   _compare(stock.CosineSimilarityLoss, texts, ours, torch.tensor(scores))

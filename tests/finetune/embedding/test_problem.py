@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from finetune.embedding.batches import name_of
-from finetune.embedding.problem import Objective
+from finetune.embedding.problem import StageObjective
 from pretrain.embed.schema import EmbeddingSchema
 from pretrain.losses import unit_vectors
 from tests.finetune import small_task
@@ -54,9 +54,9 @@ def test_cached_gradients_and_devices_change_only_rounding(most, divisor, microb
 @pytest.mark.parametrize(
   ("objective", "schema"),
   [
-    (Objective("ranking", 0.05, True), MATRYOSHKA),
-    (Objective("cosent", 0.05, False), small.SCHEMA),
-    (Objective("cosine", 0.05, False), EmbeddingSchema("last", False)),
+    (StageObjective("ranking", 0.05, True), MATRYOSHKA),
+    (StageObjective("cosent", 0.05, False), small.SCHEMA),
+    (StageObjective("cosine", 0.05, False), EmbeddingSchema("last", False)),
   ],
 )
 def test_every_objective_is_the_same_on_devices_and_in_parts(objective, schema):

@@ -3,17 +3,17 @@
 import numpy as np
 
 from finetune.embedding import scores
-from finetune.embedding.batches import Texts
+from finetune.embedding.batches import TextTable
 
 # Queries at 0, 90 and 20 degrees; passages at 10, 80 and 85 degrees.
 _ANGLES = np.deg2rad([0, 90, 20, 10, 80, 85])
 VECTORS = np.stack([np.cos(_ANGLES), np.sin(_ANGLES)], axis=1).astype(np.float32)
 
 
-def _texts(pairs, of_scores=None) -> Texts:
+def _texts(pairs, of_scores=None) -> TextTable:
   numbers = np.asarray(pairs)
   given = np.zeros(len(pairs)) if of_scores is None else np.asarray(of_scores)
-  return Texts([np.zeros(1, np.int32)] * 6, numbers, numbers.astype(np.int32), given.astype(np.float32))
+  return TextTable([np.zeros(1, np.int32)] * 6, numbers, numbers.astype(np.int32), given.astype(np.float32))
 
 
 def test_a_query_counts_the_rank_of_its_best_positive():

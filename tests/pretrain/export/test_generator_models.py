@@ -26,12 +26,13 @@ CASES = {
   "inner heads after LN": AMOS | {"model.relative_position": "none"},
   "separate": AMOS | MODERN | {"generator.mlm_layers": (), "generator.separate_layers": (1, 3)},
   "own embeddings": AMOS | MODERN | {"generator.share_embeddings": "none", "generator.mlm_layers": ()},
+  "a difference": AMOS | MODERN | {"generator.share_embeddings": "gdes", "generator.mlm_layers": ()},
   "all shared": AMOS | MODERN | {"generator.share_embeddings": "all", "generator.mlm_layers": (2, 3)},
   "narrow": AMOS
   | MODERN
   | {"generator.hidden_size": 16, "generator.mlm_layers": (), "generator.num_heads": 2},
 }
-for _name in ("separate", "own embeddings", "narrow"):
+for _name in ("separate", "own embeddings", "a difference", "narrow"):
   CASES[_name] = CASES[_name] | {"generator.mixture": "none" if _name != "separate" else "uniform"}
 
 

@@ -2,8 +2,9 @@
 
 Command: python -m pretrain.main --config=configs/mae_lm_tiny.py
 Source: our choice, to show the method in minutes; the method as mae_lm_base.
-Expected: no paper trains it. Held-out losses fall below the trivial baselines that evaluation prints.
-Cost: 8.2 M tokens; about 10 minutes on two CPU cores.
+Expected: no paper trains it. The held-out loss falls 0.38 nats below the trivial baseline that evaluation
+  prints, less than roberta_tiny's: this decoder has to learn relative order from absolute positions.
+Cost: 8.2 M tokens; about 11 minutes on two CPU cores.
 """
 
 from ml_collections import ConfigDict

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 HELP = """\
-Fine-tunes a pretrained encoder on a file of your own, on GLUE, SQuAD or with prompts.
+Fine-tunes a pretrained encoder on a file of your own, for embeddings, on GLUE, SQuAD or with prompts.
 
   python -m finetune.main --config=FILE --config.checkpoint=DIR [--config.FIELD=VALUE ...]
                           [--workdir=DIRECTORY] [--dry_run] [--download] [--quiet | --verbose] [--debug]
 
-  --config=FILE         configs/finetune_own.py (with --config.data.train_file=FILE), finetune_glue.py,
-                        finetune_squad.py, finetune_prompt.py or your own file. The file is
-                        Python code and runs with your rights
+  --config=FILE         configs/finetune_own.py or finetune_embedding.py (with
+                        --config.data.train_file=FILE), finetune_glue.py, finetune_squad.py,
+                        finetune_prompt.py or your own file. The file is Python code and runs with your rights
   --config.checkpoint   workdir of a pretraining run, or output of `python -m pretrain.export import`
   --config.FIELD=VALUE  changes a field: --config.tasks=cola,rte, --config.protocol=amos,
                         --config.search.learning_rates=2e-5,3e-5. The fields are listed below;

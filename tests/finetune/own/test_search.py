@@ -7,11 +7,11 @@ import pytest
 
 from configs import finetune_own
 from data.rows import Row
-from finetune.own import load, problems
+from finetune.own import problems
 from finetune.own.schema import TaskSchema
 from finetune.own.search import Own
 from finetune.papers.spaces import Cell
-from finetune.search import best_model
+from finetune.search import best_model, user_file
 from finetune.search.session import Session
 from finetune.search.summary import Evaluation, Record
 from pretrain.pod.stop import StopRequest
@@ -153,7 +153,7 @@ def test_a_data_set_is_looked_for_in_the_folder_and_the_module_that_are_named(ow
   stand_in = types.SimpleNamespace(
     kind_of=lambda name: name.startswith("seqio:"), read=read, digest=lambda rows: "digest"
   )
-  monkeypatch.setattr(load, "datasets", stand_in)
+  monkeypatch.setattr(user_file, "datasets", stand_in)
   fields = {"train_file": "seqio:mine", "dev_file": "seqio:other", "module": "tasks.py", "directory": "here"}
   own("", **{f"data__{name}": value for name, value in fields.items()})
   options = {"directory": "here", "module": "tasks.py", "download": False}

@@ -39,8 +39,9 @@ def test_a_run_on_segments_says_that_not_all_of_a_row_are_contrasted(segment_rec
 def test_a_feed_ends_where_the_run_cannot_begin(monkeypatch, tmp_path):
   closed = []
   records = types.SimpleNamespace(
-    close=lambda: closed.append(1), digests={}, directory="", tokens=None, vocabulary="", description={}
-  )
+    close=lambda: closed.append(1), digests={}, directory="", tokens_for=lambda _: None, vocabulary="",
+    description={},
+  )  # fmt: skip
 
   def fail(*_, **__):
     raise errors.DataError("others")

@@ -89,7 +89,7 @@ def write(folder: pathlib.Path, root: str = "") -> None:
 def page(output: pathlib.Path, folder: pathlib.Path, answers: pathlib.Path, stage: pathlib.Path) -> None:
   """Writes a page: the figures in `folder`, the curve of the run `stage`, the texts nearest to queries."""
   with open(folder / "results.csv", encoding="utf-8", newline="") as file:
-    header, *rows = csv.reader(file)
+    header, *rows = ([_rounded(cell) for cell in row] for row in csv.reader(file))
   hits: dict[str, list[list[str]]] = {}
   for line in answers.read_text(encoding="utf-8").splitlines():
     hit = json.loads(line)
@@ -100,6 +100,11 @@ def page(output: pathlib.Path, folder: pathlib.Path, answers: pathlib.Path, stag
   source, curve = pathlib.Path(__file__).with_name("embeddings.html"), stage / "embedding" / "curves.svg"
   output.write_text(template.render(source, curve=curve.read_bytes(), **values), encoding="utf-8")
   print(f"wrote {output}")
+
+
+def _rounded(cell: str) -> str:
+  """Returns a fraction of a table in percent, with one decimal; other cells unchanged."""
+  return f"{100 * float(cell):.1f}" if re.fullmatch(r"-?\d\.\d+(e-\d+)?", cell) else cell
 
 
 def main() -> None:

@@ -140,6 +140,10 @@ def _weights(asked: Asked, arm: str, seed: int) -> str:
 
 def files_of(tuning: str, data: pathlib.Path) -> tuple[dict[str, pathlib.Path | None], str]:
   """Finds a fine-tuning's data: {placeholder: path, None if missing}, and text that names the files."""
+  if FINE_TUNINGS[tuning].scored_on == "{beir}":
+    paths = {"pairs": data / "names" / "pairs.jsonl", "beir": data / "names" / "beir"}
+    needs = "names/ with pairs.jsonl and beir/, which docs/tutorials/embeddings.py writes"
+    return {name: path if path.exists() else None for name, path in paths.items()}, needs
   if FINE_TUNINGS[tuning].scored_on:
     needs = f"UD_English-EWT/ with {', '.join(f'*-ud-{split}*.conllu' for split in SPLITS)}"
     return {split: annotated.treebank(data, split) for split in SPLITS}, needs

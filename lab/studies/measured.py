@@ -26,7 +26,11 @@ def read(
   for place, step in fine_tunings.items():
     name = place.partition("/")[0].replace("_", " ")
     scores = _rows(cell / place / "results.json")
-    values |= {(step, f"{name}, {row['metric']}"): row["value"] for row in scores}
+    if "metric" in scores[0]:
+      values |= {(step, f"{name}, {row['metric']}"): row["value"] for row in scores}
+    else:  # of retrieval: the model's row has all its figures
+      figures = {key: value for key, value in scores[0].items() if isinstance(value, float)}
+      values |= {(step, f"{name}, {key}"): value for key, value in figures.items()}
   return values
 
 

@@ -41,7 +41,8 @@ class FineTuning:
   """Settings for fine-tuning a cell's last checkpoint with a search of `finetune.main`.
 
   In values, {train}, {dev} and {test} are replaced by the files of UD's English EWT in the annotated data,
-  and the name of a GLUE task, such as {rte}, by the folder with its files.
+  and the name of a GLUE task, such as {rte}, by the folder with its files. {pairs} and {beir} are what
+  docs/tutorials/embeddings.py writes into the folder `names` of the data.
   """
 
   config: str  # value of `finetune.main --config`
@@ -89,9 +90,15 @@ def _glue(task: str) -> FineTuning:
   return FineTuning("configs/finetune_glue.py", fields)
 
 
+# One embedding stage for every encoder, with nothing to choose.
+_NAMES = FineTuning(
+  "configs/finetune_embedding.py",
+  {"data.train_file": "{pairs}", "search.learning_rates": (1e-3,), "search.evaluations_per_epoch": 1},
+  "{beir}",
+)
 _TAGGING = {f"tagging_{sentences}": _tagging(sentences) for sentences in (50, 200, 1_000)}
 _GLUE = ("mnli", "qqp", "qnli", "sst2", "cola", "rte", "mrpc", "stsb")
-FINE_TUNINGS = _TAGGING | {task: _glue(task) for task in _GLUE}
+FINE_TUNINGS = _TAGGING | {"names": _NAMES} | {task: _glue(task) for task in _GLUE}
 
 _SMALL = {  # for half an hour of one H100
   "model.vocab_size": 16_384,
@@ -187,5 +194,20 @@ STUDIES = {
     budget=17_000,
     seeds=2,
     primary=(_AMBIGUOUS, _DEPENDENCY),
+  ),
+  "e7": Study(
+    "E7: which pretraining makes the best start of an embedding stage?",
+    {
+      "rtd_only": Arm("configs/ablations/coco_lm.py:rtd_only:tiny"),
+      "coco_lm": Arm("configs/coco_lm_tiny.py", base="rtd_only"),
+      "electra": Arm("configs/electra_tiny.py", base="rtd_only"),
+      "mlm": Arm("configs/roberta_tiny.py", base="rtd_only"),
+      "amos": Arm("configs/amos_tiny.py", base="rtd_only"),
+      "taco": Arm("configs/taco_tiny.py", base="rtd_only"),
+    },
+    budget=4_000,
+    fine_tunings=("names",),
+    has_start=True,
+    primary=("names, nDCG@10",),
   ),
 }

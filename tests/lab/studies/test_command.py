@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 from data.command import STOPPED
+from data.errors import DataError
 from data.glue.tasks import TASKS
 from finetune import main as fine_tune
 from finetune import needed_files
@@ -39,7 +40,10 @@ def data(tmp_path_factory) -> pathlib.Path:
 )
 def test_every_row_is_a_config_that_pretraining_takes(what, data, tmp_path):
   size = ["--tiny"] if "paper" in what else []
-  argv = [what, *size, f"--data={data}", f"--output={tmp_path}", "--budget=4000"]
+  shutil.copytree(data, tmp_path / "data")
+  (tmp_path / "data" / "names" / "beir").mkdir(parents=True)
+  (tmp_path / "data" / "names" / "pairs.jsonl").write_text("{}\n")
+  argv = [what, *size, f"--data={tmp_path / 'data'}", f"--output={tmp_path}", "--budget=4000"]
   asked, _ = command.asked_for(argv)
   assert all(arm.base in ("", *asked.study.arms) for arm in asked.study.arms.values())
   names = list(asked.study.arms)
@@ -47,7 +51,22 @@ def test_every_row_is_a_config_that_pretraining_takes(what, data, tmp_path):
     assert all(names.index(needed) < names.index(name) for needed in arm.earlier)
 
 
-@pytest.mark.parametrize("name", [name for name in FINE_TUNINGS if name not in GLUE])
+def test_the_embedding_stage_is_a_config_that_finetune_takes(data, tmp_path):
+  shutil.copytree(data, tmp_path / "data")
+  argv = ["--study=e7", "--only=pos", f"--data={tmp_path / 'data'}", f"--output={tmp_path}"]
+  with pytest.raises(DataError, match="names needs names/ with pairs"):
+    command.asked_for(argv)
+  (tmp_path / "data" / "names" / "beir").mkdir(parents=True)
+  (tmp_path / "data" / "names" / "pairs.jsonl").write_text("{}\n")
+  asked, _ = command.asked_for(argv)
+  *_, search, score = asked.commands(asked.cells[0])
+  config = flags.read_arguments(asked.filled(search, asked.cells[0])[1:], fine_tune.PROGRAM).config
+  needed_files.check(config, download=False)
+  assert (config.kind, config.search.learning_rates, config.from_scratch) == ("embedding", (1e-3,), True)
+  assert f"--data={tmp_path / 'data' / 'names' / 'beir'}" in asked.filled(score, asked.cells[0])
+
+
+@pytest.mark.parametrize("name", [name for name in FINE_TUNINGS if name.startswith("tagging")])
 def test_every_tagging_is_a_config_that_finetune_takes(name, data, tmp_path):
   argv = ["--study=e2", f"--fine_tune={name}", f"--data={data}", f"--output={tmp_path}"]
   asked, _ = command.asked_for(argv)

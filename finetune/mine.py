@@ -69,6 +69,8 @@ def parser() -> Parser:
     bucket=FETCHED,
     help="file with a passage in each row, also corpus.jsonl of BEIR; default: the positives of --data",
   )
+  made.add_argument("--text", default="", help="column of the query; default: guessed by its name")
+  made.add_argument("--text_pair", default="", help="column of the positive; default: guessed by its name")
   made.add_argument("--output", required=True, bucket=SENT, help="triplets.jsonl")
   made.add_argument("--negatives", type=int, default=1, help="most negatives of a row")
   made.add_argument("--depth", type=int, default=100, help="nearest passages of a query to choose from")
@@ -115,7 +117,8 @@ class _Command:
     self.form = formats.choose(asked.output, {".jsonl": formats.JsonLines})()
     self.output = pathlib.Path(asked.output)
     Parts.refuse_foreign(self.output)
-    self.pairs, self.passages = Pairs(asked.data), Passages()
+    self.pairs = Pairs(asked.data, text=asked.text, text_pair=asked.text_pair)
+    self.passages = Passages()
     self.survey = columns.survey(asked.data, self.pairs.add)
     self.source, self.text = asked.data, self.pairs.passage
     if asked.corpus:
@@ -146,6 +149,7 @@ class _Command:
     names = ("negatives", "depth", "skip", "margin", "relative_margin", "seed")
     flags = {name: getattr(asked, name) for name in names}
     identity = {"command": "finetune.mine", **self.identity, "data": self.survey.digest, **flags}
+    identity["columns"] = [self.pairs.query, self.pairs.positive]
     with Parts(self.output, identity, self.form).opened() as output:
       if not output.was_finished:
         compute = self._negatives(self._vectors(output.directory / "passages.npy"))

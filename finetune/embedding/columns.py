@@ -33,10 +33,19 @@ class StageColumns:
     return named + (f", score {self.score!r}" if self.score else "")
 
 
-def find(path: str, names: Sequence[str], *, text: str, text_pair: str, label: str) -> StageColumns:
+def find(
+  path: str,
+  names: Sequence[str],
+  *,
+  text: str,
+  text_pair: str,
+  label: str = "",
+  flag: str = "--config.data.",
+) -> StageColumns:
   """Returns the columns of a file: those that the user named, or guesses for ''.
 
   A score counts only without negatives. A user who names only a text wants single texts.
+  `flag` is how the command's flags of these columns begin.
 
   Raises:
     ConfigError: the file lacks a column that the user named.
@@ -45,7 +54,7 @@ def find(path: str, names: Sequence[str], *, text: str, text_pair: str, label: s
   for field, name in (("text", text), ("text_pair", text_pair), ("label", label)):
     if name and name not in names:
       raise ConfigError(
-        f"data.{field}={name!r}: {path} has no such column{did_you_mean(name, names)}; it has {listed(names)}"
+        f"{flag}{field}={name}: {path} has no such column{did_you_mean(name, names)}; it has {listed(names)}"
       )
   negatives = tuple(name for name in names if _NEGATIVES.fullmatch(name) and name not in (text, text_pair))
   score = label or _first(SCORES, [name for name in names if name not in (text, text_pair)])
@@ -61,7 +70,7 @@ def find(path: str, names: Sequence[str], *, text: str, text_pair: str, label: s
   if not first:
     raise DataError(
       f"{path}: no column of {listed(names)} is known to be the query; name it and its positive:\n"
-      "  --config.data.text=NAME --config.data.text_pair=NAME"
+      f"  {flag}text=NAME {flag}text_pair=NAME"
     )
   return StageColumns(first, second, negatives if second else (), _score(score, negatives, second))
 

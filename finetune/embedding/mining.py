@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import math
 import pathlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 import numpy as np
 
@@ -12,10 +12,9 @@ from data import rows
 from data.errors import DataError, listed
 from data.rows import Row
 from data.rows.read import TEXT
-from finetune.embedding import beir
+from finetune.embedding import beir, columns
 
 NEGATIVES, POSITIVE_SCORE, NEGATIVE_SCORES = "negatives", "positive_score", "negative_scores"  # columns
-_QUERIES, _POSITIVES = ("query", "anchor", "question"), ("positive", "passage", "answer")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,11 +78,21 @@ class Passages:
 class Pairs:
   """The queries of a file of pairs, and the passages that are no negatives of each."""
 
-  def __init__(self, path: str) -> None:
-    """Finds the columns; DataError: none is known as the query or the positive."""
-    self.path, there = path, rows.columns(path)
-    self.query = _first(path, there, _QUERIES, "query")
-    self.positive = _first(path, there, _POSITIVES, "positive passage")
+  def __init__(self, path: str, *, text: str = "", text_pair: str = "") -> None:
+    """Finds the columns of query (`text`) and positive (`text_pair`) as the embedding stage does.
+
+    Raises:
+      ConfigError: the file lacks a column that is named.
+      DataError: no column is known to be the query or the positive.
+    """
+    there = rows.columns(path)
+    chosen = columns.find(path, there, text=text, text_pair=text_pair, flag="--")
+    if not chosen.second:
+      raise DataError(
+        f"{path}: no column of {listed(there)} is known to be the positive; name both:\n"
+        "  --text=NAME --text_pair=NAME"
+      )
+    self.query, self.positive = chosen.first, chosen.second
     self._positives: dict[str, set[str]] = collections.defaultdict(set)
 
   def add(self, row: Row) -> None:
@@ -98,16 +107,6 @@ class Pairs:
     """Returns the numbers of all positives of a query, and of a passage with the query's own text."""
     numbers = map(passages.number, (query, *self._positives[query]))
     return {number for number in numbers if number is not None}
-
-
-def _first(path: str, there: Sequence[str], known: Sequence[str], what: str) -> str:
-  by_name = {name.lower(): name for name in there}
-  name = next((by_name[name] for name in known if name in by_name), None)
-  if name is None:
-    raise DataError(
-      f"{path}: no column is the {what}: {' or '.join(map(repr, known))}; it has {listed(there)}; rename one"
-    )
-  return name
 
 
 def corpus_text(path: str, positive: str):

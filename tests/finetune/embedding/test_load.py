@@ -70,7 +70,7 @@ def test_columns_that_a_user_names_win_and_missing_ones_are_refused():
   named = columns.find("a.csv", names, text="title", text_pair="body", label="")
   assert named == columns.StageColumns("title", "body")
   assert columns.find("a.csv", names, text="title", text_pair="", label="") == columns.StageColumns("title")
-  with pytest.raises(ConfigError, match=r"data.text='titel': a.csv has no such column"):
+  with pytest.raises(ConfigError, match=r"--config.data.text=titel: a.csv has no such column"):
     columns.find("a.csv", names, text="titel", text_pair="", label="")
   with pytest.raises(DataError, match="no column of u, v, w is known to be the query"):
     columns.find("a.csv", ("u", "v", "w"), text="", text_pair="", label="")

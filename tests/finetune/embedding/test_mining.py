@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from data import rows
-from data.errors import DataError
+from data.errors import ConfigError, DataError
 from data.rows import Row
 from finetune.embedding import mining
 from finetune.embedding.mining import Pairs, Passages, Rule
@@ -57,7 +57,15 @@ def test_the_passages_of_a_corpus_are_in_text_or_the_column_of_the_positive(tmp_
   path.write_text("a,b\n1,2\n")
   with pytest.raises(DataError, match=r"corpus.csv: no column 'text' or 'positive', only a, b; rename"):
     mining.corpus_text(str(path), "positive")
-  with pytest.raises(
-    DataError, match="no column is the query: 'query' or 'anchor' or 'question'; it has a, b"
-  ):
-    Pairs(str(path))
+
+
+def test_columns_of_pairs_are_those_of_the_stage_or_named(tmp_path):
+  path = tmp_path / "pairs.csv"
+  path.write_text("id,question,sentence,score\n1,a,x,2\n")
+  assert (Pairs(str(path)).query, Pairs(str(path)).positive) == ("question", "sentence")
+  named = Pairs(str(path), text="id", text_pair="question")
+  assert (named.query, named.positive) == ("id", "question")
+  with pytest.raises(ConfigError, match=r"--text=qestion: .*has no such column; did you mean 'question'"):
+    Pairs(str(path), text="qestion", text_pair="sentence")
+  with pytest.raises(DataError, match="known to be the positive; name both:\n  --text=NAME --text_pair=NAME"):
+    Pairs(str(path), text="question")

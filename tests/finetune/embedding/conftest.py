@@ -26,9 +26,9 @@ def one_device(monkeypatch):
   monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:1])
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def compiled_once():
-  """Encoders with the same vocabulary directory and pooling share their programs."""
+  """Encoders with the same vocabulary directory and pooling share their programs within a test file."""
   made, make = {}, OpenedEncoder.program
 
   def program(self, function, params=None, **sizes):

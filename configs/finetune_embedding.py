@@ -11,7 +11,7 @@ Source: multiple-negatives ranking (Henderson et al. 2017) with cosines, tempera
   usually help: --config.search.batch_sizes=512, with --config.train.microbatches=8 has the memory of 64.
 Expected: results.md with the scores before and after; the model in OUT/model, for pretrain.embed,
   pretrain.search, finetune.evaluate, finetune.mine and pretrain.export.
-Cost: three epochs of the file, and ten evaluations of the held-out rows an epoch at most.
+Cost: three epochs of the file, and four evaluations of the held-out rows an epoch.
 """
 
 from ml_collections import ConfigDict

@@ -26,6 +26,6 @@ def get_config() -> ConfigDict:
   config.generator.share_embeddings = "tokens"  # METRO-T0 base; its base++ shares positions and norm too
   config.objectives.rtd.weight = 50.0  # METRO-T0
   config.objectives.clm.weight = 1.0  # METRO-T0
-  config.objectives.clm.copy = False  # METRO-T0 base++ and large++; "simplified CLM" (second-hand)
+  config.objectives.clm.copy = False  # METRO-T0 base++, large++; "simplified CLM" in a summary of the paper
   config.objectives.scl.weight = 0.0
   return config

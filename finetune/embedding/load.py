@@ -204,14 +204,7 @@ def _held_out(train: Sequence[TextRow], fraction: float, path: str) -> tuple[lis
   """Splits rows into training and at most `MOST_HELD_OUT` held-out ones; equal positives stay together."""
   fraction = min(fraction, MOST_HELD_OUT / max(len(train), 1))
   is_out = [user_file.is_held_out(example.texts[:2][-1], fraction) for example in train]
-  kept = [example for example, out in zip(train, is_out) if not out]
-  held_out = [example for example, out in zip(train, is_out) if out]
-  if not kept or not held_out:
-    raise DataError(
-      f"{path}: data.dev_fraction={fraction:g} holds out {len(held_out):,} of {counted(len(train), 'row')}; "
-      "expected rows in both parts; use\n  --config.data.dev_file=FILE\n  --config.data.dev_fraction=0.5"
-    )
-  return kept, held_out
+  return user_file.split(train, is_out, path, fraction)
 
 
 def _halves(dev: Sequence[TextRow], path: str) -> list[TextRow]:

@@ -27,7 +27,7 @@ ANCHORS = 1024  # compared with all candidates at once; more are compared block 
 
 @dataclasses.dataclass(frozen=True)
 class StageObjective:
-  """What the vectors of a batch are trained for."""
+  """Settings of the embedding stage's loss."""
 
   kind: str  # 'ranking', 'cosent' or 'cosine'
   temperature: float  # of products

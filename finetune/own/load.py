@@ -194,14 +194,7 @@ def _held_out(
         is_out[at] = False
         rare += 1
         known.update(labels)
-  kept = [row for row, out in zip(train, is_out) if not out]
-  held_out = [row for row, out in zip(train, is_out) if out]
-  if not kept or not held_out:
-    raise DataError(
-      f"{path}: data.dev_fraction={fraction:g} holds out {len(held_out):,} of {counted(len(train), 'row')}; "
-      "expected rows in both parts; use\n  --config.data.dev_file=FILE\n  --config.data.dev_fraction=0.5"
-    )
-  return kept, held_out, rare
+  return *user_file.split(train, is_out, path, fraction), rare
 
 
 def _scale(how: str, numbers: np.ndarray, where: str, kind: str) -> tuple[float, float]:

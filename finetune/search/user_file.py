@@ -2,10 +2,14 @@
 
 import hashlib
 import pathlib
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from data import files, rows
+from data.errors import DataError, counted
 from data.rows import Row, datasets
+
+Item = TypeVar("Item")
 
 
 def read(path: str, split: str, config: Any, download: bool) -> tuple[list[Row], list[str], str]:
@@ -25,6 +29,20 @@ def text_of(row: Row, column: str) -> str:
   if not value.strip():
     row.refuse(f"{column!r} is empty; add a text, or remove this row")
   return value
+
+
+def split(
+  rows: Sequence[Item], is_out: Sequence[bool], path: str, fraction: float
+) -> tuple[list[Item], list[Item]]:
+  """Returns the rows of a training file that stay, and those held out; DataError: one part has none."""
+  kept = [row for row, out in zip(rows, is_out) if not out]
+  held_out = [row for row, out in zip(rows, is_out) if out]
+  if not kept or not held_out:
+    raise DataError(
+      f"{path}: data.dev_fraction={fraction:g} holds out {len(held_out):,} of {counted(len(rows), 'row')}; "
+      "expected rows in both parts; use\n  --config.data.dev_file=FILE\n  --config.data.dev_fraction=0.5"
+    )
+  return kept, held_out
 
 
 def is_held_out(text: str, fraction: float) -> bool:

@@ -22,7 +22,7 @@ def model(tmp_path_factory, small_encoder_run) -> pathlib.Path:
 
 @pytest.fixture(autouse=True)
 def one_device(monkeypatch):
-  """Of the eight fake ones."""
+  """Commands compute on the first of the eight fake devices."""
   monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:1])
 
 

@@ -54,11 +54,17 @@ def treebank(directory: pathlib.Path, split: str) -> pathlib.Path | None:
 
   `directory` is the folder of the release, or its parent.
   """
-  for folder in (directory, directory / "UD_English-EWT"):
-    found = sorted(folder.glob(f"*-ud-{split}*.conllu*")) if folder.is_dir() else []
-    if found:
-      return found[0]
-  return None
+  return _split(directory, "UD_English-EWT", f"*-ud-{split}*.conllu*")
+
+
+def entities(directory: pathlib.Path, split: str) -> pathlib.Path | None:
+  """Returns the file of a split ('dev', 'test') of UNER English EWT, or None; folders as for `treebank`."""
+  return _split(directory, "UNER_English-EWT", f"*-ud-{split}*.iob2*")
+
+
+def _split(directory: pathlib.Path, name: str, pattern: str) -> pathlib.Path | None:
+  folders = [folder for folder in (directory, directory / name) if folder.is_dir()]
+  return next((path for folder in folders for path in sorted(folder.glob(pattern))), None)
 
 
 def glue_folder(directory: pathlib.Path, task: str, splits: Sequence[str]) -> pathlib.Path | None:

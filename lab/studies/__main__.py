@@ -16,7 +16,8 @@ from data.errors import ConfigError, DataError, on_one_line, unknown
 from lab.analysis import probe_sets, probing
 from lab.studies import cells, papers, table
 from lab.studies.cells import Asked
-from lab.studies.studies import FINE_TUNINGS, STUDIES, Study
+from lab.studies.fine_tunings import FINE_TUNINGS, files_of
+from lab.studies.studies import STUDIES, Study
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +27,10 @@ pretrain.probe and, if requested, the analyses of pretrain.analysis and searches
 models are scored on a test set. The same command resumes after a stop or a kill; several processes with the
 same flags share the cells. The table is written after each cell.
 tagging_N: part of speech with N training sentences of UD's English EWT in --data; the development set selects
-one of three learning rates. mnli, rte and so on: that task of --data/glue with one learning rate and batch
-size, scored on its development set.
+one of three learning rates. entities_200: entities with 200 sentences of UNER English EWT's development set,
+scored on its test set. names, sts: one embedding stage, on the pairs that docs/tutorials/embeddings.py
+writes into --data/names, or on STS-B. mnli, rte and so on: that task of --data/glue with one learning rate
+and batch size, scored on its development set.
 
   python -m pretrain.ablations --paper=coco_lm --tiny --budget=4000 --data=annotated --output=coco_lm
   python -m pretrain.ablations --paper=coco_lm --tiny --budget=4000 --fine_tune=tagging_200 ...
@@ -134,7 +137,7 @@ def _fine_tuned(study: Study, names: Sequence[str]) -> Study:
 def _find_data(study: Study, args: argparse.Namespace) -> None:
   data = pathlib.Path(args.data)
   for name in study.fine_tunings:
-    paths, needs = cells.files_of(name, data)
+    paths, needs = files_of(name, data)
     if None in paths.values():
       raise DataError(f"{data}: {name} needs {needs}, plain or .gz; some are missing")
   folder = probe_sets.Folder(data, probing.TRAIN_SENTENCES, probing.PAIRS)

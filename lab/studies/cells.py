@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from data import annotated, errors, files
+from data import errors, files
 from data.command import STOPPED, commit, run_child
 from data.errors import ConfigError, DataError, DivergedError
-from data.glue.tasks import known_task
 from lab.analysis import logs
-from lab.studies.studies import FINE_TUNINGS, Arm, Study
+from lab.studies.fine_tunings import FINE_TUNINGS, files_of
+from lab.studies.study import Arm, Study
 from pretrain.command import flags
 from pretrain.logs import metrics
 
@@ -31,7 +31,6 @@ DONE = "done.json"
 # {side: fields of fine-tuning}; the untrained encoder has the checkpoint's shape and vocabulary.
 SIDES = {"pretrained": {}, "untrained": {"from_scratch": True}}
 _SCORES = "_scores"  # suffix of a side's folder of scores
-SPLITS = ("train", "dev", "test")  # of the treebank
 
 
 class Stopped(Exception):
@@ -136,20 +135,6 @@ def _weights(asked: Asked, arm: str, seed: int) -> str:
     raise DataError(f"{run}: no weights of a mixture in its metrics; another row needs them")
   weights = np.asarray(ends or [1.0] * len(run_config(asked, arm).generator.mlm_layers))
   return ",".join(map(repr, (weights / weights.sum()).tolist()))
-
-
-def files_of(tuning: str, data: pathlib.Path) -> tuple[dict[str, pathlib.Path | None], str]:
-  """Finds a fine-tuning's data: {placeholder: path, None if missing}, and text that names the files."""
-  if FINE_TUNINGS[tuning].scored_on == "{beir}":
-    paths = {"pairs": data / "names" / "pairs.jsonl", "beir": data / "names" / "beir"}
-    needs = "names/ with pairs.jsonl and beir/, which docs/tutorials/embeddings.py writes"
-    return {name: path if path.exists() else None for name, path in paths.items()}, needs
-  if FINE_TUNINGS[tuning].scored_on:
-    needs = f"UD_English-EWT/ with {', '.join(f'*-ud-{split}*.conllu' for split in SPLITS)}"
-    return {split: annotated.treebank(data, split) for split in SPLITS}, needs
-  splits = [split for split in known_task(tuning).sizes if split in ("train", "dev", "dev_matched")]
-  needs = f"glue/{known_task(tuning).folders[0]}/ with {', '.join(f'{split}.tsv' for split in splits)}"
-  return {tuning: annotated.glue_folder(data, tuning, splits)}, needs
 
 
 def _scores(tuning: str, side: str) -> str:

@@ -5,7 +5,7 @@ import re
 from configs.ablations.row import Row
 from configs.ablations.table import FAMILIES
 from data.errors import ConfigError, unknown
-from lab.studies.studies import Arm, Study
+from lab.studies.study import Arm, Study
 
 # Fields whose value is the workdir of another row's run, and that row; '': the recipe's own run.
 _GIVEN_BY = {"generator.init_from": "", "model.freeze_embeddings_from": "mlm_small"}

@@ -4,101 +4,15 @@ Command: python -m pretrain.ablations --study=e1 --data=annotated --output=e1
 Source: docs/results/proof.md has hypotheses, targets and results; a study here lists its arms.
 """
 
-import dataclasses
-from collections.abc import Mapping
-from typing import Any
+from lab.studies import backbones
+from lab.studies.fine_tunings import TAGGING
+from lab.studies.study import Arm, Study
 
 _VOCAB = {"model.vocab_size": 8_192}
 _AMBIGUOUS = "part of speech, ambiguous, last"
 _DEPENDENCY = "dependency, all words, last"
 _CLS = "similarity, STS-B dev, cls"
-_UPOS = "ADJ,ADP,ADV,AUX,CCONJ,DET,INTJ,NOUN,NUM,PART,PRON,PROPN,PUNCT,SCONJ,SYM,VERB,X"
 
-
-@dataclasses.dataclass(frozen=True)
-class Arm:
-  """A row of a table: runs that differ only in their seeds."""
-
-  config: str  # value of `pretrain.main --config`
-  fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # changed fields, by dotted name
-  base: str = ""  # arm with which it is compared
-  paper: str = ""  # the paper's result
-  paper_base: str = ""  # the paper's result of the base
-  after: Mapping[str, str] = dataclasses.field(default_factory=dict)  # field -> arm whose workdir it names
-  # field -> arm whose final mean mixture weights, of the same seed, are its value
-  learned: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  share: float = 1.0  # of the budget
-  against: tuple[str, ...] = ()  # further arms with which it is compared
-
-  @property
-  def earlier(self) -> tuple[str, ...]:
-    """The arms whose runs must be finished before this arm's run starts."""
-    return (*self.after.values(), *self.learned.values())
-
-
-@dataclasses.dataclass(frozen=True)
-class FineTuning:
-  """Settings for fine-tuning a cell's last checkpoint with a search of `finetune.main`.
-
-  In values, {train}, {dev} and {test} are replaced by the files of UD's English EWT in the annotated data,
-  and the name of a GLUE task, such as {rte}, by the folder with its files. {pairs} and {beir} are what
-  docs/tutorials/embeddings.py writes into the folder `names` of the data.
-  """
-
-  config: str  # value of `finetune.main --config`
-  fields: Mapping[str, Any]  # changed fields, by dotted name
-  # Data for `finetune.evaluate --data` with the best model; '': use the search's own scores.
-  scored_on: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Study:
-  """A table: its arms, in order of their dependencies, and how each is evaluated."""
-
-  title: str
-  arms: Mapping[str, Arm]
-  budget: int = 0  # steps per run; 0: the user must set it
-  seeds: int = 3
-  points: tuple[float, ...] = (1.0,)  # fractions of an arm's steps at which it is evaluated
-  has_start: bool = False  # also evaluate it before the first step
-  analyses: tuple[str, ...] = ()  # of `python -m pretrain.analysis`
-  # Names in `FINE_TUNINGS`; with `has_start` also applied to the untrained encoder.
-  fine_tunings: tuple[str, ...] = ()
-  primary: tuple[str, ...] = ()  # measures that were chosen before the runs
-
-
-def _tagging(sentences: int) -> FineTuning:
-  """Returns fine-tuning on part-of-speech tags with `sentences` sentences, tuned on the development set."""
-  fields = {
-    "own.task": "tagging",
-    "data.train_file": "{train}",
-    "data.dev_file": "{dev}",
-    "data.text": "2",
-    "data.label": "4",
-    "data.labels": _UPOS,  # all of them: 50 sentences lack some
-    "data.train_rows": sentences,
-    "search.batch_sizes": (16,),
-    "search.learning_rates": (3e-4, 1e-3, 3e-3),
-    "search.evaluations_per_epoch": 1,
-  }
-  return FineTuning("configs/finetune_own.py", fields, "{test}")
-
-
-def _glue(task: str) -> FineTuning:
-  """Returns fine-tuning on a GLUE task: one learning rate, batch size and run, scored on its dev set."""
-  fields = {"tasks": task, "data.directory": f"{{{task}}}", "search.cells": "one", "search.num_seeds": 1}
-  return FineTuning("configs/finetune_glue.py", fields)
-
-
-# One embedding stage for every encoder, with nothing to choose.
-_NAMES = FineTuning(
-  "configs/finetune_embedding.py",
-  {"data.train_file": "{pairs}", "search.learning_rates": (1e-3,), "search.evaluations_per_epoch": 1},
-  "{beir}",
-)
-_TAGGING = {f"tagging_{sentences}": _tagging(sentences) for sentences in (50, 200, 1_000)}
-_GLUE = ("mnli", "qqp", "qnli", "sst2", "cola", "rte", "mrpc", "stsb")
-FINE_TUNINGS = _TAGGING | {"names": _NAMES} | {task: _glue(task) for task in _GLUE}
 
 _SMALL = {  # for half an hour of one H100
   "model.vocab_size": 16_384,
@@ -133,7 +47,7 @@ STUDIES = {
     seeds=5,
     points=_EIGHTHS,
     has_start=True,
-    fine_tunings=tuple(_TAGGING),
+    fine_tunings=tuple(TAGGING),
     primary=(_AMBIGUOUS, _DEPENDENCY),
   ),
   "e2": Study(
@@ -209,5 +123,21 @@ STUDIES = {
     fine_tunings=("names",),
     has_start=True,
     primary=("names, nDCG@10",),
+  ),
+  "e8_rates": Study(
+    "The learning rates of E8, at half of its budget, on development sentences",
+    backbones.sweep(),
+    budget=2_000,
+    seeds=1,
+    primary=(_AMBIGUOUS,),
+  ),
+  "e8": Study(
+    "E8: old and new backbone, masked LM and detection, at equal FLOPs",
+    backbones.arms(),
+    budget=4_000,
+    seeds=4,
+    fine_tunings=("entities_200", "sts"),
+    primary=(_AMBIGUOUS,),
+    contrasts=backbones.contrasts(),
   ),
 }

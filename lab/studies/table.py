@@ -42,7 +42,10 @@ def report(asked: Asked, found: Found) -> Report:
   study = asked.study
   measures = dict.fromkeys(study.primary)
   measures |= dict.fromkeys(name for values in found.values.values() for _, name in values)
-  rows = [row for name in measures for arm in study.arms for row in _rows(asked, found.values, name, arm)]
+  rows = []
+  for name in measures:
+    rows += [row for arm in study.arms for row in _rows(asked, found.values, name, arm)]
+    rows += [row for contrast in study.contrasts for row in _contrast(asked, found.values, name, contrast)]
   columns = [text_column(name, name) for name in ("measure", "row", "step")]
   columns += [
     Column("mean", lambda row: f"{row['mean']:.4f}"),
@@ -99,6 +102,24 @@ def _rows(
       numbers = {} if difference is None else {"difference": difference._asdict()}
       rows.append(row | {"against": base} | numbers)
   return rows
+
+
+def _contrast(
+  asked: Asked, values: Mapping[Cell, measured.Values], measure: str, name: str
+) -> list[dict[str, Any]]:
+  study = asked.study
+  at = {arm: (asked.steps(study.arms[arm])[-1], measure) for arm in study.contrasts[name]}
+  of_seed = {
+    seed: sum(weight * values[Cell(arm, seed)][at[arm]] for arm, weight in study.contrasts[name].items())
+    for seed in asked.seeds
+    if all(key in values.get(Cell(arm, seed), {}) for arm, key in at.items())
+  }
+  difference = paired(of_seed, dict.fromkeys(of_seed, 0.0))
+  if difference is None:
+    return []
+  row = {"measure": measure, "row": name, "step": "end", "against": "", "paper": "", "paper's difference": ""}
+  found = {"mean": difference.mean, "seeds": len(of_seed), "of seed": of_seed}
+  return [row | found | {"difference": difference._asdict()}]
 
 
 def _difference(row: Row) -> str:

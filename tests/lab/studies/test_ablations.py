@@ -10,7 +10,7 @@ from data.command import STOPPED
 from data.errors import ConfigError, DataError, StorageError
 from lab.studies import cells, measured, papers, statistics, table
 from lab.studies.cells import Asked, Cell
-from lab.studies.studies import Arm, Study
+from lab.studies.study import Arm, Study
 from tests import lines
 from tests.lab.studies.stand_in import Commands, write
 
@@ -82,6 +82,20 @@ def test_an_arm_is_compared_with_more_than_its_base(tmp_path, monkeypatch):
   rows = [row for row in table.report(asked, table.read(asked)).rows if row["row"] == "row"]
   means = {row["against"]: row["difference"]["mean"] for row in rows}
   assert means == pytest.approx({"base": 0.2, "before": 0.3})
+
+
+def test_a_contrast_is_a_weighted_sum_of_arms_seed_by_seed(tmp_path, monkeypatch):
+  arms = {"before": Arm("b.py"), "base": Arm("c.py"), "row": Arm("r.py")}
+  contrasts = {"row minus both": {"row": 1.0, "base": -0.5, "before": -0.5}, "row": {"row": 2.0}}
+  asked = _asked(tmp_path, study=Study("A study", arms, contrasts=contrasts))
+  _run(asked, Commands(), monkeypatch)
+  (tmp_path / "before" / "seed_1" / "done.json").unlink()  # the first contrast is left with one seed
+  rows = [row for row in table.report(asked, table.read(asked)).rows if row["step"] == "end"]
+  both, twice = (row["difference"] for row in rows)
+  assert [row["row"] for row in rows] == list(contrasts)
+  assert both == {"mean": pytest.approx(0.25), "low": None, "high": None, "seeds": 1, "above": 1}
+  # 0.76 and 0.96: half the difference times Student's 12.7062 for one degree of freedom.
+  assert (twice["low"], twice["high"]) == pytest.approx((0.86 - 1.27062, 0.86 + 1.27062), abs=1e-5)
 
 
 def test_a_papers_difference_is_of_the_same_measures():

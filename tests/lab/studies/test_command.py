@@ -14,7 +14,8 @@ from finetune import main as fine_tune
 from finetune import needed_files
 from lab.studies import __main__ as command
 from lab.studies import cells, papers
-from lab.studies.studies import FINE_TUNINGS, STUDIES
+from lab.studies.fine_tunings import FINE_TUNINGS
+from lab.studies.studies import STUDIES
 from pretrain.command import flags
 from tests.lab.studies.stand_in import Commands
 
@@ -41,9 +42,12 @@ def data(tmp_path_factory) -> pathlib.Path:
 def test_every_row_is_a_config_that_pretraining_takes(what, data, tmp_path):
   size = ["--tiny"] if "paper" in what else []
   shutil.copytree(data, tmp_path / "data")
-  (tmp_path / "data" / "names" / "beir").mkdir(parents=True)
-  (tmp_path / "data" / "names" / "pairs.jsonl").write_text("{}\n")
-  argv = [what, *size, f"--data={tmp_path / 'data'}", f"--output={tmp_path}", "--budget=4000"]
+  for name in ("names/beir/corpus.jsonl", "names/pairs.jsonl", "glue/STS-B/train.tsv", "glue/STS-B/dev.tsv"):
+    (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "data" / name).write_text("")
+  for split in ("dev", "test"):
+    (tmp_path / "data" / f"en_ewt-ud-{split}.iob2").write_text("")
+  argv = [what, *size, f"--data={tmp_path / 'data'}", f"--output={tmp_path}", "--budget=4000", "--only=pos"]
   asked, _ = command.asked_for(argv)
   assert all(arm.base in ("", *asked.study.arms) for arm in asked.study.arms.values())
   names = list(asked.study.arms)
@@ -64,6 +68,33 @@ def test_the_embedding_stage_is_a_config_that_finetune_takes(data, tmp_path):
   needed_files.check(config, download=False)
   assert (config.kind, config.search.learning_rates, config.from_scratch) == ("embedding", (1e-3,), True)
   assert f"--data={tmp_path / 'data' / 'names' / 'beir'}" in asked.filled(score, asked.cells[0])
+
+
+def test_entities_and_similarity_are_configs_that_finetune_takes(data, tmp_path):
+  shutil.copytree(data, tmp_path / "data")
+  argv = ["--study=e8", "--only=pos", f"--data={tmp_path / 'data'}", f"--output={tmp_path}"]
+  with pytest.raises(DataError, match="entities_200 needs UNER_English-EWT/ with "):
+    command.asked_for(argv)
+  for split in ("dev", "test"):
+    (tmp_path / "data" / f"en_ewt-ud-{split}.iob2").write_text("1\tGo\tO\t-\t-\n\n")
+  with pytest.raises(DataError, match="sts needs glue/STS-B/ with train"):
+    command.asked_for(argv)
+  (tmp_path / "data" / "glue" / "STS-B").mkdir(parents=True)
+  for split in ("train", "dev"):
+    (tmp_path / "data" / "glue" / "STS-B" / f"{split}.tsv.gz").write_text("")
+  asked, _ = command.asked_for(argv)
+  cell = asked.cells[-1]
+  entities, of_entities, similarity, of_similarity = (
+    asked.filled(one, cell)[1:] for one in asked.commands(cell)[-4:]
+  )
+  config = flags.read_arguments(entities, fine_tune.PROGRAM).config
+  needed_files.check(config, download=False)
+  assert (config.own.task, config.data.train_rows) == ("tagging", 200)
+  assert config.data.train_file == str(tmp_path / "data" / "en_ewt-ud-dev.iob2")
+  assert f"--data={tmp_path / 'data' / 'en_ewt-ud-test.iob2'}" in of_entities
+  config = flags.read_arguments(similarity, fine_tune.PROGRAM).config
+  assert config.data.train_file == str(tmp_path / "data" / "glue" / "STS-B" / "train.tsv.gz")
+  assert f"--data={tmp_path / 'data' / 'glue' / 'STS-B' / 'dev.tsv.gz'}" in of_similarity
 
 
 @pytest.mark.parametrize("name", [name for name in FINE_TUNINGS if name.startswith("tagging")])

@@ -1,0 +1,53 @@
+"""The arms of E8 differ in the backbone or the objective alone, and train for equally many FLOPs."""
+
+import pathlib
+
+import pytest
+
+from lab.studies import backbones, cells
+from lab.studies.cells import Asked
+from lab.studies.studies import STUDIES
+from pretrain.plan.flops import training_flops_per_token
+
+_STUDY = STUDIES["e8"]
+_CONFIGS = {
+  name: cells.run_config(Asked(_STUDY, [0], _STUDY.budget, pathlib.Path("e8"), "", "", ()), name)
+  for name in _STUDY.arms
+}
+
+
+def _training_flops(name: str) -> float:
+  config = _CONFIGS[name]
+  tokens = config.train.total_steps * config.train.batch_size * config.data.length
+  return tokens * training_flops_per_token(config.to_dict())
+
+
+@pytest.mark.parametrize("name", _STUDY.arms)
+def test_every_arm_trains_for_as_many_flops_as_masked_lm(name):
+  assert _training_flops(name) == pytest.approx(_training_flops("mlm"), rel=2e-3)
+
+
+@pytest.mark.parametrize("name", [name for name in _STUDY.arms if name.endswith("_modern")])
+def test_the_backbones_have_equal_layers_and_their_kernels_equally_many_weights(name):
+  models = [_CONFIGS[one].model for one in (name, name.removesuffix("_modern"))]
+  sizes = {(model.num_layers, model.hidden_size, model.num_heads, model.vocab_size) for model in models}
+  assert len(sizes) == 1
+  weights = {(3 if model.mlp == "gated" else 2) * model.mlp_size for model in models}
+  assert len(weights) == 1
+
+
+def test_every_arm_and_rate_is_swept_once():
+  rate = "optimizer.learning_rate"
+  swept = [(arm.config, dict(arm.fields)) for arm in backbones.sweep().values()]
+  arms = _STUDY.arms.values()
+  assert swept == [(arm.config, arm.fields | {rate: value}) for arm in arms for value in backbones.SWEPT]
+
+
+def test_contrasts_weigh_the_objectives_alike():
+  backbone, detection, _ = _STUDY.contrasts.values()
+  assert backbone == {
+    name: pytest.approx(1 / 6 if name.endswith("_modern") else -1 / 6) for name in _STUDY.arms
+  }
+  masked = {"mlm": -0.5, "mlm_modern": -0.5}
+  found = {"electra", "gdes", "coco_lm", "amos"}
+  assert detection == masked | {name + end: 1 / 8 for name in found for end in ("", "_modern")}

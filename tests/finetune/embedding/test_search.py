@@ -2,7 +2,11 @@
 
 import csv
 import json
+import pathlib
 import shutil
+import signal
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -18,6 +22,7 @@ from pretrain.embed.vectors import Embedder
 from pretrain.export import task_fields
 from tests.finetune import stored
 
+ROOT = pathlib.Path(__file__).parents[3]
 WORDS = ("good", "bad", "film", "a", "the", "is", "was", "very", "not", "plot", "cat", "sat", "on", "mat")
 FAST = (
   "--config=configs/finetune_embedding.py",
@@ -52,14 +57,24 @@ def pairs(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run(small_encoder_run, pairs):
+def argv(small_encoder_run, pairs):
+  """The command's words on the pairs."""
+
+  def words(workdir, **fields):
+    fields = {"data__train_file": pairs} | fields
+    named = [f"--config.{name.replace('__', '.')}={value}" for name, value in fields.items()]
+    return [*FAST, f"--config.checkpoint={small_encoder_run}", f"--workdir={workdir}", *named]
+
+  return words
+
+
+@pytest.fixture(scope="module")
+def run(argv):
   """Runs the command on the pairs; returns its exit code, also where the flags end it."""
 
   def start(workdir, **fields):
-    fields = {"data__train_file": pairs} | fields
-    named = [f"--config.{name.replace('__', '.')}={value}" for name, value in fields.items()]
     try:
-      return main.main([*FAST, f"--config.checkpoint={small_encoder_run}", f"--workdir={workdir}", *named])
+      return main.main(argv(workdir, **fields))
     except SystemExit as ended:
       return ended.code
 
@@ -112,20 +127,44 @@ def test_a_second_start_trains_nothing_and_a_changed_objective_is_refused(
     assert "was made with other settings" in capsys.readouterr().err
 
 
-def test_a_stopped_run_ends_as_one_that_was_not(run, trained, tmp_path, monkeypatch):
+# Runs the command on the first device and kills it before its 20th step, once it has a saved state.
+_KILLED = """
+import os, pathlib, signal, sys, time
+import jax
+from finetune import main
+from finetune.search.program import RunGroup
+
+devices = jax.devices()[:1]
+jax.local_devices = lambda: devices
+step, calls = RunGroup.train_step, []
+
+def killed(group, state, batch):
+  calls.append(1)
+  if len(calls) == 20:
+    while not any(path.name.isdigit() for path in pathlib.Path(sys.argv[1]).rglob("*")):
+      time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+  return step(group, state, batch)
+
+RunGroup.train_step = killed
+main.main(sys.argv[2:])
+"""
+
+
+def test_a_killed_run_ends_as_one_that_was_not(argv, run, trained, tmp_path, monkeypatch):
+  fields = MODEL | {"train__save_minutes": 0}
+  command = [sys.executable, "-c", _KILLED, tmp_path / "run", *argv(tmp_path / "run", **fields)]
+  done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+  assert done.returncode == -signal.SIGKILL, done.stderr
   step, calls = RunGroup.train_step, []
 
-  def stopped(group, state, batch):
+  def counted(group, state, batch):
     calls.append(1)
-    if len(calls) == 20:
-      raise KeyboardInterrupt
     return step(group, state, batch)
 
-  monkeypatch.setattr(RunGroup, "train_step", stopped)
-  fields = MODEL | {"train__save_minutes": 0}
-  assert run(tmp_path / "run", **fields) == 130
+  monkeypatch.setattr(RunGroup, "train_step", counted)
   assert run(tmp_path / "run", **fields) == 0
-  assert 20 < len(calls) < 20 + 72
+  assert 0 < len(calls) < 72  # it went on from what was saved
   assert stored.runs(tmp_path / "run" / "embedding") == stored.runs(trained / "embedding")
   ours, theirs = (open_model(folder / "model").params for folder in (tmp_path / "run", trained))
   jax.tree.map(np.testing.assert_array_equal, ours, theirs)

@@ -98,6 +98,13 @@ class StoredVectors:
     """Yields the vectors in order, [n, width] float32; those of int8 and bits have unit length."""
     return map(restored, self._stored())
 
+  def rows(self, numbers: Sequence[int]) -> Iterator[np.ndarray]:
+    """Yields the vectors of rows, counted from 0 in ascending order, as `blocks` does."""
+    start = 0
+    for block in self.blocks():
+      yield from (block[number - start] for number in numbers if start <= number < start + len(block))
+      start += len(block)
+
 
 def look(nearest: Nearest, blocks: Iterable[np.ndarray], texts: Iterator[tuple[str, str]]) -> None:
   """Adds all vectors of `blocks`, with the texts in the same order, to `nearest`."""

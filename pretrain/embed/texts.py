@@ -21,6 +21,7 @@ if TYPE_CHECKING:
   from pretrain.embed.neighbours import StoredVectors
   from pretrain.embed.vectors import Embedder
 
+_COMPARED = 16  # rows of stored vectors
 VECTOR = "vector"  # column in a Parquet output
 
 
@@ -158,20 +159,23 @@ def write_vectors(
 def check_stored(stored: "StoredVectors", texts: Texts, embedder: "Embedder", side: str, advice: str) -> None:
   """Raises DataError, which ends in `advice`, if stored vectors are not those of the texts and the model.
 
-  Their number and width are compared, and the first vector: of its numbers 5% may differ.
+  Their number and width are compared, and vectors spread evenly over the rows: of the numbers of each, 5% may
+  differ.
   """
   if (stored.count, stored.width) != (texts.survey.rows, embedder.width):
     raise DataError(
       f"{stored.path}: {counted(stored.count, 'vector')} of {stored.width} numbers; expected "
       f"{texts.survey.rows:,} of {embedder.width}; the input or model differs; {advice}"
     )
-  first = next(rows.read(texts.path))
-  (vector,) = embedder.vectors(embedder.inputs([texts.text(first)], side))
-  expected = dtypes.restored(dtypes.compressed(vector, stored.dtype))
-  difference = np.abs(next(stored.blocks())[0] - expected)
-  # Rounding changes a bit or a step of int8 if a number lies on the edge.
-  if not np.mean(difference <= 1e-2 * np.abs(expected).max()) >= 0.95:
-    raise DataError(
-      f"{stored.path}: its first vector differs by {difference.max():.1e} from that of this input, model and "
-      f"--pooling; {advice}"
-    )
+  numbers = np.unique(np.linspace(0, stored.count - 1, _COMPARED).astype(int)).tolist()
+  chosen = [texts.text(row) for number, row in enumerate(rows.read(texts.path)) if number in numbers]
+  vectors = embedder.vectors(embedder.inputs(chosen, side))
+  for number, vector, kept in zip(numbers, vectors, stored.rows(numbers)):
+    expected = dtypes.restored(dtypes.compressed(vector, stored.dtype))
+    difference = np.abs(kept - expected)
+    # Rounding changes a bit or a step of int8 if a number lies on the edge.
+    if not np.mean(difference <= 1e-2 * np.abs(expected).max()) >= 0.95:
+      raise DataError(
+        f"{stored.path}: the vector of row {number + 1:,} differs by {difference.max():.1e} from that of "
+        f"this input, model and --pooling; {advice}"
+      )

@@ -150,7 +150,7 @@ def test_a_build_that_was_killed_goes_on_and_ends_with_the_same_files(tmp_path, 
     assert _build(tmp_path, "--dtype=float16") == 130 and not (tmp_path / "i").exists()
   assert _build(tmp_path, "--dtype=float16") == 0
   # Each part once, and a first vector for each comparison with the stored ones.
-  assert calls == [100, 100, 100, 100, 1, 1]
+  assert calls == [100, 100, 100, 100, 16, 16]
   assert {path.name: path.read_bytes() for path in (tmp_path / "i").iterdir()} == expected
   capsys.readouterr()
   assert _build(tmp_path, "--dtype=float16") == 0
@@ -175,9 +175,10 @@ def test_vectors_of_an_earlier_command_are_not_computed_again(ending, tmp_path, 
   capsys.readouterr()
   assert _build(tmp_path, f"--vectors={stored}") == 3
   assert "300 vectors of 16 numbers; expected 301 of 16" in capsys.readouterr().err
-  corpus.write_text("id,review\n" + "1,longer\n" * 300, encoding="utf-8")
+  *same, _ = corpus.read_text(encoding="utf-8").splitlines()[:301]
+  corpus.write_text("\n".join([*same, "299,longer"]) + "\n", encoding="utf-8")
   assert _build(tmp_path, f"--vectors={stored}") == 3
-  assert "its first vector differs by" in capsys.readouterr().err
+  assert "the vector of row 300 differs by" in capsys.readouterr().err
   assert not (tmp_path / "i").exists()
 
 

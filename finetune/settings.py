@@ -32,6 +32,7 @@ KINDS = {
 FIELDS: Mapping[str, Any] = {
   "kind": tuple(KINDS),
   "checkpoint_step": Annotated[int, Limit(-1)],
+  "checkpoint_layers": CountOrZero,
   "protocol": protocols.NAMES,
   "size": ("auto", *protocols.SIZES),
   "seed": Annotated[int, Limit(0, 2**31 - 1)],

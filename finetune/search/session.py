@@ -50,6 +50,7 @@ class Session:
       step=step,
       vocabulary_directory=config.vocabulary,
       from_scratch=config.from_scratch,
+      layers=config.checkpoint_layers,
     )
     self.size = config.size
     if config.size == "auto":

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from data.errors import ConfigError
 from pretrain.checkpoints.saved_model import OpenedEncoder, open_model
 from pretrain.mesh import trees
 from pretrain.models.encoder import init_encoder
@@ -29,6 +30,7 @@ def load(
   step: int | None = None,
   vocabulary_directory: str = "",
   from_scratch: bool = False,
+  layers: int = 0,
 ) -> WarmStart:
   """Reads a checkpoint; nothing is put on a device.
 
@@ -37,19 +39,30 @@ def load(
     step: number of the checkpoint; None: the newest.
     vocabulary_directory: '': beside the checkpoint, else beside the run's records.
     from_scratch: whether only the encoder's sizes and the vocabulary are taken from the checkpoint.
+    layers: number of the encoder's first layers to keep; 0: all.
 
   Raises:
+    ConfigError: the encoder has fewer layers.
     DataError: checkpoint or vocabulary is missing, the vocabulary is not the checkpoint's, it has more pieces
       than rows, or the parameters do not match the config.
   """
   saved = open_model(directory, step)
   encoder = saved.open_encoder(vocabulary_directory, flag="--config.vocabulary")
-  heads, pad_id = saved.params.get("heads", {}), encoder.vocabulary.special_ids.pad
+  heads, pad_id, meta = saved.params.get("heads", {}), encoder.vocabulary.special_ids.pad, saved.meta
+  if layers:
+    if layers > encoder.config.num_layers:
+      raise ConfigError(
+        f"checkpoint_layers={layers}: the encoder has {encoder.config.num_layers} layers; use\n"
+        f"  --config.checkpoint_layers={encoder.config.num_layers}"
+      )
+    encoder = encoder.first_layers(layers)
+    model = {**meta["config"]["model"], "num_layers": layers}
+    meta = {**meta, "config": {**meta["config"], "model": model}}
   if from_scratch:
     init = functools.partial(init_encoder, config=encoder.config, pad_id=pad_id)
-    return WarmStart(encoder, heads, saved.meta, "from scratch", init)
+    return WarmStart(encoder, heads, meta, "from scratch", init)
   digest = trees.digest({"encoder": encoder.params, "heads": heads})
-  return WarmStart(encoder, heads, saved.meta, digest, lambda key: encoder.params)
+  return WarmStart(encoder, heads, meta, digest, lambda key: encoder.params)
 
 
 def describe(start: WarmStart, *, used_head: str, fresh_head: str) -> str:

@@ -35,6 +35,15 @@ class OpenedEncoder(NamedTuple):
   vocabulary: Vocabulary
   vocabulary_directory: Path
 
+  def first_layers(self, count: int) -> "OpenedEncoder":
+    """Returns the encoder without the layers after the first `count`."""
+    config = dataclasses.replace(self.config, num_layers=count)
+    pad_id = self.vocabulary.special_ids.pad
+    shapes = jax.eval_shape(lambda key: init_encoder(key, config, pad_id=pad_id), jax.random.key(0))
+    # Stacks of layers have one layer an entry of their first dimension; all other arrays keep their shape.
+    params = jax.tree.map(lambda shape, array: array[: shape.shape[0]], shapes, self.params)
+    return self._replace(params=params, config=config)
+
   def program(
     self, function: Callable[..., Any], params: Any = None, *, batch_size: int, longest: int = 0
   ) -> Compiled:

@@ -43,6 +43,7 @@ NO_TEST = ""
 LEFT_ALONE = {
   "recipe": ("other", "a name, for people", NO_TEST),
   "checkpoint_step": ("7", "the only step there is", _WIRES),
+  "checkpoint_layers": ("1", "there is one layer", _WIRES),
   "model.scan_unroll": ("0", "there is one layer", _WIRES),
   "size": ("small", "what 'auto' finds for so narrow an encoder", _WIRES),
   "search.num_test_seeds": ("4", "read with output.predict alone", _MAIN),

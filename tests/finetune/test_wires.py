@@ -5,10 +5,11 @@ import importlib
 import shutil
 import types
 
+import jax
 import pytest
 
 from configs import finetune_glue
-from data.errors import DataError
+from data.errors import ConfigError, DataError
 from finetune import main, needed_files
 from finetune.glue.search import Glue
 from finetune.papers.spaces import Cell
@@ -19,6 +20,7 @@ from finetune.search.session import Session
 from finetune.search.summary import Evaluation, Record
 from pretrain.command import flags
 from pretrain.pod.stop import StopRequest
+from tests.finetune.glue import small_glue
 
 _KINDS = {
   "glue": "finetune.glue.search.Glue",
@@ -172,6 +174,20 @@ def test_the_encoder_is_computed_as_the_config_says(small_encoder_run, tmp_path)
   changed = {f"model__{name}": value for name, value in fields.items()}
   found = _session(small_encoder_run, tmp_path, **changed)
   assert found.encoder == dataclasses.replace(found.start.encoder.config, **fields, attention_dropout=0.3)
+
+
+def test_the_first_layers_of_the_checkpoint_are_kept_and_more_are_refused(
+  small_encoder_run, tmp_path, monkeypatch
+):
+  whole = _session(small_encoder_run, tmp_path)
+  layers = whole.start.encoder.config.num_layers
+  with pytest.raises(ConfigError, match=f"the encoder has {layers} layers; use\n  --config"):
+    _session(small_encoder_run, tmp_path, checkpoint_layers=layers + 1)
+  assert _session(small_encoder_run, tmp_path, checkpoint_layers=layers).identity == whole.identity
+  found = _session(small_glue.checkpoint(tmp_path / "two", num_layers=2), tmp_path, checkpoint_layers=1)
+  assert found.encoder.num_layers == found.start.meta["config"]["model"]["num_layers"] == 1
+  kernels = {len(leaf) for leaf in jax.tree.leaves(found.start.encoder.params["trunk"]["layers"])}
+  assert kernels == {1}
 
 
 def test_the_step_and_the_vocabulary_are_those_that_are_named(small_encoder_run, tmp_path):

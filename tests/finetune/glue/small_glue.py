@@ -14,10 +14,12 @@ from pretrain.models.encoder import init_encoder
 
 WORDS = ("good", "bad", "film", "a", "the", "is", "was", "very", "not", "plot", "cat", "sat", "on", "mat")
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-SIZES = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "mlp_size": 32, "max_length": 32}
+SIZES = {"hidden_size": 16, "num_heads": 2, "mlp_size": 32, "max_length": 32}
 
 
-def checkpoint(directory: pathlib.Path, *, recipe: str = "tiny", with_clm_head: bool = False) -> pathlib.Path:
+def checkpoint(
+  directory: pathlib.Path, *, recipe: str = "tiny", num_layers: int = 1, with_clm_head: bool = False
+) -> pathlib.Path:
   """Writes a run's workdir with step 7 and `vocabulary`; returns it."""
   words = directory / "vocabulary"
   words.mkdir(parents=True)
@@ -25,7 +27,7 @@ def checkpoint(directory: pathlib.Path, *, recipe: str = "tiny", with_clm_head: 
   described = vocabulary.write_description(words, kind="wordpiece", cased=False)
   config = base.get_config()
   config.recipe = recipe
-  config.model.update(SIZES | {"vocab_size": described.size, "init_stddev": 0.1})
+  config.model.update(SIZES | {"vocab_size": described.size, "init_stddev": 0.1, "num_layers": num_layers})
   encoder = EncoderConfig(
     **{name: config.model[name] for name in EncoderConfig.__dataclass_fields__ if name in config.model}
   )

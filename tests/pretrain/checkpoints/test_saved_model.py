@@ -1,15 +1,20 @@
 """Opening a checkpoint: what its meta must say, and which vocabulary is taken for it."""
 
+import pathlib
 import shutil
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import base
+from configs import backbones, base
 from data import vocabulary as vocabularies
 from data.errors import DataError
 from pretrain.checkpoints.checkpoint import Checkpoints
-from pretrain.checkpoints.saved_model import open_model
+from pretrain.checkpoints.saved_model import OpenedEncoder, open_model
+from pretrain.models.config import EncoderConfig
+from pretrain.models.encoder import encode, init_encoder
 
 
 def _save(workdir, meta):
@@ -79,3 +84,26 @@ def test_where_no_flag_names_a_vocabulary_the_error_says_where_to_put_it(small_r
   shutil.copytree(small_records / "vocabulary", bare / "vocabulary")
   with pytest.raises(DataError, match=r"is not the vocabulary of .*copy its files to .*/bare/vocabulary$"):
     open_model(bare).load_vocabulary()
+
+
+@pytest.mark.parametrize("fields", [{}, backbones.BACKBONES["modern_tiny"]], ids=["post-LN", "modern"])
+def test_the_first_layers_compute_what_they_did_below_the_others(small_records, fields):
+  sizes = {"vocab_size": 32, "hidden_size": 16, "num_layers": 3, "num_heads": 2, "mlp_size": 24}
+  known = {name: fields[name] for name in EncoderConfig.__dataclass_fields__ if name in fields}
+  config = EncoderConfig(**known | sizes | {"max_length": 16, "window": min(fields.get("window", 0), 4)})
+  vocabulary = vocabularies.load(small_records / "vocabulary")
+  pad_id = vocabulary.special_ids.pad
+  whole = OpenedEncoder(
+    jax.device_get(init_encoder(jax.random.key(0), config, pad_id=pad_id)), config, vocabulary, pathlib.Path()
+  )
+  first = whole.first_layers(2)
+  assert first.config.num_layers == 2
+  ids = jax.random.randint(jax.random.key(1), (2, 16), 5, 32)
+  hidden = {}
+  for name, encoder in {"whole": whole, "first": first}.items():
+    _, hidden[name] = encode(
+      encoder.params, encoder.config, ids, jnp.ones_like(ids, bool), pad_id=pad_id, collect="all"
+    )
+  np.testing.assert_array_equal(hidden["first"].layers, hidden["whole"].layers[:2])
+  if not fields:
+    np.testing.assert_array_equal(hidden["first"].last, hidden["whole"].layers[1])

@@ -1,4 +1,4 @@
-"""Chooses the columns of a file for the embedding stage: query, positive, negatives, score. No jax."""
+"""Chooses the columns of a file of pairs: query, positive, negatives, score. Imports no jax."""
 
 import dataclasses
 import re
@@ -8,16 +8,27 @@ from data.errors import ConfigError, DataError, did_you_mean, listed
 
 # Usual names, the likeliest first; case does not count. A file with two columns needs none of them.
 FIRST = ("query", "anchor", "question", "question1", "sentence1", "text1", "text_a", "sentence_a", "premise")
-FIRST += ("inputs", "name", "title", "text", "sentence")
+FIRST += ("inputs", "name", "title", "#1 string", "text", "sentence")
 SECOND = ("positive", "passage", "pos", "answer", "question2", "sentence2", "text2", "text_b", "sentence_b")
-SECOND += ("hypothesis", "document", "context", "targets", "definition", "description", "text", "sentence")
-SCORES = ("score", "similarity", "similarity_score", "relatedness_score", "relatedness", "label")
+SECOND += (
+  "hypothesis",
+  "document",
+  "context",
+  "targets",
+  "definition",
+  "description",
+  "#2 string",
+  "text_pair",
+)
+SECOND += ("text", "sentence")
+SCORES = ("relatedness_score", "similarity_score", "similarity", "relatedness", "is_duplicate", "quality")
+SCORES += ("score", "label", "labels", "gold_label")
 _NEGATIVES = re.compile(r"negatives?(_\d+)?|neg(_\d+)?|hard_negatives?", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True)
 class StageColumns:
-  """The columns that the stage reads; '' or () where a file has none."""
+  """The columns of a file of pairs or texts; '' or () where it has none."""
 
   first: str  # the query, or the first text
   second: str = ""  # the positive, or the second text

@@ -55,6 +55,8 @@ def _pairs(count: int = 60, **more) -> list[dict]:
     (("sentence1", "sentence2", "score"), columns.StageColumns("sentence1", "sentence2", (), "score")),
     (("id", "sentence_A", "sentence_B", "relatedness_score"),
      columns.StageColumns("sentence_A", "sentence_B", (), "relatedness_score")),
+    (("id", "question1", "question2", "is_duplicate"),
+     columns.StageColumns("question1", "question2", (), "is_duplicate")),
     (("titre", "corps"), columns.StageColumns("titre", "corps")),
     (("positive", "query"), columns.StageColumns("query", "positive")),
     (("text",), columns.StageColumns("text")),

@@ -43,7 +43,8 @@ def test_columns_are_those_of_published_data_sets_or_the_users(header, flags, te
 @pytest.mark.parametrize(
   ("header", "flags", "error", "message"),
   [
-    ("a b c", {}, DataError, "no columns of a, b, c are known to be two texts"),
+    ("a b c", {}, DataError, r"no column of a, b, c is known to be the query; .*\n  --text=NAME --text_pair"),
+    ("text label", {}, DataError, "no columns of text, label are known to be two texts"),
     ("text1 text2 a", {}, DataError, "no column of text1, text2, a is known to be the label; name it:"),
     ("text1 text2 a", {"label": "text3"}, ConfigError, "--label=text3: .*has no such column; did you mean"),
     ("a b label", {"text": "a"}, ConfigError, "--text and --text_pair name the two texts"),

@@ -85,6 +85,10 @@ def _rows(
       seed: values[Cell(name, seed)][key] for seed, key in keys.items() if key in values[Cell(name, seed)]
     }
 
+  def of_point(base: str, step: int) -> dict[int, float]:
+    """Returns the values of another arm at the same point of its own steps."""
+    return at(base, asked.steps(asked.study.arms[base])[steps.index(step)])
+
   steps = asked.steps(arm)
   rows = []
   for step in [*([0] if asked.study.has_start else []), *steps]:
@@ -92,8 +96,8 @@ def _rows(
     if not of_seed:
       continue
     before = [(f"step {first:,}", at(name, first)) for first in (0, steps[0]) if first < step]
-    others = [(base, at(base, step)) for base in (arm.base, *arm.against) if base]
-    bases = others or (before if asked.study.has_start else [])
+    others = [(base, of_point(base, step)) for base in (arm.base, *arm.against) if base and step]
+    bases = others + (before if asked.study.has_start else [])
     row = {"measure": measure, "row": name, "step": step, "mean": sum(of_seed.values()) / len(of_seed)}
     row |= {"seeds": len(of_seed), "of seed": of_seed, "paper": arm.paper}
     row["paper's difference"] = papers.difference(arm.paper, arm.paper_base)

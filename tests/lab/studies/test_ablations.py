@@ -98,6 +98,16 @@ def test_a_contrast_is_a_weighted_sum_of_arms_seed_by_seed(tmp_path, monkeypatch
   assert (twice["low"], twice["high"]) == pytest.approx((0.86 - 1.27062, 0.86 + 1.27062), abs=1e-5)
 
 
+def test_arms_of_other_lengths_are_compared_at_the_same_point(tmp_path, monkeypatch):
+  arms = {"base": Arm("c.py"), "row": Arm("r.py", base="base", share=0.5)}
+  asked = _asked(tmp_path, study=Study("A study", arms, points=(0.5, 1.0)))
+  _run(asked, Commands(), monkeypatch)
+  rows = [row for row in table.report(asked, table.read(asked)).rows if row["row"] == "row"]
+  # The stand-in adds a hundredth for each step.
+  found = {row["step"]: row["difference"]["mean"] for row in rows}
+  assert found == pytest.approx({2: 0.2 - 0.02, 4: 0.2 - 0.04})
+
+
 def test_a_papers_difference_is_of_the_same_measures():
   whole = "MNLI 88.5/88.3, average 87.2"
   assert papers.difference("MNLI 88.4/88.2, average 87.6", whole) == "MNLI -0.1/-0.1, average +0.4"
@@ -129,6 +139,14 @@ def test_a_start_is_compared_with_what_comes_after(tmp_path, monkeypatch):
   rows = table.report(asked, table.read(asked)).rows
   found = [(row["step"], row["against"], round(row.get("difference", {}).get("mean", 9), 6)) for row in rows]
   assert found == [(0, "", 9), (4, "step 0", 0.04), (8, "step 0", 0.08), (8, "step 4", 0.04)]
+
+
+def test_an_arm_with_a_start_is_compared_with_its_base_and_with_the_start(tmp_path, monkeypatch):
+  arms = {"base": Arm("c.py"), "row": Arm("r.py", base="base")}
+  asked = _asked(tmp_path / "out", study=Study("A study", arms, has_start=True))
+  _run(asked, Commands(), monkeypatch)
+  rows = [row for row in table.report(asked, table.read(asked)).rows if row["row"] == "row"]
+  assert [(row["step"], row["against"]) for row in rows] == [(0, ""), (8, "base"), (8, "step 0")]
 
 
 def test_both_sides_are_fine_tuned_with_the_same_rows_and_compared(tmp_path, monkeypatch):

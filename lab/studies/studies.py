@@ -4,6 +4,9 @@ Command: python -m pretrain.ablations --study=e1 --data=annotated --output=e1
 Source: docs/results/proof.md has hypotheses, targets and results; a study here lists its arms.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from lab.studies import backbones
 from lab.studies.fine_tunings import TAGGING
 from lab.studies.study import Arm, Study
@@ -34,9 +37,28 @@ _AMOS = "configs/amos_tiny.py"
 _AMOS_FIELDS = _VOCAB | {"model.vocab_chunk_rows": 320}
 
 
-def _reversed(multiplier: float, base: str = "flat", against: tuple[str, ...] = ()) -> Arm:
-  fields = _AMOS_FIELDS | {"generator.reversal_multiplier": multiplier}
-  return Arm(_AMOS, fields, base, after={"train.init_from": "before"}, share=1 / 3, against=against)
+# A deeper generator with heads on layers 1, 2 and 4. A weight of 50 would leave it little after clipping.
+_APART = {
+  "generator.num_layers": 4,
+  "generator.mlm_layers": (1, 2, 4),
+  "objectives.rtd.weight": 1.0,
+  "model.vocab_chunk_rows": 320,
+}
+
+
+def _adversary(fields: Mapping[str, Any], share: float) -> dict[str, Arm]:
+  """Returns an arm without the reversed gradient, and three that go on from it for `share` of the budget."""
+
+  def arm(multiplier: float, **others) -> Arm:
+    return Arm(_AMOS, {**fields, "generator.reversal_multiplier": multiplier}, **others)
+
+  later = {"after": {"train.init_from": "before"}, "share": share}
+  return {
+    "before": arm(0.0),
+    "flat": arm(0.0, **later),
+    "reversed": arm(-1.0, base="flat", against=("along",), **later),
+    "along": arm(1.0, base="flat", **later),
+  }
 
 
 STUDIES = {
@@ -65,12 +87,7 @@ STUDIES = {
   ),
   "e3": Study(
     "E3: the adversary makes replaced tokens harder and moves weight to depth",
-    {
-      "before": Arm(_AMOS, _AMOS_FIELDS | {"generator.reversal_multiplier": 0.0}),
-      "flat": _reversed(0.0, ""),
-      "reversed": _reversed(-1.0, against=("along",)),
-      "along": _reversed(1.0),
-    },
+    _adversary(_AMOS_FIELDS, share=1 / 3),
     budget=6_000,
     seeds=4,
     analyses=("detection", "mixture", "generator"),
@@ -139,5 +156,13 @@ STUDIES = {
     fine_tunings=("entities_200", "sts"),
     primary=(_AMBIGUOUS,),
     contrasts=backbones.contrasts(),
+  ),
+  "e9": Study(
+    "E9: E3 again, with heads that differ",
+    _adversary(_APART, share=1 / 4),
+    budget=8_000,
+    seeds=4,
+    analyses=("detection", "mixture", "generator"),
+    primary=("detection: all tokens, loss at replaced", "mixture: layer 4, end"),
   ),
 }

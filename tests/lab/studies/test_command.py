@@ -129,7 +129,7 @@ def test_every_glue_task_is_a_config_that_finetune_takes(name, data, tmp_path):
   ("flags", "code", "line"),
   [
     (("--paper=coco",), 2, "unknown paper 'coco'; did you mean 'coco_lm'"),
-    (("--study=e9",), 2, "unknown study 'e9'"),
+    (("--study=e99",), 2, "unknown study 'e99'"),
     (("--paper=coco_lm",), 2, "--budget is missing"),
     (("--study=e1", "--budget=-1"), 2, "--budget=-1: expected at least 1"),
     (("--study=e1", "--tiny"), 2, "--tiny needs --paper"),

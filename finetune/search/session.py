@@ -80,7 +80,10 @@ class Session:
   @property
   def title(self) -> str:
     """Returns the checkpoint's name for the titles of reports."""
-    return self.config.checkpoint + (" (its encoder from scratch)" if self.config.from_scratch else "")
+    layers = self.config.checkpoint_layers
+    notes = [f"its first {layers} layers" if layers > 1 else "its first layer"] if layers else []
+    notes += ["its encoder from scratch"] if self.config.from_scratch else []
+    return self.config.checkpoint + (f" ({', '.join(notes)})" if notes else "")
 
   def describe(self, *, used_head: str = "", fresh_head: str = "") -> str:
     """Returns a line about loaded and fresh parameters; see `warm_start.describe`."""

@@ -188,6 +188,7 @@ def test_the_first_layers_of_the_checkpoint_are_kept_and_more_are_refused(
   assert found.encoder.num_layers == found.start.meta["config"]["model"]["num_layers"] == 1
   kernels = {len(leaf) for leaf in jax.tree.leaves(found.start.encoder.params["trunk"]["layers"])}
   assert kernels == {1}
+  assert found.title == f"{tmp_path / 'two'} (its first layer)"
 
 
 def test_the_step_and_the_vocabulary_are_those_that_are_named(small_encoder_run, tmp_path):

@@ -1,5 +1,6 @@
 """Analyses of logged metrics over time: mixture weights, generator losses by depth, scores by hours."""
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -66,16 +67,30 @@ def _over_steps(request: Request, pattern: str, *, missing: str, plot: Plot, not
 
 
 def mixture(request: Request) -> Outcome:
-  """Returns the mixture weight of every generator layer over steps (AMOS figure 5a)."""
-  return _over_steps(
+  """Returns the mixture weight of every generator layer, and of the best one, over steps (AMOS figure 5a)."""
+  outcome = _over_steps(
     request,
     r"train/mixture_weight_(.+)",
     missing="metrics of a mixture of generator layers",
     plot=Plot(
       "mixture", "Mixture weights of generator layers", "step", "mean weight at masked positions", ()
     ),
-    notes=["Mean over masked positions; the weights of a run sum to 1."],
+    notes=[
+      "Mean over masked positions; the weights of a run sum to 1.",
+      "Best head: the one with the lowest mean loss over the run.",
+    ],
   )
+  best = [row for name, lines in _lines(request) for row in _best_head(lines, name, outcome.rows)]
+  return dataclasses.replace(outcome, rows=[*outcome.rows, *best])
+
+
+def _best_head(
+  lines: Sequence[Mapping[str, Any]], name: str, rows: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+  """Returns the row of the run's head with the lowest mean loss, as 'best head'; [] without losses."""
+  losses = series(lines, r"train/generator_loss_(.+)")
+  best = min(losses, key=lambda head: losses[head][1].mean(), default="").replace("_", " ")
+  return [{**row, "of": "best head"} for row in rows if (row["checkpoint"], row["of"]) == (name, best)]
 
 
 def generator(request: Request) -> Outcome:

@@ -37,13 +37,8 @@ _AMOS = "configs/amos_tiny.py"
 _AMOS_FIELDS = _VOCAB | {"model.vocab_chunk_rows": 320}
 
 
-# A deeper generator with heads on layers 1, 2 and 4. A weight of 50 would leave it little after clipping.
-_APART = {
-  "generator.num_layers": 4,
-  "generator.mlm_layers": (1, 2, 4),
-  "objectives.rtd.weight": 1.0,
-  "model.vocab_chunk_rows": 320,
-}
+# With the recipe's weight of 50 the generator learns slowly, and its heads stay alike.
+_APART = {"objectives.rtd.weight": 0.02, "model.vocab_chunk_rows": 320}
 
 
 def _adversary(fields: Mapping[str, Any], share: float) -> dict[str, Arm]:
@@ -159,10 +154,10 @@ STUDIES = {
   ),
   "e9": Study(
     "E9: E3 again, with heads that differ",
-    _adversary(_APART, share=1 / 4),
-    budget=8_000,
+    _adversary(_APART, share=1 / 5),
+    budget=10_000,
     seeds=4,
     analyses=("detection", "mixture", "generator"),
-    primary=("detection: all tokens, loss at replaced", "mixture: layer 4, end"),
+    primary=("detection: all tokens, loss at replaced", "mixture: best head, end"),
   ),
 }

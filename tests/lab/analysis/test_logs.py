@@ -52,6 +52,18 @@ def test_the_sum_over_heads_is_left_out_where_there_are_several(monkeypatch):
     logs.mixture(whole)
 
 
+def test_the_best_head_of_a_mixture_is_the_one_with_the_lowest_loss(monkeypatch):
+  weights = {"train/mixture_weight_layer_1": 0.7, "train/mixture_weight_layer_2": 0.3}
+  lines = [line | weights for line in HEADS]
+  turned = [{name.replace("_layer_2", "_layer_0"): value for name, value in line.items()} for line in lines]
+  rows = logs.mixture(
+    request(monkeypatch, {"run": lines, "other": turned, "bare": [weights | {"step": 1}]})
+  ).rows
+  best = {row["checkpoint"]: row["end"] for row in rows if row["of"] == "best head"}
+  assert best == {"run": pytest.approx(0.3), "other": pytest.approx(0.3)}
+  assert len(rows) == 2 * 3 + 2
+
+
 def test_scores_stand_at_the_hours_of_their_steps(monkeypatch):
   speeds = [{"step": 10, "perf/steps_per_second": 10 / 3600}, {"step": 20, "perf/steps_per_second": 5 / 3600}]
   lines = [*speeds, {"step": 5, "eval/loss": 7.0}, {"step": 20, "eval/loss": 6.0}]

@@ -16,6 +16,7 @@ _NAMES = sorted(folder.name for folder in _KEPT.iterdir())
 _COMMANDS = {
   "e7": ("records_names", "similarity"),
   "e8_rates": ("records_4096", "pos"),
+  "e9": ("records_names", "pos"),
   "e8": ("records_4096", "pos,dependency,pairs"),
 }
 

@@ -32,7 +32,7 @@ _SHARES = {
   "amos_modern": 0.509,
   "taco_modern": 1.017,
 }
-SWEPT = (1e-3, 2e-3, 4e-3)  # learning rates of the sweep
+SWEPT = (2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3)  # learning rates of the sweep
 
 
 def sweep() -> dict[str, Arm]:

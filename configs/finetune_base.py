@@ -17,8 +17,8 @@ def get_config() -> ConfigDict:
     ""  # workdir of pretrain.main, output of `pretrain.export import`, or a step's directory
   )
   config.checkpoint_step = -1  # updates; -1: the newest
-  # First layers of the encoder that are kept; 0: all. The last layers of an encoder that was trained to detect
-  # replaced tokens make poor vectors (Rep et al. 2024, arXiv 2402.13130).
+  # First layers of the encoder that are kept; 0: all. The last layers of an encoder that was trained by
+  # replaced-token detection make poor vectors (Rep et al. 2024, arXiv 2402.13130).
   config.checkpoint_layers = 0
   config.vocabulary = ""  # directory of the checkpoint's vocabulary; '': `vocabulary` in its workdir
   config.from_scratch = False  # same encoder and vocabulary, random values: a baseline

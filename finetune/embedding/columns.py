@@ -10,17 +10,8 @@ from data.errors import ConfigError, DataError, did_you_mean, listed
 FIRST = ("query", "anchor", "question", "question1", "sentence1", "text1", "text_a", "sentence_a", "premise")
 FIRST += ("inputs", "name", "title", "#1 string", "text", "sentence")
 SECOND = ("positive", "passage", "pos", "answer", "question2", "sentence2", "text2", "text_b", "sentence_b")
-SECOND += (
-  "hypothesis",
-  "document",
-  "context",
-  "targets",
-  "definition",
-  "description",
-  "#2 string",
-  "text_pair",
-)
-SECOND += ("text", "sentence")
+SECOND += ("hypothesis", "document", "context", "targets", "definition", "description", "#2 string")
+SECOND += ("text_pair", "text", "sentence")
 SCORES = ("relatedness_score", "similarity_score", "similarity", "relatedness", "is_duplicate", "quality")
 SCORES += ("score", "label", "labels", "gold_label")
 _NEGATIVES = re.compile(r"negatives?(_\d+)?|neg(_\d+)?|hard_negatives?", re.IGNORECASE)

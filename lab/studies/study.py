@@ -1,4 +1,4 @@
-"""What a study is: arms of runs that differ only in their seeds, and how they are evaluated and compared."""
+"""Defines a study: its arms, whose runs differ only in their seeds, and their evaluation and comparison."""
 
 import dataclasses
 from collections.abc import Mapping

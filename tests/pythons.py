@@ -1,21 +1,22 @@
 """Every supported Python of this machine: `python -m tests.pythons TEST ...` runs tests with each.
 
-Each has an environment of its own in .cache/pythons, with requirements-quick.txt. The Python that runs this
-is skipped, because `make test` tests it.
+Each has an environment of its own with requirements-quick.txt, which is removed after its tests: it takes
+3.3 GB, and a machine of continuous integration has little room. The Python that runs this is skipped, because
+`make test` tests it.
 """
 
-import hashlib
 import os
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 
 from tests import pins
 
-FOLDER = pins.ROOT / ".cache" / "pythons"
+FOLDER = pins.ROOT / ".cache"  # the disk of the checkout, because /tmp is often small
 MINORS = range(11, 15)  # of Python 3, as requires-python says
 _PYENV = "~/.pyenv/versions"  # its names on the path run only for the versions that it is set to
 
@@ -38,19 +39,13 @@ def _numbers(path: pathlib.Path) -> list[int]:
   return [int(number) for number in re.findall(r"\d+", str(path))]
 
 
-def environment(version: str, interpreter: str) -> str:
-  """Returns the interpreter of an environment with requirements-quick.txt; makes it where it is missing."""
-  names = (pins.BASE, pins.file_name("quick"))
-  digest = hashlib.sha256("".join(pins.contents()[name] for name in names).encode()).hexdigest()
-  folder = FOLDER / version
-  python, stamp = folder / "bin" / "python", folder / "installed.txt"
-  if not stamp.is_file() or stamp.read_text() != digest:
-    print(f"installing {names[1]} for Python {version}", flush=True)
-    subprocess.run([interpreter, "-m", "venv", "--clear", str(folder)], check=True)
-    install = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--quiet"]
-    subprocess.run([*install, "-r", str(pins.ROOT / names[1])], check=True)
-    stamp.write_text(digest)
-  return str(python)
+def environment(folder: pathlib.Path, interpreter: str) -> str:
+  """Makes an environment with requirements-quick.txt in the folder; returns its interpreter."""
+  subprocess.run([interpreter, "-m", "venv", str(folder)], check=True)
+  python = str(folder / "bin" / "python")
+  install = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--quiet"]
+  subprocess.run([*install, "-r", str(pins.ROOT / pins.file_name("quick"))], check=True)
+  return python
 
 
 def main(tests: list[str]) -> int:
@@ -68,7 +63,11 @@ def main(tests: list[str]) -> int:
       "--no-loadscope-reorder",
       *tests,
     ]
-    code = subprocess.run([environment(version, interpreter), *command], cwd=pins.ROOT).returncode
+    FOLDER.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+      print(f"installing {pins.file_name('quick')} for Python {version}", flush=True)
+      python = environment(pathlib.Path(folder), interpreter)
+      code = subprocess.run([python, *command], cwd=pins.ROOT).returncode
     failed |= code != 0
     seconds = time.monotonic() - start
     lines.append(f"Python {version}: {f'FAILED with code {code}' if code else 'passed'}, {seconds:.0f} s")

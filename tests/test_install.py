@@ -85,6 +85,15 @@ def test_this_python_is_among_those_found():
   assert said.startswith(f"Python {version}.")
 
 
+def test_the_environment_of_another_python_is_gone_after_its_tests(tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(pythons, "FOLDER", tmp_path / ".cache")
+  monkeypatch.setattr(pythons, "found", lambda: {"3.99": "python3.99"})
+  monkeypatch.setattr(pythons, "environment", lambda folder, _: (folder / "large").touch() or "/bin/false")
+  assert pythons.main([]) == 1
+  assert not list((tmp_path / ".cache").iterdir())
+  assert "Python 3.99: FAILED with code 1" in capsys.readouterr().out
+
+
 def test_everything_that_the_wheel_needs_is_in_its_packages():
   assert {module.partition(".")[0] for module in programs.PROGRAMS.values()} | {"configs", "lab"} == {
     *pins.packages()

@@ -123,7 +123,8 @@ def _only(study: Study, names: Sequence[str]) -> Study:
   while needed := {n for name in wanted for n in _needs(study, name)} - wanted:
     wanted |= needed
   arms = {name: arm for name, arm in study.arms.items() if name in wanted}
-  return dataclasses.replace(study, arms=arms)
+  contrasts = {name: weights for name, weights in study.contrasts.items() if weights.keys() <= wanted}
+  return dataclasses.replace(study, arms=arms, contrasts=contrasts)
 
 
 def _fine_tuned(study: Study, names: Sequence[str]) -> Study:

@@ -175,6 +175,12 @@ def test_without_an_output_the_table_has_a_folder_of_its_name(flags, output, dat
   assert str(asked.output) == output
 
 
+def test_some_rows_have_only_the_contrasts_between_them():
+  flags = ["--study=e8", "--data=there", "--table"]
+  assert command.asked_for(flags)[0].study.contrasts == STUDIES["e8"].contrasts
+  assert not command.asked_for([*flags, "--rows=mlm"])[0].study.contrasts
+
+
 def test_the_command_writes_the_table_and_goes_on(data, tmp_path, monkeypatch, capsys):
   commands = Commands({"rtd_only 0 main": STOPPED})
   monkeypatch.setattr(cells, "run_child", commands)

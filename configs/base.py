@@ -179,7 +179,7 @@ def _objectives() -> ConfigDict:
       "mae": {
         "weight": 0.0,  # of the masked autoencoder: the encoder reads no masked tokens; MAE-LM
         "decoder_layers": 4,  # of the decoder that predicts them, as wide as the encoder (official default)
-        "decoder_positions": "own",  # added to what the decoder reads: 'own' table, 'shared' (the encoder's)
+        "decoder_positions": "own",  # that the decoder reads: 'own' table (or rotary), 'shared' (encoder's)
         "decoder_relative_position": False,  # a relative bias of its own, with the encoder's buckets
         "decoder_dropout": "zero",  # in the decoder: 'zero' (official), 'encoder' (the encoder's rates)
       },

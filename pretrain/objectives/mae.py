@@ -19,12 +19,14 @@ class MaskedAutoencoderLoss(MaskedAutoencoder):
   """Cross-entropy of the masked tokens, predicted by a decoder from the encoder's states of the others.
 
   The decoder's input is the encoder's last layer, with the token table's row of [MASK] at the masked tokens,
-  plus positions, normalised. Source: official fairseq/models/ae/model.py (yumeng5/MAE-LM).
+  plus positions, normalised. Source: official fairseq/models/ae/model.py (yumeng5/MAE-LM). On an encoder with
+  rotary positions, which no paper has, the decoder has them too and no table.
   """
 
   def decoder(self, encoder: EncoderConfig) -> EncoderConfig:
-    """Returns the config of the decoder's layers: sizes as the encoder's."""
-    changes = {"num_layers": self.decoder_layers, "position": "learned", "num_segments": 0}
+    """Returns the config of the decoder's layers: kind and sizes as the encoder's."""
+    position = "rope" if encoder.position == "rope" else "learned"
+    changes = {"num_layers": self.decoder_layers, "position": position, "num_segments": 0}
     if not self.decoder_relative_position:
       changes["relative_position"] = "none"
     return dataclasses.replace(encoder, **changes)

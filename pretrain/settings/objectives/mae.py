@@ -45,9 +45,6 @@ class MaskedAutoencoder(Objective):
     if config["objectives.scl.weight"] and config["corruption.mask_special"] == "all":
       special = self.show(config, "weight", "objectives.scl.weight", "corruption.mask_special")
       yield f"{special}: [CLS] may be left out\n  --config.corruption.mask_special=sep_only"
-    if config["model.norm_placement"] != "post":
-      norms = self.show(config, "weight", "model.norm_placement")
-      yield f"{norms}: MAE-LM's decoder has post-LN layers only\n  --config.model.norm_placement=post"
     if config["model.attention"] == "cudnn":
       attention = self.show(config, "weight", "model.attention")
       yield f"{attention}: cuDNN hides the end of a row only\n  --config.model.attention=auto"

@@ -184,7 +184,6 @@ CASES = [
     {"objectives.scl.weight": 1.0},
     "[CLS] may be left out\n  --config.corruption.mask_special=sep_only",
   ),
-  (MAE, {"model.norm_placement": "pre"}, "post-LN layers only\n  --config.model.norm_placement=post"),
   (MAE, {"model.attention": "cudnn"}, "hides the end of a row only\n  --config.model.attention=auto"),
   (
     MAE,

@@ -46,7 +46,7 @@ _RECIPES = {
   "byte_level": "bert_byte_level",
 }
 _VOCABULARIES = {"wordpiece": "wordpiece", "electra": "wordpiece", "byte_level": vocabulary.TOKENIZER_JSON}
-_KINDS["mae"] = _KINDS["t5"] | {
+_MAE = {
   "corruption.kind": "mask",
   "objectives.rtd.weight": 0.0,
   "objectives.scl.weight": 0.0,
@@ -54,6 +54,7 @@ _KINDS["mae"] = _KINDS["t5"] | {
   "objectives.mae.weight": 1.0,
   "objectives.mae.decoder_layers": 1,
 }
+_KINDS["mae"] = _KINDS["t5"] | _MAE
 _MODERN = {f"model.{name}": value for name, value in backbones.MODERN.items()} | {
   "model.window": 16,  # 8 tokens to both sides
   "model.num_layers": 4,
@@ -63,6 +64,7 @@ _RMS = {"model.norm": "rmsnorm", "model.embedding_norm": False, "model.activatio
 _KINDS |= {
   "modern_mlm": _MODERN | _MLM,
   "modern_coco_lm": _MODERN,
+  "modern_mae": _MODERN | _MAE,
   "modern_electra": _MODERN | {"objectives.scl.weight": 0.0, "objectives.clm.weight": 0.0},
   "ultra_electra": _MODERN | _RMS,
   "euro_electra": _MODERN | _RMS | {"model.global_every": 1},

@@ -41,6 +41,7 @@ def _leaves(params: dict) -> dict[str, np.ndarray]:
     ("byte_level", "auto", "bert", set()),
     ("electra", "auto", "electra", {"generator"}),
     ("modern_mlm", "auto", "modernbert", set()),
+    ("modern_mae", "auto", "modernbert", {"heads/mae"}),
     ("modern_coco_lm", "auto", "modernbert", {"generator", "heads/rtd", "heads/scl"}),
     ("modern_electra", "auto", "modernbert", {"generator"}),
     ("ultra_electra", "auto", "ultrabert", {"generator", "heads/clm", "heads/scl"}),

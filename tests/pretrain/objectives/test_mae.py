@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from configs import backbones
 from pretrain.models import encoder as encoder_model
 from pretrain.ops.attention import attention
 from pretrain.recipe import Batch
@@ -45,15 +46,23 @@ def _compiled(**fields):
   return jax.jit(states_and_loss, compiler_options=FAST_COMPILE)
 
 
+MODERN = {f"model__{name}": value for name, value in backbones.MODERN.items()} | {
+  "model__window": 4,  # 2 tokens to both sides
+  "model__num_layers": 4,
+  "objectives__mae__decoder_layers": 2,  # a global and a local layer
+}
+
+
 def _run(ids=IDS, chosen=CHOSEN, **fields):
   """States, loss and metrics without dropout, in numpy."""
   return jax.device_get(_compiled(**fields)(random_params(_recipe(**fields)), _batch(ids, chosen)))
 
 
-def test_the_token_under_a_mask_changes_no_state_and_is_the_target_alone():
+@pytest.mark.parametrize("fields", [{}, MODERN], ids=["post", "modern"])
+def test_the_token_under_a_mask_changes_no_state_and_is_the_target_alone(fields):
   other = IDS.copy()
   other[CHOSEN] = [30, 31]
-  (states, loss, metrics), (others, another, _) = (_run(ids) for ids in (IDS, other))
+  (states, loss, metrics), (others, another, _) = (_run(ids, **fields) for ids in (IDS, other))
   kept = (IS_TOKEN) & ~CHOSEN
   np.testing.assert_array_equal(states[kept], others[kept])
   assert loss != another
@@ -75,15 +84,16 @@ def test_the_encoder_reads_the_kept_tokens_at_their_own_positions():
   np.testing.assert_allclose(states[0, places[0]], alone[0], atol=1e-5)
 
 
-def test_rows_without_masks_have_the_states_of_the_plain_encoder():
-  recipe, nothing = _recipe(), np.zeros_like(CHOSEN)
+@pytest.mark.parametrize("fields", [{}, MODERN], ids=["post", "modern"])
+def test_rows_without_masks_have_the_states_of_the_plain_encoder(fields):
+  recipe, nothing = _recipe(**fields), np.zeros_like(CHOSEN)
   encoder, ids = random_params(recipe)["encoder"], jnp.asarray(IDS)
-  states, loss, _ = _run(chosen=nothing)
+  states, loss, _ = _run(chosen=nothing, **fields)
   mask = ids != TOKENS.pad
   plain = encoder_model.encode(encoder, recipe.encoder, ids, mask, pad_id=TOKENS.pad)[1].last
   np.testing.assert_allclose(states, plain, atol=1e-5)
   assert loss == 0.0
-  all_masked, loss, _ = _run(chosen=IS_TOKEN)
+  all_masked, loss, _ = _run(chosen=IS_TOKEN, **fields)
   assert np.all(np.isfinite(all_masked)) and np.isfinite(loss) and loss > 0
 
 
@@ -119,6 +129,20 @@ def test_only_a_decoder_with_distances_has_a_table_of_them():
     for value in (False, True)
   )
   assert set(plain) == {"layers"} and set(relative) == {"layers", "relative_position"}
+
+
+def test_the_decoder_of_a_modern_encoder_has_its_layers_and_rotary_positions():
+  params = random_params(_recipe(**MODERN))
+  decoder, encoder = params["heads"]["mae"], params["encoder"]
+  assert set(decoder["embeddings"]) == {"norm"}
+  shapes = [jax.tree.map(lambda leaf: leaf.shape[1:], part["trunk"]["layers"]) for part in (decoder, encoder)]
+  assert shapes[0] == shapes[1]
+  # Two masked tokens of a row read the same vectors: only their positions tell them apart.
+  chosen = np.asarray([[0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 0]], bool)
+  recipe, batch = _recipe(**MODERN), _batch(chosen=chosen)
+  view, _ = recipe.view(params, recipe.mask(batch), train=False)
+  decoded = recipe.objectives["mae"].decode(view, recipe.context).last
+  assert not np.allclose(decoded[0, 2], decoded[0, 3], atol=1e-3)
 
 
 def test_the_decoder_has_dropout_only_where_it_is_asked_for():

@@ -89,3 +89,20 @@ def _forget_compiled_programs():
   yield
   if "jax" in sys.modules:
     sys.modules["jax"].clear_caches()
+
+
+@pytest.fixture
+def here(tmp_path: pathlib.Path):
+  """A machine of buckets with an empty cache."""
+  from tests import buckets
+
+  with buckets.machine(tmp_path / "cache"):
+    yield tmp_path
+
+
+@pytest.fixture
+def moved(monkeypatch: pytest.MonkeyPatch):
+  """Names of the files that were fetched from buckets."""
+  from tests import buckets
+
+  return buckets.noted(monkeypatch)

@@ -15,13 +15,6 @@ from tests import buckets
 
 
 @pytest.fixture
-def here(tmp_path):
-  """A machine with an empty cache."""
-  with buckets.machine(tmp_path / "cache"):
-    yield tmp_path
-
-
-@pytest.fixture
 def went(monkeypatch):
   """The files that were sent, part after part."""
   parts, send = [], Address.send

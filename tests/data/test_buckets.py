@@ -12,19 +12,6 @@ from data.errors import ConfigError, DataError, UserError
 from tests import buckets
 
 
-@pytest.fixture
-def here(tmp_path):
-  """A machine with an empty cache."""
-  with buckets.machine(tmp_path / "cache"):
-    yield tmp_path
-
-
-@pytest.fixture
-def moved(monkeypatch):
-  """Names of the files that were fetched."""
-  return buckets.noted(monkeypatch)
-
-
 def test_only_what_has_changed_is_fetched_again(here, moved):
   buckets.put("memory://read/a", {"one": b"1", "sub/two": b"2"})
   folder = copies.folder("memory://read/a", flag="--data")

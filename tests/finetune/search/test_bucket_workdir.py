@@ -13,13 +13,7 @@ from pretrain.checkpoints import bucket_workdir, checkpoint
 from tests import buckets, lines
 
 MARK = checkpoint.COMMITTED
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path):
-  """A machine with an empty cache."""
-  with buckets.machine(tmp_path / "cache"):
-    yield
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def _opened(address: str):

@@ -17,19 +17,6 @@ from tests import buckets
 from tests.pretrain import small_run
 
 
-@pytest.fixture
-def here(tmp_path):
-  """A machine with an empty cache."""
-  with buckets.machine(tmp_path / "cache"):
-    yield tmp_path
-
-
-@pytest.fixture
-def moved(monkeypatch):
-  """Names of the files that were fetched."""
-  return buckets.noted(monkeypatch)
-
-
 def test_records_are_held_against_their_digests(here, small_records, moved):
   address = "memory://prepared/small"
   buckets.put_folder(address, small_records)

@@ -40,13 +40,6 @@ def s3():
     yield endpoint
 
 
-@pytest.fixture
-def here(tmp_path):
-  """A machine with an empty cache."""
-  with buckets.machine(tmp_path / "cache"):
-    yield tmp_path
-
-
 def _kill_after(config_flags, address, cache, line) -> None:
   """Starts the command as on another machine and kills it once it has printed the line."""
   flags = re.sub(r"--xla_force_host_platform_device_count=\d+", "", os.environ["XLA_FLAGS"])

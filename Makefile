@@ -11,7 +11,7 @@ VERSION_CHECK := import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 
 
 help:
 	@echo 'make demo      pretrain a tiny encoder on the installed documentation: minutes on two CPU cores'
-	@echo 'make test      the test suite: 10 to 12 minutes on two CPU cores the first time, less with .cache/jax'
+	@echo 'make test      the test suite: 10 to 15 minutes on two CPU cores the first time, less with .cache/jax'
 	@echo 'make test-quick  what a change to the heart needs: goldens, losses, step, resume, a search: a minute once compiled'
 	@echo 'make nightly   the rare settings that make test leaves out'
 	@echo 'make lint      ruff and pyright'

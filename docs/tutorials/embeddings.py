@@ -1,7 +1,7 @@
 """A folder of names and descriptions for the commands of docs/tutorials/embeddings.md, and a page of results.
 
-  python docs/tutorials/embeddings.py --output=runs/names               # pairs.jsonl, text/, beir/
-  python docs/tutorials/embeddings.py page --output=runs/names.html runs/names_before runs/names_after
+  python docs/tutorials/embeddings.py --output=runs/names  # pairs.jsonl, text/, beir/
+  python docs/tutorials/embeddings.py --output=runs/names --page=runs/names/page.html  # a page of results
 
 Run it in the repository's root. The text is the documentation of installed packages; nothing is downloaded. A
 pair is the name of a class or function, split into words, and the first paragraph of its docstring. Names of

@@ -14,6 +14,7 @@ SECOND += ("hypothesis", "document", "context", "targets", "definition", "descri
 SECOND += ("text_pair", "text", "sentence")
 SCORES = ("relatedness_score", "similarity_score", "similarity", "relatedness", "is_duplicate", "quality")
 SCORES += ("score", "label", "labels", "gold_label")
+MINED = ("positive_score", "negative_scores")  # cosines that finetune.mine adds; no loss reads them
 _NEGATIVES = re.compile(r"negatives?(_\d+)?|neg(_\d+)?|hard_negatives?", re.IGNORECASE)
 
 
@@ -60,7 +61,7 @@ def find(
       )
   negatives = tuple(name for name in names if _NEGATIVES.fullmatch(name) and name not in (text, text_pair))
   score = label or _first(SCORES, [name for name in names if name not in (text, text_pair)])
-  left = [name for name in names if name not in (*negatives, score, text_pair)]
+  left = [name for name in names if name not in (*negatives, *MINED, score, text_pair)]
   if text:
     return StageColumns(text, text_pair, negatives if text_pair else (), _score(score, negatives, text_pair))
   if len(left) == 2 and not text_pair:

@@ -14,7 +14,8 @@ from data.rows import Row
 from data.rows.read import TEXT
 from finetune.embedding import beir, columns
 
-NEGATIVES, POSITIVE_SCORE, NEGATIVE_SCORES = "negatives", "positive_score", "negative_scores"  # columns
+NEGATIVES = "negatives"  # a column
+POSITIVE_SCORE, NEGATIVE_SCORES = columns.MINED
 
 
 @dataclasses.dataclass(frozen=True)

@@ -33,9 +33,10 @@ _SAMPLE, _TOP_OF_RECALL = 200, 10  # rows and neighbours with which a graph is c
 _EPILOG = """\
 Build an index once, then search in it as often as you like:
 
-  python -m pretrain.search --checkpoint=runs/embedding --input=shop.csv --column=review --index=shop.index
-  python -m pretrain.search --checkpoint=runs/embedding --index=shop.index --query='it broke at once'
-  python -m pretrain.search --checkpoint=runs/embedding --index=shop.index --queries=queries.txt \\
+  python -m pretrain.search --checkpoint=runs/embedding/model --input=shop.csv --column=review \\
+      --index=shop.index
+  python -m pretrain.search --checkpoint=runs/embedding/model --index=shop.index --query='it broke at once'
+  python -m pretrain.search --checkpoint=runs/embedding/model --index=shop.index --queries=queries.txt \\
       --output=answers.jsonl
 
 The score is the cosine. Texts and queries get the prefixes and lengths of the embedding model. --kind=flat

@@ -52,6 +52,7 @@ def _pairs(count: int = 60, **more) -> list[dict]:
     (("query", "positive", "negative"), columns.StageColumns("query", "positive", ("negative",))),
     (("anchor", "positive", "negative_1", "negative_2"),
      columns.StageColumns("anchor", "positive", ("negative_1", "negative_2"))),
+    (("query", "reply", "negatives", "positive_score", "negative_scores"), columns.StageColumns("query", "reply", ("negatives",))),
     (("sentence1", "sentence2", "score"), columns.StageColumns("sentence1", "sentence2", (), "score")),
     (("id", "sentence_A", "sentence_B", "relatedness_score"),
      columns.StageColumns("sentence_A", "sentence_B", (), "relatedness_score")),

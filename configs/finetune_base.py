@@ -153,11 +153,13 @@ def _embedding() -> ConfigDict:
       "temperature": 0.05,  # by which products are divided; sentence-transformers' scale is 1 / temperature
       "both_ways": False,  # ranking: a positive also chooses among the queries; the mean of both losses
       "negatives": 0,  # most hard negatives of a row; 0: all that the rows have
-      "pooling": "mean",  # the vector of a text: 'cls', 'mean' of its tokens, 'last' token
+      # The vector of a text: 'cls', 'mean' of its tokens, 'last' token. 'auto', also of the prefixes: as the
+      # checkpoint's embedding.json says, and without one the mean and no prefix.
+      "pooling": "auto",
       "unit": True,  # vectors of unit length, so that products are cosines
-      "query_prefix": "",  # text before each query (data.text)
-      "passage_prefix": "",  # text before each positive and negative
-      "query_length": 0,  # tokens with special ones; 0: data.max_length, or 512 at most
+      "query_prefix": "auto",  # text before each query (data.text)
+      "passage_prefix": "auto",  # text before each positive and negative
+      "query_length": 0,  # tokens with special ones; 0: data.max_length, or as embedding.json, or 512 at most
       "passage_length": 0,  # as query_length
       # Matryoshka: the first so many numbers of a vector are trained to suffice alone; the sum of the losses.
       "sizes": (),

@@ -4,8 +4,8 @@ Command: python -m finetune.main --config=configs/finetune_embedding.py --config
   --config.data.train_file=pairs.jsonl --workdir=OUT
   CSV, TSV, JSONL or Parquet with a query and its positive in each row (and negatives: columns negative,
   negative_1, ..., or a list), two texts and a score, or one text. Columns are guessed and printed;
-  --config.data.text, data.text_pair and data.label change them. A tenth of the rows, at most 4,000, is held
-  out unless --config.data.dev_file=FILE is set.
+  --config.data.text, data.text_pair and data.label change them. A tenth of the rows, about 4,000 at most,
+  is held out unless --config.data.dev_file=FILE is set.
 Source: multiple-negatives ranking (Henderson et al. 2017) with cosines, temperature 0.05 and a warm-up of a
   tenth of the steps, as sentence-transformers trains. Batch size 64 and 3 epochs: our choice. More negatives
   usually help: --config.search.batch_sizes=512, with --config.train.microbatches=8 has the memory of 64.

@@ -68,7 +68,7 @@ FIELDS: Mapping[str, Any] = {
   "own.label_smoothing": FractionBelowOne,
   "own.targets": ("standard", "largest"),
   "embedding.objective": ("auto", "ranking", "cosent", "cosine", "simcse"),
-  "embedding.pooling": POOLINGS,
+  "embedding.pooling": ("auto", *POOLINGS),
   "embedding.temperature": Positive,
   "embedding.query_length": CountOrZero,
   "embedding.passage_length": CountOrZero,

@@ -15,6 +15,7 @@ SECOND += ("text_pair", "text", "sentence")
 SCORES = ("relatedness_score", "similarity_score", "similarity", "relatedness", "is_duplicate", "quality")
 SCORES += ("score", "label", "labels", "gold_label")
 MINED = ("positive_score", "negative_scores")  # cosines that finetune.mine adds; no loss reads them
+_IDS = {"id", "_id", "idx", "index", "guid", "qid", "pid", "docid", "pair_id"}  # they are no texts
 _NEGATIVES = re.compile(r"negatives?(_\d+)?|neg(_\d+)?|hard_negatives?", re.IGNORECASE)
 
 
@@ -47,12 +48,12 @@ def find(
 ) -> StageColumns:
   """Returns the columns of a file: those that the user named, or guesses for ''.
 
-  A score counts only without negatives. A user who names only a text wants single texts.
+  A guessed score counts only without negatives. A user who names only a text wants single texts.
   `flag` is how the command's flags of these columns begin.
 
   Raises:
     ConfigError: the file lacks a column that the user named.
-    DataError: no column is known to be the first text.
+    DataError: no column is known to be the first text, or the labels are those of premises (NLI's classes).
   """
   for field, name in (("text", text), ("text_pair", text_pair), ("label", label)):
     if name and name not in names:
@@ -62,9 +63,11 @@ def find(
   negatives = tuple(name for name in names if _NEGATIVES.fullmatch(name) and name not in (text, text_pair))
   score = label or _first(SCORES, [name for name in names if name not in (text, text_pair)])
   left = [name for name in names if name not in (*negatives, *MINED, score, text_pair)]
+  left = [name for name in left if name.lower() not in _IDS]
+  score = score if label or not negatives else ""
   if text:
-    return StageColumns(text, text_pair, negatives if text_pair else (), _score(score, negatives, text_pair))
-  if len(left) == 2 and not text_pair:
+    first, second = text, text_pair
+  elif len(left) == 2 and not text_pair:
     is_swapped = _first(FIRST, left) == left[1] and _first(SECOND, left) == left[0]
     first, second = reversed(left) if is_swapped else left
   else:
@@ -75,14 +78,15 @@ def find(
       f"{path}: no column of {listed(names)} is known to be the query; name it and its positive:\n"
       f"  {flag}text=NAME {flag}text_pair=NAME"
     )
-  return StageColumns(first, second, negatives if second else (), _score(score, negatives, second))
+  if score and second and not label and first.lower() == "premise":
+    raise DataError(
+      f"{path}: {score!r} of a premise is a class, and no score; keep the entailments without this column, "
+      f"or name the score:\n  {flag}label={score}"
+    )
+  return StageColumns(first, second, negatives if second else (), score if second else "")
 
 
 def _first(known: Sequence[str], names: Sequence[str]) -> str:
   """Returns the first of the `known` names that a file has, as it spells it; '' if it has none."""
   by_name = {name.lower(): name for name in reversed(names)}
   return next((by_name[name] for name in known if name in by_name), "")
-
-
-def _score(score: str, negatives: Sequence[str], second: str) -> str:
-  return score if second and not negatives else ""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from data import command, rows, tables
-from data.errors import ConfigError, DataError, DivergedError, counted
+from data.errors import ConfigError, DataError, counted
 from data.output import columns, formats
 from data.output.parts import Printed
 from data.rows import Row
@@ -20,7 +20,6 @@ from pretrain.embed.dtypes import unit
 from pretrain.embed.schema import SIDES, EmbeddingSchema
 from pretrain.embed.vectors import Embedder
 from pretrain.inference import stream
-from pretrain.inference.batches import Input
 
 _EXTRA = ("pytrec_eval", "bm25s")
 _INTERVAL = "95 % interval"
@@ -33,13 +32,6 @@ class System(NamedTuple):
   path: str
   embedder: Embedder
   sizes: tuple[int, ...]  # so many first numbers of a vector are evaluated; the first: all
-
-  def vectors(self, inputs: Sequence[Input]) -> np.ndarray:
-    """Computes vectors [inputs, width] float32; DivergedError: one is not finite."""
-    made = self.embedder.vectors(inputs)
-    if not np.isfinite(made).all():
-      raise DivergedError(f"{self.path}: a vector is not finite; the model diverged in training")
-    return made
 
   @property
   def remark(self) -> str:
@@ -91,7 +83,7 @@ def _sizes(listed: str) -> tuple[int, ...]:
   names = command.names(listed)
   if not all(name.isdecimal() and int(name) for name in names):
     raise ConfigError(f"--sizes={listed}: expected numbers above 0 with commas, such as --sizes=256,64")
-  return tuple(map(int, names))
+  return tuple(dict.fromkeys(map(int, names)))
 
 
 def _open(
@@ -172,7 +164,7 @@ def _similarities(
     return [made for side, of_side in zip(of_file.sides, texts) for made in embedder.inputs(of_side, side)]
 
   def compute(part: list[Row], inputs: list) -> list[dict]:
-    vectors = system.vectors(inputs)
+    vectors = embedder.vectors(inputs)
     for size in system.sizes:
       both = vectors[:, :size]
       kinds = {"cosine": unit(both)} | ({} if embedder.schema.unit else {"dot": both})
@@ -227,14 +219,14 @@ def _search(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
   """Returns cosines and numbers [queries, most] of the nearest passages for each size of the vectors."""
   embedder, block = system.embedder, stream.BATCHES_OF_PART * batch_size
-  queries = system.vectors(embedder.inputs(list(data.queries.values()), "query"))
+  queries = embedder.vectors(embedder.inputs(list(data.queries.values()), "query"))
   nearest = {size: NearestPassages(queries[:, :size], most, block=block) for size in system.sizes}
 
   def prepare(part: list[Row]) -> list:
     return embedder.inputs([beir.passage(row) for row in part])
 
   def compute(part: list[Row], inputs: list) -> list[dict]:
-    vectors = system.vectors(inputs)
+    vectors = embedder.vectors(inputs)
     for size, of_size in nearest.items():
       of_size.add(vectors[:, :size])
     return []

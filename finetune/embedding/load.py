@@ -70,10 +70,16 @@ def load(
   kind = _kind(own.objective, of_train, path)
   if kind == "simcse":
     of_train = StageColumns(of_train.first)
+  if kind == "ranking" and data.label:
+    raise ConfigError(
+      f"data.label={data.label}: embedding.objective='ranking' reads no scores; remove one of them"
+    )
+  is_scored = kind in ("cosent", "cosine")
+  of_train = dataclasses.replace(of_train, **({"negatives": ()} if is_scored else {"score": ""}))
   lines = [f"{path}: {of_train.describe()} (--config.data.text, data.text_pair, data.label change them)"]
   digests, read = {path: digest}, [rows]
   bounds = tuple(own.score_range) or ((0.0, 1.0) if kind == "cosine" else ())
-  train = _examples(rows, of_train, config, lines, has_scores=kind in ("cosent", "cosine"), bounds=bounds)
+  train = _examples(rows, of_train, config, lines, has_scores=is_scored, bounds=bounds)
   _refuse_equal(train, path, kind)
   if data.dev_file:
     rows, names, digests[data.dev_file] = user_file.read(data.dev_file, "validation", config, download)
@@ -140,7 +146,7 @@ def _examples(
   Scores outside `bounds`, (least, largest) or (), are refused; within bounds they become 0 to 1.
   """
   needed = [name for name in (of.first, of.second) if name]
-  empty = [row for row in rows if any(name in row.fields and _is_empty(row.fields[name]) for name in needed)]
+  empty = [row for row in rows if any(_is_empty(row.fields.get(name)) for name in needed)]
   if empty:
     shown = ", ".join(f"{row.number:,}" for row in empty[:5]) + (", ..." if len(empty) > 5 else "")
     of_all = f"rows without a text: {len(empty):,} of {len(rows):,}"
@@ -164,6 +170,8 @@ def _examples(
         made.append(TextRow(row, (first,), score))
       else:
         made.append(TextRow(row, (first, second, *negatives[: most or None]), score))
+  if not made:
+    raise DataError(f"{rows[0].source}: each row lacks a text in {' or '.join(map(repr, needed))}")
   return made
 
 
@@ -201,7 +209,7 @@ def _score_of(row: Row, column: str, bounds: tuple[float, ...]) -> float:
 
 
 def _held_out(train: Sequence[TextRow], fraction: float, path: str) -> tuple[list[TextRow], list[TextRow]]:
-  """Splits rows into training and at most `MOST_HELD_OUT` held-out ones; equal positives stay together."""
+  """Splits rows into training and about `MOST_HELD_OUT` held-out ones; equal positives stay together."""
   fraction = min(fraction, MOST_HELD_OUT / max(len(train), 1))
   is_out = [user_file.is_held_out(example.texts[:2][-1], fraction) for example in train]
   return user_file.split(train, is_out, path, fraction)

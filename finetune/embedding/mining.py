@@ -65,8 +65,8 @@ class Passages:
     self._numbers: dict[str, int] = {}
 
   def add(self, row: Row, text: str) -> None:
-    """Adds the text of a row of the corpus."""
-    if text not in self._numbers:
+    """Adds the text of a row of the corpus, unless it is empty."""
+    if text.strip() and text not in self._numbers:
       self._numbers[text] = len(self.texts)
       self.texts.append(text)
       self.fresh.add(row.number)
@@ -84,7 +84,7 @@ class Pairs:
 
     Raises:
       ConfigError: the file lacks a column that is named.
-      DataError: no column is known to be the query or the positive.
+      DataError: no column is known to be the query or the positive, or pairs have scores.
     """
     there = rows.columns(path)
     chosen = columns.find(path, there, text=text, text_pair=text_pair, flag="--")
@@ -92,6 +92,11 @@ class Pairs:
       raise DataError(
         f"{path}: no column of {listed(there)} is known to be the positive; name both:\n"
         "  --text=NAME --text_pair=NAME"
+      )
+    if chosen.score:
+      raise DataError(
+        f"{path}: {chosen.score!r} seems to tell positives from other pairs; keep the rows of positives, "
+        "without this column"
       )
     self.query, self.positive = chosen.first, chosen.second
     self._positives: dict[str, set[str]] = collections.defaultdict(set)

@@ -7,6 +7,7 @@ from sklearn import metrics
 from finetune.papers.glue_metrics import pearson, spearman
 
 RESAMPLES = 1000
+_AT_ONCE = 1 << 22  # pairs of resamples in memory
 
 
 def of_numbers(similarities: np.ndarray, gold: np.ndarray) -> dict[str, float]:
@@ -20,6 +21,7 @@ def of_numbers(similarities: np.ndarray, gold: np.ndarray) -> dict[str, float]:
     paired=True,
     vectorized=False,
     n_resamples=RESAMPLES,
+    batch=max(1, _AT_ONCE // len(gold)),
     method="percentile",
     rng=0,
   ).confidence_interval

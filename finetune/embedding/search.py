@@ -23,7 +23,7 @@ from finetune.search.search import Search
 from finetune.search.session import Session
 from finetune.search.summary import Record
 from pretrain.embed.dtypes import unit
-from pretrain.embed.schema import FILE, EmbeddingSchema
+from pretrain.embed.schema import FILE, SIDES, EmbeddingSchema
 from pretrain.export.task_fields import FIRST_ROWS
 
 NAME = "embedding"
@@ -67,11 +67,10 @@ class Embedding:
   def _schema(self) -> EmbeddingSchema:
     """Returns the schema of the model; ConfigError: a length or size does not fit the encoder."""
     own, encoder = self.session.config.embedding, self.session.start.encoder.config
-    longest = self.session.config.data.max_length or min(MOST_TOKENS, encoder.max_length)
-    lengths = {name: own[name] or longest for name in ("query_length", "passage_length")}
-    for name, length in {**lengths, "data.max_length": longest}.items():
+    stored, longest = EmbeddingSchema.read(self.session.start.directory), self.session.config.data.max_length
+    asked = {f"embedding.{name}": own[name] for name in ("query_length", "passage_length")}
+    for field, length in {**asked, "data.max_length": longest}.items():
       if length > encoder.max_length:
-        field = name if "." in name else f"embedding.{name}"
         raise ConfigError(
           f"{field}={length}: the checkpoint has {encoder.max_length} positions; use\n"
           f"  --config.{field}={encoder.max_length}"
@@ -82,10 +81,13 @@ class Embedding:
         f"embedding.sizes={tuple(own.sizes)}: a vector has {encoder.hidden_size} numbers, which are always "
         "trained; expected smaller sizes"
       )
-    query, passage = lengths["query_length"], lengths["passage_length"]
-    return EmbeddingSchema(
-      own.pooling, own.unit, own.query_prefix, own.passage_prefix, query, passage, tuple(own.sizes)
-    )
+    values = {
+      name: own[name] for name in ("pooling", "query_prefix", "passage_prefix") if own[name] != "auto"
+    }
+    for side in SIDES:
+      usual = stored.length(side, min(MOST_TOKENS, encoder.max_length))
+      values[f"{side}_length"] = own[f"{side}_length"] or longest or usual
+    return dataclasses.replace(stored, unit=own.unit, sizes=tuple(own.sizes), **values)
 
   def _plan(self) -> Plan:
     config, task, session = self.session.config, self.task, self.session
@@ -152,6 +154,7 @@ class Embedding:
     """Returns lines that describe checkpoint, data and search."""
     own = self.session.config.embedding
     how = f"{self.schema.pooling} of the last layer" + (", unit length" if self.schema.unit else "")
+    how += "".join(f", {side} prefix {prefix!r}" for side in SIDES if (prefix := self.schema.prefix(side)))
     return [
       self.session.describe(),
       *self.task.lines,

@@ -17,6 +17,7 @@ from pretrain.models.encoder import init_encoder
 class WarmStart:
   """A pretraining checkpoint opened for fine-tuning: its encoder, vocabulary, heads and metadata."""
 
+  directory: str  # that has its `checkpoints`
   encoder: OpenedEncoder  # the session replaces the fields of `config.model` in its config
   heads: dict  # heads of pretraining, {'rtd': {...}, ...}
   meta: Mapping[str, Any]
@@ -60,9 +61,9 @@ def load(
     meta = {**meta, "config": {**meta["config"], "model": model}}
   if from_scratch:
     init = functools.partial(init_encoder, config=encoder.config, pad_id=pad_id)
-    return WarmStart(encoder, heads, meta, "from scratch", init)
+    return WarmStart(str(saved.workdir), encoder, heads, meta, "from scratch", init)
   digest = trees.digest({"encoder": encoder.params, "heads": heads})
-  return WarmStart(encoder, heads, meta, digest, lambda key: encoder.params)
+  return WarmStart(str(saved.workdir), encoder, heads, meta, digest, lambda key: encoder.params)
 
 
 def describe(start: WarmStart, *, used_head: str, fresh_head: str) -> str:

@@ -29,6 +29,7 @@ from data.command import FETCHED, SENT, Parser, names, run
 from data.errors import ConfigError, DataError
 from pretrain.checkpoints import checkpoint, integrity, opened, resume, saved_model
 from pretrain.checkpoints import workdir as workdir_files
+from pretrain.embed.schema import FILE, EmbeddingSchema
 from pretrain.mesh import trees
 from pretrain.reading import prepared
 from pretrain.reading import skips as skipping
@@ -218,9 +219,12 @@ def average(
   if across_runs:
     kept |= {"averaged_runs": runs, "averaged_fields": differing}
   vocabulary = chosen[-1].parent.parent / "vocabulary"
+  schema = _schema(chosen)
   with errors.writing(f"--output={output}"), files.whole_directory(output) as aside:
     if vocabulary.is_dir():
       shutil.copytree(vocabulary, aside / "vocabulary")
+    if schema is not None:
+      (aside / FILE).write_text(schema.as_json(), encoding="utf-8")
     saved_model.save_params(aside, mean, kept, step=averaged[-1])
   of_runs = f" of {runs} runs" if across_runs else ""
   logger.info(f"Wrote {output}: the mean of steps {', '.join(map(str, averaged))}{of_runs}")
@@ -244,6 +248,15 @@ def _chosen(directory: Path, last: int | None, steps: str, *, is_one: bool) -> l
       f"--steps={steps}: expected at least {least} of the steps in {directory}, without --last{way_out}"
     )
   return [saved[step] for step in sorted(asked)]
+
+
+def _schema(chosen: Sequence[Path]) -> EmbeddingSchema | None:
+  """Returns the schema of the averaged embedding models, None of other ones; DataError: they differ in it."""
+  runs = dict.fromkeys(path.parent.parent for path in chosen)
+  schemas = {EmbeddingSchema.read(run) if (run / FILE).is_file() else None for run in runs}
+  if len(schemas) > 1:
+    raise DataError(f"{', '.join(map(str, runs))}: their {FILE} differ; expected vectors of the same kind")
+  return schemas.pop()
 
 
 def _differing_fields(chosen: Sequence[Path]) -> list[str]:

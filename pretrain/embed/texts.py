@@ -170,7 +170,9 @@ def check_stored(stored: "StoredVectors", texts: Texts, embedder: "Embedder", si
   numbers = np.unique(np.linspace(0, stored.count - 1, _COMPARED).astype(int)).tolist()
   chosen = [texts.text(row) for number, row in enumerate(rows.read(texts.path)) if number in numbers]
   vectors = embedder.vectors(embedder.inputs(chosen, side))
-  for number, vector, kept in zip(numbers, vectors, stored.rows(numbers)):
+  found = np.stack([*stored.rows(numbers)])
+  found = dtypes.unit(found) if embedder.schema.unit else found  # an index takes vectors of any length
+  for number, vector, kept in zip(numbers, vectors, found):
     expected = dtypes.restored(dtypes.compressed(vector, stored.dtype))
     difference = np.abs(kept - expected)
     # Rounding changes a bit or a step of int8 if a number lies on the edge.

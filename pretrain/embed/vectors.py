@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from data.errors import DivergedError
 from data.vocabulary import Vocabulary
 from pretrain.checkpoints.saved_model import OpenedEncoder
 from pretrain.embed.dtypes import unit
@@ -81,6 +82,8 @@ class Embedder:
     return inputs
 
   def vectors(self, inputs: Sequence[Input]) -> np.ndarray:
-    """Computes vectors [inputs, width] float32, in the order of the inputs."""
+    """Computes vectors [inputs, width] float32, in the order; DivergedError: one is not finite."""
     found = np.stack(self.compiled(inputs)).astype(np.float32)[:, : self.width]
+    if not np.isfinite(found).all():
+      raise DivergedError("a vector is not finite; the model diverged in training")
     return unit(found) if self.schema.unit else found

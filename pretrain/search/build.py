@@ -43,7 +43,7 @@ def write(
     meta: JSON values that index.json has besides those of files and rows.
 
   Raises:
-    DataError: the file changed while it was read.
+    DataError: the file changed while it was read, or a vector is not finite.
     StorageError: the folder cannot be written.
   """
   before = described_input(source)
@@ -56,6 +56,8 @@ def write(
       np.lib.format.write_array_header_1_0(vectors, {**described, "shape": shape})
       shown, done = progress.RowProgress(stored.count), 0
       for block in stored.blocks():
+        if not np.isfinite(block).all():
+          raise DataError(f"{stored.path}: a vector is not finite; float16 overflows without --unit")
         numbers = dtypes.compressed(dtypes.unit(block), dtype)
         vectors.write(numbers.tobytes())
         encoded = [_line(row) for row in itertools.islice(texts, len(block))]

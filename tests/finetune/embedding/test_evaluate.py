@@ -12,7 +12,7 @@ from sklearn import metrics
 
 from finetune import evaluate
 from finetune.embedding import retrieval
-from pretrain.checkpoints.saved_model import open_model
+from pretrain.checkpoints.saved_model import OpenedEncoder, open_model
 from pretrain.embed.dtypes import unit
 from pretrain.embed.schema import EmbeddingSchema
 from pretrain.embed.vectors import Embedder
@@ -49,7 +49,7 @@ def test_pairs_with_numbers_have_correlations_of_each_size_and_kind(
   source, gold = tmp_path / "sts.tsv", np.random.default_rng(0).integers(0, 26, 40) / 5
   lines = [f"{first}\t{second}\t{score}" for first, second, score in zip(texts, texts[40:], gold)]
   source.write_text("\n".join(["sentence1\tsentence2\tscore", *lines]))
-  flags = ("--sizes=4", f"--beside={small_encoder_run}", f"--output={tmp_path / 'scores'}")
+  flags = ("--sizes=4,4", f"--beside={small_encoder_run}", f"--output={tmp_path / 'scores'}")
   assert _evaluate(model, source, *flags) == 0, capsys.readouterr().err
   found = {(row["model"], row["similarity"], row["size"]): row for row in _rows(tmp_path / "scores")}
   assert list(found) == [
@@ -170,8 +170,7 @@ def test_a_model_without_a_vocabulary_is_refused(model, tmp_path, capsys):
 def test_vectors_that_are_not_finite_are_refused(model, tmp_path, monkeypatch, capsys):
   source = tmp_path / "in.csv"
   source.write_text("text1,text2,label\nx,y,1\nx,z,0\n")
-  monkeypatch.setattr(
-    Embedder, "vectors", lambda self, inputs: np.full((len(inputs), 16), np.nan, np.float32)
-  )
+  nan = np.full(16, np.nan, np.float32)
+  monkeypatch.setattr(OpenedEncoder, "program", lambda *_, **options: lambda inputs: [nan for _ in inputs])
   assert _evaluate(model, source) == 4
   assert "a vector is not finite; the model diverged in training" in capsys.readouterr().err

@@ -52,7 +52,8 @@ def _pairs(count: int = 60, **more) -> list[dict]:
     (("query", "positive", "negative"), columns.StageColumns("query", "positive", ("negative",))),
     (("anchor", "positive", "negative_1", "negative_2"),
      columns.StageColumns("anchor", "positive", ("negative_1", "negative_2"))),
-    (("query", "reply", "negatives", "positive_score", "negative_scores"), columns.StageColumns("query", "reply", ("negatives",))),
+    (("query", "reply", "negatives", *columns.MINED), columns.StageColumns("query", "reply", ("negatives",))),
+    (("id", "text", "label"), columns.StageColumns("text")),
     (("sentence1", "sentence2", "score"), columns.StageColumns("sentence1", "sentence2", (), "score")),
     (("id", "sentence_A", "sentence_B", "relatedness_score"),
      columns.StageColumns("sentence_A", "sentence_B", (), "relatedness_score")),
@@ -77,6 +78,16 @@ def test_columns_that_a_user_names_win_and_missing_ones_are_refused():
     columns.find("a.csv", names, text="titel", text_pair="", label="")
   with pytest.raises(DataError, match="no column of u, v, w is known to be the query"):
     columns.find("a.csv", ("u", "v", "w"), text="", text_pair="", label="")
+
+
+def test_a_named_score_counts_beside_negatives_and_classes_of_premises_do_not():
+  names = ("query", "positive", "negatives", "score")
+  found = columns.find("a.csv", names, text="", text_pair="", label="score")
+  assert found == columns.StageColumns("query", "positive", ("negatives",), "score")
+  names = ("premise", "hypothesis", "label")
+  with pytest.raises(DataError, match=r"'label' of a premise is a class.*\n  --config.data.label=label"):
+    columns.find("a.csv", names, text="", text_pair="", label="")
+  assert columns.find("a.csv", names, text="", text_pair="", label="label").score == "label"
 
 
 def test_pairs_become_texts_with_equal_keys_for_equal_texts(read):
@@ -122,6 +133,7 @@ def test_scores_choose_cosent_and_keep_their_numbers(read):
   rows = [row | {"score": at % 6} for at, row in enumerate(_pairs())]
   task = read(rows)
   assert task.kind == "cosent" and task.dev_has_scores and set(task.train.scores) == set(range(6))
+  assert not read(rows, own={"objective": "ranking"}).dev_has_scores  # which it does not read
   ranged = read(rows, own={"objective": "cosine", "score_range": (0.0, 5.0)})
   assert set(ranged.train.scores) == set(np.asarray([0, 0.2, 0.4, 0.6, 0.8, 1], np.float32))
 
@@ -148,6 +160,10 @@ def _without(rows, at, column):
   ("rows", "options", "message"),
   [
     (_without(_pairs(), 4, "positive"), {}, r"a.jsonl, line 5: no text in 'query' or 'positive'"),
+    (_pairs()[:9] + [{"query": "a"}], {}, r"a.jsonl, line 10: no text in 'query' or 'positive'"),
+    ([row | {"positive": ""} for row in _pairs()], {"empty": "skip"},
+     "a.jsonl: each row lacks a text in 'query' or 'positive'"),
+    (_pairs(score=1), {"own": {"objective": "ranking"}, "label": "score"}, "'ranking' reads no scores"),
     ([row | {"positive": "the cat"} for row in _pairs()], {}, "have the same second text, 'the cat'"),
     ([row | {"query": "the cat"} for row in _pairs()], {}, "have the same first text, 'the cat'"),
     ([row | {"score": 1} for row in _pairs()], {}, "all training rows have the same score"),

@@ -44,6 +44,7 @@ def test_known_are_all_positives_of_a_query_and_its_own_text(tmp_path):
   for row in rows.read(str(path)):
     pairs.add(row)
     passages.add(row, pairs.passage(row))
+    passages.add(row, " ")  # an empty passage is no negative
   assert passages.texts == ["x", "y", "z"] and passages.fresh == {1, 2, 3}
   assert pairs.known("a", passages) == {0, 2} and pairs.known("y", passages) == {0, 1}
 
@@ -62,6 +63,9 @@ def test_the_passages_of_a_corpus_are_in_text_or_the_column_of_the_positive(tmp_
 def test_columns_of_pairs_are_those_of_the_stage_or_named(tmp_path):
   path = tmp_path / "pairs.csv"
   path.write_text("id,question,sentence,score\n1,a,x,2\n")
+  with pytest.raises(DataError, match="'score' seems to tell positives from other pairs"):
+    Pairs(str(path))
+  path.write_text("id,question,sentence\n1,a,x\n")
   assert (Pairs(str(path)).query, Pairs(str(path)).positive) == ("question", "sentence")
   named = Pairs(str(path), text="id", text_pair="question")
   assert (named.query, named.positive) == ("id", "question")

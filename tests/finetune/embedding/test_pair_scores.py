@@ -26,11 +26,14 @@ def test_a_threshold_may_call_no_pair_positive():
   assert found["average_precision"] == pytest.approx(1 / 3)
 
 
-def test_the_interval_of_spearman_is_that_of_resampled_pairs():
+def test_the_interval_of_spearman_is_that_of_resampled_pairs(monkeypatch):
   random = np.random.default_rng(0)
   gold = random.normal(size=300)
-  found = pair_scores.of_numbers((gold + random.normal(size=300)).astype(np.float32), gold)
+  similarities = (gold + random.normal(size=300)).astype(np.float32)
+  found = pair_scores.of_numbers(similarities, gold)
   assert found["low"] < found["spearman"] < found["high"] and 0.6 < found["pearson"] < 0.8
+  monkeypatch.setattr(pair_scores, "_AT_ONCE", 2_000)  # six resamples at a time
+  assert pair_scores.of_numbers(similarities, gold) == found
   # Fisher's transform gives about the same width.
   width = np.diff(np.tanh(np.arctanh(found["spearman"]) + np.float64([-1.96, 1.96]) * 1.03 / np.sqrt(297)))
   assert found["high"] - found["low"] == pytest.approx(float(width[0]), rel=0.15)

@@ -17,7 +17,7 @@ from finetune.search import loop
 from finetune.search.program import RunGroup
 from pretrain.checkpoints.saved_model import open_model
 from pretrain.embed import __main__ as embed
-from pretrain.embed.schema import EmbeddingSchema
+from pretrain.embed.schema import FILE, EmbeddingSchema
 from pretrain.embed.vectors import Embedder
 from pretrain.export import task_fields
 from tests.finetune import stored
@@ -202,6 +202,14 @@ def test_a_batch_that_devices_cannot_share_is_refused(run, tmp_path, monkeypatch
   monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:3])
   assert run(tmp_path / "run") == 2
   assert "3 devices share the rows of a batch; expected a multiple of 3" in capsys.readouterr().err
+
+
+def test_the_schema_is_that_of_the_checkpoint_unless_the_config_says_otherwise(argv, tmp_path, capsys, model):
+  flags = {"checkpoint": shutil.copytree(model, tmp_path / "model"), "embedding__passage_prefix": ""}
+  for pooling in ("mean", "cls"):
+    (tmp_path / "model" / FILE).write_text(EmbeddingSchema(pooling, False, "the ", "a ").as_json())
+    assert main.main([*argv(tmp_path / "run", **flags), "--dry_run"]) == 0
+    assert f"{pooling} of the last layer, unit length, query prefix 'the '\n" in capsys.readouterr().out
 
 
 def test_a_dry_run_prints_columns_and_shapes(run, tmp_path, capsys, small_encoder_run, pairs):

@@ -12,6 +12,7 @@ from pretrain.checkpoints import __main__ as checkpoints
 from pretrain.checkpoints import checkpoint, integrity
 from pretrain.checkpoints import workdir as workdir_files
 from pretrain.checkpoints.saved_model import open_model
+from pretrain.embed.schema import FILE, EmbeddingSchema
 from pretrain.export.card import history
 from pretrain.reading.skips import Skip
 from tests.pretrain.small_run import LENGTH, run_training, saved_params, small_config
@@ -211,6 +212,19 @@ def test_runs_that_are_not_alike_are_not_averaged(finished, others, tmp_path, ca
   code, _, error = call("average", finished, f"--of={finished}", "--across_runs", output)
   assert code == 2 and "a step is named twice" in error
   assert not (tmp_path / "merged").exists()
+
+
+def test_an_average_of_embedding_models_has_their_schema(finished, others, tmp_path, call):
+  models = [tmp_path / name for name in ("one", "two")]
+  for directory, model in zip((finished, others[0]), models):
+    shutil.copytree(directory, model)
+    (model / FILE).write_text(EmbeddingSchema("cls", query_prefix="query: ").as_json())
+  flags = (f"--of={models[1]}", "--across_runs", f"--output={tmp_path / 'mean'}")
+  assert call("average", models[0], *flags)[0] == 0
+  assert EmbeddingSchema.read(tmp_path / "mean") == EmbeddingSchema.read(models[0])
+  (models[1] / FILE).unlink()
+  code, _, error = call("average", models[0], *flags[:2], f"--output={tmp_path / 'other'}")
+  assert code == 3 and "their embedding.json differ" in error and not (tmp_path / "other").exists()
 
 
 def test_runs_with_another_vocabulary_are_not_averaged(finished, others, tmp_path, call, monkeypatch):

@@ -182,6 +182,18 @@ def test_vectors_of_an_earlier_command_are_not_computed_again(ending, tmp_path, 
   assert not (tmp_path / "i").exists()
 
 
+def test_stored_vectors_have_any_finite_length(tmp_path, corpus, texts, capsys):
+  embedder = _Embedder(search.parser().parse_args(["--checkpoint=none", "--index=i"]))
+  vectors = 3 * embedder.vectors(texts)
+  np.save(tmp_path / "v.npy", vectors)
+  assert _build(tmp_path, f"--vectors={tmp_path / 'v.npy'}") == 0
+  (tmp_path / "i").rename(tmp_path / "first")
+  vectors[200] = np.inf  # between the rows that are compared
+  np.save(tmp_path / "v.npy", vectors)
+  assert _build(tmp_path, f"--vectors={tmp_path / 'v.npy'}") == 3
+  assert "v.npy: a vector is not finite" in capsys.readouterr().err and not (tmp_path / "i").exists()
+
+
 def test_queries_of_a_pipe_are_answered_in_json_lines(tmp_path, corpus, monkeypatch, capfdbinary):
   class Pipe:
     buffer = io.BufferedReader(io.BytesIO(b"the end.\nx\n"))

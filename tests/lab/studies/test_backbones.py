@@ -4,11 +4,12 @@ import pathlib
 
 import pytest
 
-from lab.studies import backbones, cells
+from lab.studies import backbones, cells, table
 from lab.studies.cells import Asked
 from lab.studies.studies import STUDIES
 from pretrain.plan.flops import training_flops_per_token
 
+_KEPT = pathlib.Path(__file__).parents[3] / "docs" / "lab" / "cells" / "e8_rates"
 _STUDY = STUDIES["e8"]
 _CONFIGS = {
   name: cells.run_config(Asked(_STUDY, [0], _STUDY.budget, pathlib.Path("e8"), "", "", ()), name)
@@ -41,6 +42,21 @@ def test_every_arm_and_rate_is_swept_once():
   swept = [(arm.config, dict(arm.fields)) for arm in backbones.sweep().values()]
   arms = _STUDY.arms.values()
   assert swept == [(arm.config, arm.fields | {rate: value}) for arm in arms for value in backbones.SWEPT]
+
+
+def test_every_arm_has_the_rate_that_was_best_in_the_sweep():
+  study, records = STUDIES["e8_rates"], ["--config.data.directory=records_4096"]
+  asked, (primary,) = Asked(study, [0], study.budget, _KEPT, "annotated", "pos", records), study.primary
+  figures = {
+    cell.arm: figure
+    for cell, values in table.read(asked).values.items()
+    for (_, name), figure in values.items()
+    if name == primary
+  }
+  assert figures.keys() == backbones.sweep().keys()
+  for name, arm in _STUDY.arms.items():
+    best = max(backbones.SWEPT, key=lambda rate, name=name: figures[f"{name}_{rate:g}"])
+    assert arm.fields["optimizer.learning_rate"] == best, name
 
 
 def test_contrasts_weigh_the_objectives_alike():

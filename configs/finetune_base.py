@@ -89,7 +89,7 @@ def _data() -> ConfigDict:
       "text": "",  # column of the text; '': guessed by name, and the guess is printed
       "text_pair": "",  # column of the second text of a pair; '': none, if `text` is set
       "label": "",  # column of the label; '': guessed by name
-      "labels": "",  # names separated by commas, class 0 first; '': by first appearance in train_file
+      "labels": "",  # names separated by commas, class 0 first; '': as first seen in the rows trained on
       "separator": "",  # between several labels in a cell; '': '|', ';' or ',', whichever occurs
       "empty": "refuse",  # rows without text: 'refuse' (an error), or 'skip', which prints their number
       "long": "cut",  # texts longer than `max_length`: 'cut', or 'windows', whose outputs are averaged

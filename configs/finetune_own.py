@@ -9,7 +9,7 @@ Source: our choice. One run with a learning rate and epochs suited to the encode
   --config.search.cells=all the papers' whole space for a small task.
 Expected: results.md with the scores, a table of classes and a confusion matrix; the model in OUT/model, for
   finetune.predict, finetune.evaluate and pretrain.export.
-Cost: five epochs of the file, and ten evaluations of the held-out rows.
+Cost: five epochs of the file, up to 30 of a small one, and two evaluations of the held-out rows an epoch.
 """
 
 from ml_collections import ConfigDict

@@ -122,7 +122,8 @@ def _evaluate_questions(asked: argparse.Namespace, model) -> None:
   for start in range(0, len(questions), PART):
     part = questions[start : start + PART]
     given = [
-      Row({question: one.question, context: one.context}, at, asked.data) for at, one in enumerate(part, 1)
+      Row({question: one.question, context: one.context}, at, asked.data)
+      for at, one in enumerate(part, start + 1)
     ]
     found = model.outputs(given, model.kind.inputs(given))
     predictions |= {one.id: prediction for one, prediction in zip(part, found, strict=True)}

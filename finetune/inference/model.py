@@ -67,7 +67,8 @@ def schema_of(saved: SavedModel) -> TaskSchema:
   kind = kinds.get(task.get("problem_type") or "", "classification" if labels else "regression")
   glue = TASKS.get(str(task.get("name")))
   texts, label = (glue.texts, glue.label) if glue else (_TEXT, "label")
-  return TaskSchema(kind, texts, label, labels, task.get("pooling", "cls"), positions)
+  longest = int((task.get("fingerprint") or {}).get("max_length", positions))
+  return TaskSchema(kind, texts, label, labels, task.get("pooling", "cls"), min(longest, positions))
 
 
 def is_answering(saved: SavedModel) -> bool:

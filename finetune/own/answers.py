@@ -46,9 +46,9 @@ def inputs(rows: Sequence[Row], schema: TaskSchema, vocabulary: Vocabulary) -> I
 
 
 def _windows(text: Sequence[int], pair: Sequence[int] | None, max_length: int, vocabulary: Vocabulary):
-  """Cuts a row's last text into overlapping inputs; each starts at the middle of the one before.
+  """Cuts a row's text into overlapping inputs; each starts at the middle of the one before.
 
-  Every input of a pair begins with the first text, truncated to half of the room.
+  Of a pair the longer text is cut; every input has the other one, truncated to half of the room.
   """
   room = max_length - 2
   if pair is None:
@@ -56,10 +56,12 @@ def _windows(text: Sequence[int], pair: Sequence[int] | None, max_length: int, v
       yield vocabulary.with_special_ids(text[start : start + room])
     return
   room -= vocabulary.separators
-  text = text[: max(room // 2, room - len(pair))]
-  room -= len(text)
-  for start in _starts(len(pair), room):
-    yield vocabulary.with_special_ids(text, pair[start : start + room])
+  short, whole = sorted((text, pair), key=len)
+  short = short[: max(room // 2, room - len(whole))]
+  room -= len(short)
+  for start in _starts(len(whole), room):
+    piece = whole[start : start + room]
+    yield vocabulary.with_special_ids(*((short, piece) if whole is pair else (piece, short)))
 
 
 def _starts(total: int, room: int) -> range:

@@ -60,6 +60,11 @@ class Part:
     """Returns the targets of all rows, or of their words or spans, as one array."""
     return np.concatenate(self.targets) if isinstance(self.targets, list) else self.targets
 
+  def counts(self, labels: int) -> np.ndarray:
+    """Returns how often each of so many labels occurs."""
+    found = self.classes
+    return np.bincount(found, minlength=labels) if found.ndim == 1 else found.sum(axis=0)
+
 
 @dataclasses.dataclass(frozen=True)
 class Task:
@@ -95,7 +100,7 @@ def load(config: Any, vocabulary: Vocabulary, *, max_length: int, download: bool
   lines = list(chosen.lines)
   if conll.kind_of(path):
     lines.append(f"{path}: words: column {text}, tags: column {label} (data.text and data.label change them)")
-  schema = _schema(config, train[:_LOOKED_AT], chosen, lines, max_length)
+  schema = _schema(config, train, chosen, lines, max_length)
   digests, of_file = {path: digest}, {path: train}
   train = _with_text(train, schema, data.empty, lines)
   if data.dev_file:
@@ -184,7 +189,8 @@ def _held_out(
   """Splits `train` into training and held-out rows; also counts the rows not held out for a rare label."""
   for row in train:
     check_label(row, schema)  # an invalid row is reported before an unsuitable fraction
-  is_out = [user_file.is_held_out(shown_text(row, schema), fraction) for row in train]
+  shown = [shown_text(row, schema) for row in train]
+  is_out = [user_file.is_held_out(text, fraction) for text in shown]
   rare = 0
   if schema.kind != "regression":
     known = {label for row, out in zip(train, is_out) if not out for label in several_of(row, schema)}
@@ -194,6 +200,8 @@ def _held_out(
         is_out[at] = False
         rare += 1
         known.update(labels)
+    kept = {text for text, out in zip(shown, is_out) if not out}
+    is_out = [out and text not in kept for text, out in zip(shown, is_out)]
   return *user_file.split(train, is_out, path, fraction), rare
 
 
@@ -203,7 +211,7 @@ def _scale(how: str, numbers: np.ndarray, where: str, kind: str) -> tuple[float,
   if how == "largest":
     return float(np.abs(numbers).max()) or 1.0, 0.0
   deviation = float(np.std(numbers))
-  if deviation == 0:
+  if numbers.min() == numbers.max():  # the deviation of equal numbers may be 1e-16
     raise DataError(f"{where}: all training rows have the number {numbers[0]:g}; nothing to learn")
   return deviation, float(np.mean(numbers))
 
@@ -223,8 +231,7 @@ def _lines(schema: TaskSchema, parts: Sequence[Part], path: str, dev_file: str) 
       "same, spell them the same"
       for group in alike(schema.labels)
     ]
-    found = train.classes
-    counts = np.bincount(found, minlength=len(schema.labels)) if found.ndim == 1 else found.sum(axis=0)
+    counts = train.counts(len(schema.labels))
     shown = [f"{label} {count:,.0f}" for label, count in itertools.islice(zip(schema.labels, counts), 12)]
     more = f" and {len(schema.labels) - 12:,} more" if len(schema.labels) > 12 else ""
     lines.append(
@@ -235,7 +242,7 @@ def _lines(schema: TaskSchema, parts: Sequence[Part], path: str, dev_file: str) 
     if part.inputs.cut:
       lines.append(
         f"own: truncated to {schema.max_length} tokens: {part.inputs.cut:,} of {count:,} {name} texts "
-        "(--config.data.long=windows reads the whole texts)"
+        + ("" if schema.kind == "span_pairs" else "(--config.data.long=windows reads the whole texts)")
       )
     if windows > count and schema.kind != "span_pairs":
       lines.append(f"own: {counted(count, f'{name} text')} in {windows:,} windows")

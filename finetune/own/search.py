@@ -67,7 +67,13 @@ class Own:
       outputs = self.dev_outputs(outputs_of, len(seeds))
       return [measure(self.schema, self.task.dev.targets, of_run) for of_run in outputs]
 
-    of_labels = {"class_weights": own.class_weights, "label_smoothing": own.label_smoothing}
+    of_labels: dict[str, object] = {
+      "class_weights": own.class_weights,
+      "label_smoothing": own.label_smoothing,
+    }
+    labels = self.schema.labels
+    if labels and not self.task.train.counts(len(labels)).all():  # files and targets do not tell how many
+      of_labels["labels"] = list(labels)
     return self.session.plan(
       NAME,
       problems.problem(

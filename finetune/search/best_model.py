@@ -76,13 +76,14 @@ def save(
   if save_model.saved_task(directory) == meta:
     return
   trained = search.trained(chosen.cell, chosen.seed)
+  origin = "scratch" if session.config.from_scratch else session.start.meta["config"].get("recipe", "encoder")
   save_model.save(
     directory,
     save_model.scale_outputs(trained.params, output_scale, output_shift),
     session.start,
     task=meta,
     step=trained.step,
-    recipe=f"{session.start.meta['config'].get('recipe', 'encoder')}-{recipe or name}",
+    recipe=f"{origin}-{recipe or name}",
     texts=texts or {},
   )
   logger.info(

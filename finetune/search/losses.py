@@ -64,9 +64,11 @@ def multilabel_loss(
   """
   is_counted = weights[:, None] > 0
   logits = jnp.where(is_counted, logits.astype(jnp.float32), 0.0)
-  targets = (1 - smoothing) * targets.astype(jnp.float32) + smoothing / 2
   positive = jnp.asarray(class_weights, jnp.float32) if class_weights else 1.0
-  costs = -positive * targets * jax.nn.log_sigmoid(logits) - (1 - targets) * jax.nn.log_sigmoid(-logits)
+  of_target = jnp.where(targets > 0, positive, 1.0)  # of a target, not of its smoothed share
+  targets = (1 - smoothing) * targets.astype(jnp.float32) + smoothing / 2
+  costs = -targets * jax.nn.log_sigmoid(logits) - (1 - targets) * jax.nn.log_sigmoid(-logits)
+  costs *= of_target
   return jnp.sum(jnp.where(is_counted, costs, 0.0).mean(axis=-1) * weights)
 
 

@@ -76,15 +76,16 @@ def save(
   Raises:
     StorageError: the directory cannot be written.
   """
+  pretrained = {} if start.digest == "from scratch" else start.meta
   config = dict(start.meta["config"]) | {"recipe": recipe}
   meta = {
     "config": config,
     "vocabulary_digest": start.encoder.vocabulary.digest,
     "task": dict(task),
-    "pretraining_step": start.meta.get("step", 0),
+    "pretraining_step": pretrained.get("step", 0),
   }
   # The model card reads these: they describe the pretraining, or the source of an imported checkpoint.
-  meta |= {name: start.meta[name] for name in _OF_PRETRAINING if name in start.meta}
+  meta |= {name: pretrained[name] for name in _OF_PRETRAINING if name in pretrained}
   with errors.writing(directory), files.whole_directory(directory, replace=True) as aside:
     shutil.copytree(start.encoder.vocabulary_directory, aside / "vocabulary")
     for name, content in texts.items():

@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 from data.rows import Row
 from finetune import evaluate, predict
-from finetune.inference.model import Model, open_answering
+from finetune.inference.model import Model, open_answering, schema_of
 from pretrain.checkpoints.saved_model import open_model
 from pretrain.inference import stream
 from pretrain.models import heads
@@ -132,6 +132,7 @@ def test_several_labels_are_a_list_and_in_csv_a_cell_as_in_training(small_encode
 
 def test_a_model_of_glue_names_its_columns_itself(small_encoder_run, tmp_path):
   task = {"name": "stsb", "labels": None, "problem_type": "regression", "activation": "tanh"}
+  task["fingerprint"] = {"max_length": 12}
   model = small_models.save(small_encoder_run, tmp_path / "model", small_models.head(1), task)
   source = tmp_path / "in.jsonl"
   fields = [{"sentence1": "a good film", "mine": "the mat", "predicted": number} for number in range(3)]
@@ -142,6 +143,7 @@ def test_a_model_of_glue_names_its_columns_itself(small_encoder_run, tmp_path):
   assert [row["predicted"] for row in rows] == [0, 1, 2]  # the column of the input
   assert [list(row) for row in rows] == [["sentence1", "mine", "predicted", "predicted 2"]] * 3
   saved = open_model(model)
+  assert schema_of(saved).max_length == 12  # as it was trained, and not the encoder's 32 positions
   words = saved.load_vocabulary("", flag="")[1]
   ids = words.with_special_ids(*words.encode_batch(["a good film", "the mat"]))
   assert len(ids) == 8 and all(isinstance(row["predicted 2"], float) for row in rows)

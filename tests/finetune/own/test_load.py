@@ -62,6 +62,26 @@ def test_rows_with_the_only_examples_of_a_label_stay_in_training(read):
     assert len(read("a.jsonl", json_lines(*made), task=kind).schema.labels) >= 5
 
 
+def test_equal_texts_are_on_one_side_though_one_has_a_rare_label(read):
+  rows = [{"text": text, "label": "xy"[at % 2]} for at, text in enumerate(texts(200))]
+  twin = read("a.jsonl", json_lines(*rows)).first[0][0]  # of a row that is held out
+  task = read("a.jsonl", json_lines(*rows, {"text": twin, "label": "z"}))
+  assert [twin] not in task.first and len(task.train.targets) + len(task.dev.targets) == 201
+
+
+def test_the_kind_is_that_of_all_rows(read):
+  rows = [{"text": text, "label": at % 1_000} for at, text in enumerate(texts(3_000))]
+  assert read("a.jsonl", json_lines(*rows), task="auto").schema.kind == "classification"
+  rows[-1]["label"] = 0.5
+  assert read("a.jsonl", json_lines(*rows), task="auto").schema.kind == "regression"
+
+
+def test_equal_targets_are_refused_though_their_deviation_is_rounded(read):
+  rows = [{"text": text, "label": 0.7} for text in texts(100)]
+  with pytest.raises(DataError, match=r"all training rows have the number 0.7; nothing to learn"):
+    read("a.jsonl", json_lines(*rows), task="regression")
+
+
 def test_a_label_that_no_drawn_row_has_is_known_still(read):
   rows = [{"text": text, "label": "xy"[at % 2]} for at, text in enumerate(texts(200))]
   content = json_lines(*rows, {"text": "rare", "label": "z"})

@@ -121,6 +121,10 @@ def test_windows_of_a_pair_repeat_the_first_text(words):
   )
   (ids,) = exchanged.examples.ids  # a short second text leaves its room to the first
   assert len(ids) == 6 + 2 + 2 + words.separators
+  found = answers.inputs(made, schema(text=("other", "text"), long="windows", max_length=9), words)
+  shown = [" ".join(words.piece(token) for token in ids) for ids in found.examples.ids]
+  assert len(shown) > 1 and all(one.endswith(f" {between} good film [SEP]") for one in shown)
+  assert shown[0].startswith("[CLS] a the ") and f" mat {between} " in shown[-1]
 
 
 def test_the_outputs_of_a_text_are_the_mean_of_its_windows():

@@ -90,7 +90,7 @@ def test_the_loss_of_several_labels_is_smoothed_and_weighted_as_asked(own):
     [0.25, 0.75]
   )  # of a, which 3 rows are without and 2 with: 1.5; and of b, which counts 1
   logits = np.asarray([np.log(chance / (1 - chance))], np.float32)
-  by_label = -np.asarray([1.5, 1]) * [0.9, 0.1] * np.log(chance) - [0.1, 0.9] * np.log(1 - chance)
+  by_label = [1.5, 1] * (np.asarray([-0.9, -0.1]) * np.log(chance) - [0.1, 0.9] * np.log(1 - chance))
   assert float(plan.problem.loss(logits, batch)[0]) == pytest.approx(by_label.mean(), rel=1e-5)
 
 
@@ -141,6 +141,11 @@ def test_every_field_of_the_columns_reaches_what_it_is_for(own):
   assert (schema.text, schema.label, schema.labels) == (("p", "q"), "r", ("w", "v", "u"))
   assert (schema.separator, task.train.targets[0].tolist()) == ("+", [0, 1, 1])
   assert 10 < len(task.dev.targets) < 30  # half of them, chosen by their texts
+
+
+def test_a_label_that_no_row_has_makes_another_search(own):
+  three, two = (own(CLASSES, data__labels=labels).plans[0].fingerprint for labels in ("x,y,z", "x,y"))
+  assert three != two and "labels" not in two
 
 
 def test_a_data_set_is_looked_for_in_the_folder_and_the_module_that_are_named(own, monkeypatch):

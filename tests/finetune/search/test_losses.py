@@ -114,6 +114,8 @@ def test_several_labels_cost_the_mean_of_their_binary_entropies():
   smoothed = losses.multilabel_loss(logits, targets, np.ones(1), smoothing=0.5)
   expected = -(0.75 * np.log([0.9, 0.8, 0.4]) + 0.25 * np.log([0.1, 0.2, 0.6])).mean()
   np.testing.assert_allclose(smoothed, expected, rtol=1e-5)
+  both = losses.multilabel_loss(logits, targets, np.ones(1), class_weights=(1.0, 99.0, 1.0), smoothing=0.5)
+  np.testing.assert_allclose(both, expected, rtol=1e-5)  # the label with weight 99 is no target here
 
 
 @pytest.mark.parametrize("name", ["classification", "multilabel"])

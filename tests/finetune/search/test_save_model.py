@@ -18,6 +18,7 @@ def test_what_the_pretraining_said_of_itself_goes_along_and_its_own_state_does_n
     "devices": "1 x cpu",
   }
   start = types.SimpleNamespace(
+    digest="a",
     meta={"config": {"recipe": "tiny"}, "step": 7, "interval_sums": {"loss": [1.0, 1.0]}, **kept},
     encoder=types.SimpleNamespace(
       vocabulary=types.SimpleNamespace(digest="d" * 64), vocabulary_directory=tmp_path / "vocabulary"
@@ -31,6 +32,10 @@ def test_what_the_pretraining_said_of_itself_goes_along_and_its_own_state_does_n
   assert {name: meta.get(name) for name in kept} == kept
   assert (meta["config"]["recipe"], meta["pretraining_step"]) == ("tiny-rte", 7)
   assert "interval_sums" not in meta
+  start.digest = "from scratch"  # the weights are of no pretraining
+  save_model.save(tmp_path / "fresh", params, start, task={}, step=2, recipe="scratch-rte", texts={})  # pyright: ignore
+  meta = read_meta(step_path(tmp_path / "fresh"))
+  assert meta["pretraining_step"] == 0 and not kept.keys() & meta.keys()
 
 
 def test_a_saved_head_gives_numbers_on_the_scale_of_the_file(tmp_path, monkeypatch):
@@ -41,7 +46,8 @@ def test_a_saved_head_gives_numbers_on_the_scale_of_the_file(tmp_path, monkeypat
     save_model, "save", lambda directory, params, start, **more: saved.append((params, more))
   )
   start = types.SimpleNamespace(meta={"config": {}})
-  session = types.SimpleNamespace(workdir=tmp_path, start=start)
+  config = types.SimpleNamespace(from_scratch=True)
+  session = types.SimpleNamespace(workdir=tmp_path, start=start, config=config)
   search = types.SimpleNamespace(
     session=session,
     plan=types.SimpleNamespace(name="own", seed_name="seed"),
@@ -51,4 +57,5 @@ def test_a_saved_head_gives_numbers_on_the_scale_of_the_file(tmp_path, monkeypat
   best_model.save(search, chosen, {"name": "own"}, output_scale=3.0, output_shift=7.0)  # pyright: ignore
   ((made, more),) = saved
   assert made["heads"]["classification"]["output"] == {"kernel": 2.0 * 3, "bias": 0.5 * 3 + 7}
+  assert more["recipe"] == "scratch-own"
   assert (more["task"]["output_scale"], more["task"]["output_shift"], more["step"]) == (3.0, 7.0, 3)

@@ -33,6 +33,8 @@ def place(directory: str) -> pathlib.Path:
 def find(directory: str, name: str) -> pathlib.Path | None:
   """Returns the directory of the highest version of a prepared data set; None if there is none.
 
+  DataError: it has several configs, and the name has none.
+
   `directory` is as for `place`; `name` is `dataset[/config][:version]`, such as 'glue/cola'.
   """
   plain, _, version = name.partition(":")
@@ -41,6 +43,11 @@ def find(directory: str, name: str) -> pathlib.Path | None:
     patterns.append(f"{plain}/*/{version or '*'}/dataset_info.json")
   for pattern in patterns:
     descriptions = sorted(place(directory).glob(pattern), key=lambda path: _version_key(path.parent.name))
+    configs = sorted({path.parent.parent.name for path in descriptions})
+    if len(configs) > 1:
+      raise errors.DataError(
+        f"{name}: several configs are there ({errors.listed(configs)}); name one, as {plain}/{configs[0]}"
+      )
     if descriptions:
       return descriptions[-1].parent
   return None

@@ -121,11 +121,11 @@ def _evaluate_questions(asked: argparse.Namespace, model) -> None:
   predictions = {}
   for start in range(0, len(questions), PART):
     part = questions[start : start + PART]
-    given = [
-      Row({question: one.question, context: one.context}, at, asked.data)
-      for at, one in enumerate(part, start + 1)
+    asked_rows = [
+      Row({question: each.question, context: each.context}, at, asked.data)
+      for at, each in enumerate(part, start + 1)
     ]
-    found = model.outputs(given, model.kind.inputs(given))
+    found = model.outputs(asked_rows, model.kind.inputs(asked_rows))
     predictions |= {one.id: prediction for one, prediction in zip(part, found, strict=True)}
   scores = answers.evaluate(questions, predictions)
   print("\n".join(answers.report_lines(scores, questions, predictions, name=asked.data)))

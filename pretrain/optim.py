@@ -172,7 +172,7 @@ def stable_adamw(
   def update(updates, state, params=None, **others):
     new, state = adamw.update(updates, state, params, **others)
     count, moments = optax.tree.get(state, "count"), optax.tree.get(state, "nu")
-    corrected = -jnp.expm1(count * math.log(b2))
+    corrected = -jnp.expm1(count * math.log(b2)) if b2 else 1.0
 
     def tempered(path: str, update: jax.Array, grad: jax.Array, v: jax.Array) -> jax.Array:
       surprise = jnp.square(grad.astype(jnp.float32)) / jnp.maximum(v / corrected, eps**2)

@@ -10,6 +10,7 @@ from data.rows.row import Row, place
 ENDINGS = (".conll", ".conllu", ".conllx", ".iob", ".iob2", ".bio", ".bioes")
 _DOCUMENT = "-DOCSTART-"
 _SPACES = re.compile(" +")  # not \s: a word may contain a no-break space
+_FIRST_ID = re.compile(r"1|1-\d+|0\.1")  # CoNLL-U
 _NOT_A_WORD = re.compile(r"\d+[-.]\d+")  # CoNLL-U: multiword tokens and empty nodes
 
 
@@ -27,7 +28,7 @@ def read_conll(path: str) -> Iterator[Row]:
   Raises:
     DataError, with file and line: the file cannot be read, is not UTF-8, or has differing numbers of columns.
   """
-  width, has_tabs = _shape(path)
+  width, has_tabs, has_ids = _shape(path)
   with errors.reading(path, advice="repair this file"), text_files.open_file(path) as file:
     text_files.check_start(path, file)
     sentence: list[list[str]] = []
@@ -48,7 +49,7 @@ def read_conll(path: str) -> Iterator[Row]:
         raise DataError(
           f"{place(path, number, 'line')}: {counted(len(cells), 'column')}, expected {width} as before"
         )
-      if _NOT_A_WORD.fullmatch(cells[0]) and b"\t" in raw:
+      if has_ids and _NOT_A_WORD.fullmatch(cells[0]):
         continue
       first = first if sentence else number
       sentence.append(cells)
@@ -56,8 +57,8 @@ def read_conll(path: str) -> Iterator[Row]:
       yield _row(path, first, sentence)
 
 
-def _shape(path: str) -> tuple[int, bool]:
-  """Returns the number of columns in the first line that is no comment, and whether tabs separate them.
+def _shape(path: str) -> tuple[int, bool, bool]:
+  """Returns the number of columns in the first line of a word, whether tabs separate them, and ids are first.
 
   The number of columns distinguishes comments from words that begin with '#'.
   """
@@ -66,8 +67,9 @@ def _shape(path: str) -> tuple[int, bool]:
     for number, raw in text_files.bounded_lines(path, file, 0, -1):
       cells = [] if raw.startswith(b"#") else _cells(path, number, raw)
       if cells and cells[0] != _DOCUMENT:
-        return len(cells), b"\t" in raw
-  return 0, False
+        has_tabs = b"\t" in raw
+        return len(cells), has_tabs, has_tabs and _FIRST_ID.fullmatch(cells[0]) is not None
+  return 0, False, False
 
 
 def _cells(path: str, number: int, raw: bytes) -> list[str]:

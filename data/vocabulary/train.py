@@ -95,9 +95,12 @@ def _train_sentencepiece(sentences: _Counted, *, cased: bool, size: int, size_fl
   return model.getvalue()
 
 
+_NO_TEXT = "no usable text to train a vocabulary on (held-out documents do not count: --heldout_fraction)"
+
+
 def _explain(message: str, sentences: _Counted, size: int, size_flag: str) -> str:
   if not sentences.characters:
-    return "the source has no usable text to train a vocabulary on"
+    return _NO_TEXT
   limit = re.search(r"value <= (\d+)", message)
   if limit:
     return (
@@ -121,7 +124,7 @@ def _train_wordpiece(sentences: _Counted, *, cased: bool, size: int, size_flag: 
   tokenizer_files.configure_wordpiece(tokenizer, cased=cased)
   text = list(sentences)
   if not sentences.characters:
-    raise errors.DataError("the source has no usable text to train a vocabulary on")
+    raise errors.DataError(_NO_TEXT)
   special = [names[name] for name in ("pad", "unk", "cls", "sep", "mask")]  # the order of BERT's vocab.txt
   letters, continuations = _letters(tokenizer, text)
   trainer = trainers.WordPieceTrainer(

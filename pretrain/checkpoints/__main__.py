@@ -29,7 +29,8 @@ from data.command import FETCHED, SENT, Parser, names, run
 from data.errors import ConfigError, DataError
 from pretrain.checkpoints import checkpoint, integrity, opened, resume, saved_model
 from pretrain.checkpoints import workdir as workdir_files
-from pretrain.embed.schema import FILE, EmbeddingSchema
+from pretrain.embed.schema import FILE
+from pretrain.export.task_fields import TASK
 from pretrain.mesh import trees
 from pretrain.reading import prepared
 from pretrain.reading import skips as skipping
@@ -219,12 +220,12 @@ def average(
   if across_runs:
     kept |= {"averaged_runs": runs, "averaged_fields": differing}
   vocabulary = chosen[-1].parent.parent / "vocabulary"
-  schema = _schema(chosen)
+  beside = _files_beside(chosen)
   with errors.writing(f"--output={output}"), files.whole_directory(output) as aside:
     if vocabulary.is_dir():
       shutil.copytree(vocabulary, aside / "vocabulary")
-    if schema is not None:
-      (aside / FILE).write_text(schema.as_json(), encoding="utf-8")
+    for name, content in beside.items():
+      (aside / name).write_bytes(content)
     saved_model.save_params(aside, mean, kept, step=averaged[-1])
   of_runs = f" of {runs} runs" if across_runs else ""
   logger.info(f"Wrote {output}: the mean of steps {', '.join(map(str, averaged))}{of_runs}")
@@ -250,13 +251,14 @@ def _chosen(directory: Path, last: int | None, steps: str, *, is_one: bool) -> l
   return [saved[step] for step in sorted(asked)]
 
 
-def _schema(chosen: Sequence[Path]) -> EmbeddingSchema | None:
-  """Returns the schema of the averaged embedding models, None of other ones; DataError: they differ in it."""
-  runs = dict.fromkeys(path.parent.parent for path in chosen)
-  schemas = {EmbeddingSchema.read(run) if (run / FILE).is_file() else None for run in runs}
-  if len(schemas) > 1:
-    raise DataError(f"{', '.join(map(str, runs))}: their {FILE} differ; expected vectors of the same kind")
-  return schemas.pop()
+def _files_beside(chosen: Sequence[Path]) -> dict[str, bytes]:
+  """Returns {name: content} of what describes fine-tuned models; DataError: they differ in it."""
+  runs = [*dict.fromkeys(path.parent.parent for path in chosen)]
+  names_of = {run: [name for name in (FILE, TASK) if (run / name).is_file()] for run in runs}
+  of_runs = [{name: (run / name).read_bytes() for name in names_of[run]} for run in runs]
+  if any(of_run != of_runs[0] for of_run in of_runs):
+    raise DataError(f"{', '.join(map(str, runs))} differ in {FILE} or {TASK}; expected models of one task")
+  return of_runs[0]
 
 
 def _differing_fields(chosen: Sequence[Path]) -> list[str]:
@@ -292,7 +294,7 @@ def prune(
 ) -> list[Path]:
   """Removes all but the newest `keep` checkpoints and those of `keep_steps`; returns the removed paths.
 
-  With `dry_run` nothing is removed. DataError: a run is active there, or all steps to keep are damaged.
+  With `dry_run` nothing is removed. DataError: a run is active there, or the newest undamaged step would go.
   """
   if keep < 1:
     raise ConfigError(f"--keep={keep}: expected at least 1; to remove a run, remove its directory")
@@ -302,8 +304,12 @@ def prune(
     listed = entries(directory)
     steps = [entry for entry in listed if entry.step is not None]
     stays = [*steps[-keep:], *(entry for entry in steps[:-keep] if entry.step in keep_steps)]
-    if all(integrity.problem(entry.path) for entry in stays):
-      raise DataError(f"{directory}: all steps to keep are damaged; nothing was removed")
+    sound = next((entry for entry in reversed(steps) if not integrity.problem(entry.path)), None)
+    if sound not in stays:
+      raise DataError(
+        f"{directory}: the newest undamaged step{f' ({sound.step})' if sound else ''} is not among those to "
+        "keep; nothing was removed"
+      )
     goes = [entry for entry in steps if entry not in stays]
     goes += [entry for entry in listed if entry.step is None and set_aside]
     for entry in goes:

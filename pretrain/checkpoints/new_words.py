@@ -17,9 +17,9 @@ _OF_TOKENS = re.compile(r"(.*/)?(token/embedding|(mlm|mlm_head|clm)/bias)")
 def add_rows(params: dict[str, Any], extension: Extension, *, rows: int, where: str) -> dict[str, Any]:
   """Returns parameters whose token tables and output biases have `rows` rows, and rows for the new words.
 
-  The row of a new word is the mean of its old pieces' rows, computed in float32. A row that no id has is the
-  mean of all old rows. All other parameters are unchanged. DataError: a table has more rows than `rows`, or
-  fewer than the old vocabulary has ids.
+  The row of a new word is the mean of its old pieces' rows, computed in float32. An added row without an id
+  is the mean of all old rows. All other parameters are unchanged. DataError: a table has more rows than
+  `rows`, or fewer than the old vocabulary has ids.
   """
   paths, structure = trees.by_path(params), jax.tree.structure(params)
   made = []

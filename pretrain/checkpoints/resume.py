@@ -229,11 +229,11 @@ def _refusal(name: str, saved: Mapping[str, Any], given: Mapping[str, Any], step
     return "corruption.mask_rates are by fractions of all steps"
   if saved["generator.temperature_start"]:
     return "generator.temperature_decay is a fraction of all steps"
+  if saved["generator.mixture"] == "schedule":
+    return "generator.mixture='schedule' goes by the fraction of all steps"
   both = (saved, given)
   if any(fields_of["optimizer.schedule"] != "wsd" for fields_of in both):
     is_longer = name == "train.total_steps" and given[name] >= saved[name]
     return None if is_longer else ""
-  if saved["generator.mixture"] == "schedule":
-    return "generator.mixture='schedule' goes by the fraction of all steps"
   flat = min(fields_of["train.total_steps"] - fields_of["optimizer.decay_steps"] for fields_of in both)
   return None if step <= flat else f"step {step:,} is past step {flat:,}, where the rate begins to fall"

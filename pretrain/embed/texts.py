@@ -170,11 +170,11 @@ def check_stored(stored: "StoredVectors", texts: Texts, embedder: "Embedder", si
   numbers = np.unique(np.linspace(0, stored.count - 1, _COMPARED).astype(int)).tolist()
   chosen = [texts.text(row) for number, row in enumerate(rows.read(texts.path)) if number in numbers]
   vectors = embedder.vectors(embedder.inputs(chosen, side))
-  found = np.stack([*stored.rows(numbers)])
-  found = dtypes.unit(found) if embedder.schema.unit else found  # an index takes vectors of any length
-  for number, vector, kept in zip(numbers, vectors, found):
+  kept = np.stack([*stored.rows(numbers)])
+  kept = dtypes.unit(kept) if embedder.schema.unit else kept  # an index takes vectors of any length
+  for number, vector, of_file in zip(numbers, vectors, kept):
     expected = dtypes.restored(dtypes.compressed(vector, stored.dtype))
-    difference = np.abs(kept - expected)
+    difference = np.abs(of_file - expected)
     # Rounding changes a bit or a step of int8 if a number lies on the edge.
     if not np.mean(difference <= 1e-2 * np.abs(expected).max()) >= 0.95:
       raise DataError(

@@ -5,6 +5,7 @@ import concurrent.futures
 import contextlib
 import logging
 import pathlib
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -61,7 +62,9 @@ def answer_file(
   end `summary` returns a noun for a row's answer, more words, the number of truncated rows, and their length.
   """
   name, opened, total = asked.output, contextlib.nullcontext(Printed(form())), survey.rows
-  rows_asked = {"input": asked.input, "rows": survey.digest, "batch_size": asked.batch_size}
+  # A pipe is another one in each command, so what a killed command answered is of other rows.
+  digest = secrets.token_hex() if asked.input == STANDARD_INPUT else survey.digest
+  rows_asked = {"input": asked.input, "rows": digest, "batch_size": asked.batch_size}
   if name not in ("", "-"):
     opened = Parts(pathlib.Path(name), {**identity, **rows_asked}, form()).opened()
   with opened as output:

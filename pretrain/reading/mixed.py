@@ -143,7 +143,8 @@ def find(settings: ReadingSettings, *, only: Collection[str] = ()) -> Found:
       rates[source.directory][at] = size / sum(sizes)
   steps = [stage.step for stage in stages]
   total = max(settings.total_steps, steps[-1] + 1)
-  lengths = [end - step for step, end in zip(steps, [*steps[1:], total])]
+  rows = settings.sizes.rows_before
+  lengths = [rows(end) - rows(step) for step, end in zip(steps, [*steps[1:], total])]
   sources = [
     Source(
       name=name,
@@ -151,7 +152,7 @@ def find(settings: ReadingSettings, *, only: Collection[str] = ()) -> Found:
       directory=path,
       content=contents[directory],
       rates=rates[directory],
-      share=sum((rate * of for rate, of in zip(rates[directory], lengths)), Fraction(0)) / total,
+      share=sum((rate * of for rate, of in zip(rates[directory], lengths)), Fraction(0)) / rows(total),
     )
     for name, directory, path in zip(_names(contents), written, places)
   ]

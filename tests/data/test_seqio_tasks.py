@@ -1,6 +1,7 @@
 """TFDS and seqio sources. TensorFlow lives in subprocesses, so that the suite's own process stays without."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -278,6 +279,9 @@ def test_the_newest_version_of_a_tfds_data_set_is_found(tmp_path):
   assert tfds_reader.find(str(tmp_path), "c4") == tmp_path / "c4/en/3.10.0"
   assert tfds_reader.find(str(tmp_path), "pg19:0.1.1") == tmp_path / "pg19/0.1.1"
   assert tfds_reader.find(str(tmp_path), "c4/en:9.0.0") is None
+  shutil.copytree(tmp_path / "c4/en", tmp_path / "c4/de")
+  with pytest.raises(errors.DataError, match=r"^c4: several configs .*\(de, en\); name one, as c4/de$"):
+    tfds_reader.find(str(tmp_path), "c4")
   with pytest.raises(errors.DataError, match=r"'c4/en:9\.0\.0' is not in"):
     tfds_reader.find_or_download(str(tmp_path), "c4/en:9.0.0", download=False)
 

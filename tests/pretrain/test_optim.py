@@ -288,6 +288,12 @@ def test_stable_adamw_is_the_one_worked_out_by_hand():
   np.testing.assert_allclose(second["a"], [0.82627574, -2.01725107], rtol=1e-6)
 
 
+def test_stable_adamw_without_a_memory_compares_a_gradient_with_itself():
+  bare = dataclasses.replace(STABLE, adam_b2=0.0, weight_decay=0.0, adam_b1=0.0)
+  made, _ = run(bare, {"a": jnp.float32([1, -2])}, [{"a": jnp.float32([3, 4])}])
+  np.testing.assert_allclose(made["a"], [0.9, -2.1], rtol=1e-6)
+
+
 def test_layers_of_a_stack_are_tensors_of_their_own():
   grads = [jax.random.normal(jax.random.key(step), (2, 3, 4)) for step in range(3)]
   grads[2] = grads[2].at[0].multiply(50.0)  # a surprise in one layer

@@ -164,6 +164,12 @@ def test_conll_with_spaces_and_lines_that_are_no_words(tmp_path):
   assert [row.fields["2"] for row in rows.read(str(words))] == [["do", "n't"]]
 
 
+def test_numbers_are_words_where_no_ids_are_first(tmp_path):
+  path = tmp_path / "a.conll"
+  path.write_text("won\tO\n3-2\tO\nin\tO\n2.5\tO\n\n3-1\tO\n")
+  assert [row.fields["1"] for row in rows.read(str(path))] == [["won", "3-2", "in", "2.5"], ["3-1"]]
+
+
 def test_memory_does_not_grow_with_the_file(tmp_path):
   def peak(count):
     path = tmp_path / f"{count}.csv"

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import pathlib
+import types
 
 import jax
 import numpy as np
@@ -115,6 +116,15 @@ def test_lines_of_a_pipe_are_answered_as_json_lines(colours, monkeypatch, capsys
   rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
   assert [row["text"] for row in rows] == ["a good film", "the cat sat"]
   assert all(row["predicted"] in LABELS for row in rows)
+
+
+def test_another_pipe_does_not_get_the_answers_of_an_earlier_one(colours, tmp_path, monkeypatch, capsys):
+  output = tmp_path / "out.jsonl"
+  for text, code in ((b"a good film\n", 0), (b"the cat sat\n", 2)):
+    monkeypatch.setattr("sys.stdin", types.SimpleNamespace(buffer=io.BufferedReader(io.BytesIO(text))))
+    assert _predict(colours, "-", f"--output={output}") == code
+  assert [json.loads(line)["text"] for line in output.read_text().splitlines()] == ["a good film"]
+  assert "is there already" in capsys.readouterr().err
 
 
 def test_several_labels_are_a_list_and_in_csv_a_cell_as_in_training(small_encoder_run, table, tmp_path):

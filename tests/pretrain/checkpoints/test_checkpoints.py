@@ -222,9 +222,9 @@ def test_an_average_of_embedding_models_has_their_schema(finished, others, tmp_p
   flags = (f"--of={models[1]}", "--across_runs", f"--output={tmp_path / 'mean'}")
   assert call("average", models[0], *flags)[0] == 0
   assert EmbeddingSchema.read(tmp_path / "mean") == EmbeddingSchema.read(models[0])
-  (models[1] / FILE).unlink()
+  (models[1] / "task.json").write_text("{}")
   code, _, error = call("average", models[0], *flags[:2], f"--output={tmp_path / 'other'}")
-  assert code == 3 and "their embedding.json differ" in error and not (tmp_path / "other").exists()
+  assert code == 3 and "differ in embedding.json or task.json" in error and not (tmp_path / "other").exists()
 
 
 def test_runs_with_another_vocabulary_are_not_averaged(finished, others, tmp_path, call, monkeypatch):
@@ -248,7 +248,7 @@ def test_older_steps_are_removed_and_the_newest_sound_one_is_not(run, call):
   (place / "6.damaged_1").mkdir()
   _damage(run, 6)
   code, _, error = call("prune", run, "--keep=1")
-  assert code == 3 and "all steps to keep are damaged" in error
+  assert code == 3 and "the newest undamaged step (1) is not among those to keep" in error
   assert checkpoint.saved_steps(place) == [1, 6] and (place / "6.damaged_1").is_dir()
   assert call("prune", run, "--keep=2", "--set_aside")[0] == 0
   assert checkpoint.saved_steps(place) == [1, 6] and not (place / "6.damaged_1").exists()

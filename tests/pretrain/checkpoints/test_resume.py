@@ -112,6 +112,12 @@ WSD = {"optimizer.schedule": "wsd", "optimizer.warmup_steps": 10, "train.total_s
       {"train.total_steps": 150},
       r"150 \(generator.mixture='schedule' goes",
     ),
+    (
+      10,
+      {"generator.mixture": "schedule", "optimizer.schedule": "linear"},
+      {"train.total_steps": 150},
+      "goes",
+    ),
     (10, {"optimizer.schedule": "linear"}, {"optimizer.schedule": "wsd", "train.total_steps": 90}, "90"),
     (10, {"optimizer.schedule": "linear"}, {"train.total_steps": 150}, None),
     (10, {"optimizer.schedule": "linear"}, {"train.total_steps": 90}, "total_steps: 100 -> 90"),

@@ -292,6 +292,10 @@ def test_an_extended_vocabulary_brings_rows_for_its_words(make_workdir, tmp_path
     assert len(wider) == 448
     for number, pieces in made.extends.pieces.items():
       np.testing.assert_allclose(wider[number], table[list(pieces)].mean(0), rtol=1e-5, atol=1e-6)
+  for at, layout in enumerate(("auto", "torch")):  # an export of the model with the words comes back
+    assert export(tmp_path / "back", tmp_path / f"again_{at}", f"--to={layout}") == 0, capsys.readouterr().err
+    _import(tmp_path / f"again_{at}", tmp_path / f"third_{at}")
+    _assert_equal(load_params(tmp_path / f"third_{at}")[0], after)
   for name in (vocabulary.NAME, "sha256.txt"):
     (tmp_path / "out" / name).unlink()
   content = json.loads((tmp_path / "out/tokenizer_config.json").read_text())

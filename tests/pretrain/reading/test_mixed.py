@@ -15,6 +15,7 @@ from pretrain.command import flags
 from pretrain.logs.heldout import frequency_loss
 from pretrain.plan import dry_run
 from pretrain.reading import mixed, prepared
+from pretrain.settings.batch_sizes import BatchSizes
 from pretrain.settings.run import reading_settings
 from tests.pretrain.pod.processes import ROOT
 from tests.pretrain.small_run import (
@@ -60,6 +61,9 @@ def test_shares_of_the_whole_run_and_names(stages):
   # Four steps at 7/10, two at 1/4, of six.
   assert [one.share for one in found.sources] == [Fraction(33, 60), Fraction(27, 60)]
   assert found.digests["mixture"][1][1][0][::2] == ["small", "1/4"]
+  sizes = BatchSizes(8, 4, 2, 6)  # two updates of 2 rows, two of 4, two of 6: 12 rows in each stage
+  found = mixed.find(dataclasses.replace(reading_settings(mixture_config(stages)), sizes=sizes))
+  assert [one.share for one in found.sources] == [Fraction(19, 40), Fraction(21, 40)]
 
 
 def _named(**sources: str) -> list[str]:

@@ -18,25 +18,26 @@ _HEADS = re.compile(r"(^|/)attention/((query|key|value)/(kernel|bias)|output/ker
 _FIELD_OF_ROWS = {"token": "vocab_size", "position": "max_length"}
 
 
-def grow(params: dict[str, Any], shapes: dict[str, Any]) -> dict[str, Any]:
+def grow(params: dict[str, Any], shapes: dict[str, Any], *, is_pre: bool = False) -> dict[str, Any]:
   """Returns host arrays `params` in the larger sizes of `shapes`, a tree with arrays or ShapeDtypeStructs.
 
   An axis of n numbers becomes one of N around its middle: new[i] = old[(i - (N - n) // 2) % n]. Of a layers,
-  layer i of b copies layer round(i a / b). Nothing is rescaled. Arrays that have their size already, or that
-  `shapes` lacks, are unchanged. All heads have one width, so whole heads are copied.
+  layer i of b copies layer round(i a / b); in a pre-norm encoder (`is_pre`) it reads the same norm, and the
+  final norm stays the last. Nothing is rescaled. Arrays that have their size already, or that `shapes` lacks,
+  are unchanged. All heads have one width, so whole heads are copied.
 
   DataError: a size is smaller; heads have another width, or an odd number of them is new; a table has another
   number of rows.
   """
   wanted = trees.by_path(shapes)
   grown = [
-    _grown(path, np.asarray(leaf), wanted[path].shape) if path in wanted else leaf
+    _grown(path, np.asarray(leaf), wanted[path].shape, is_pre) if path in wanted else leaf
     for path, leaf in trees.by_path(params).items()
   ]
   return jax.tree.unflatten(jax.tree.structure(params), grown)
 
 
-def _grown(path: str, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def _grown(path: str, array: np.ndarray, shape: tuple[int, ...], is_pre: bool) -> np.ndarray:
   if array.ndim != len(shape):
     return array
   saved = array.shape
@@ -48,7 +49,10 @@ def _grown(path: str, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
       _check_axis(path, axis, saved, shape)
     if size > wanted:
       raise DataError(f"{path} has shape {saved}, expected {tuple(shape)}; a model can only grow")
-    array = np.take(array, _layers(size, wanted) if is_stack else _tiles(size, wanted), axis=axis)
+    rows = _layers(size, wanted) if is_stack else _tiles(size, wanted)
+    if is_stack and is_pre and "mlp_norm" in path.split("/"):  # which the next layer's attention reads
+      rows = [*(max(row - 1, 0) for row in rows[1:]), size - 1]
+    array = np.take(array, rows, axis=axis)
   return array
 
 

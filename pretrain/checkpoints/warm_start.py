@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,8 @@ def load_into(
       there = _meaning(source.meta["config"])
       heads = {"num_heads": there["num_heads"]} if origins.grows else {}  # growth compares their widths
       _check_meaning({**origins.encoder, **heads}, there, f"{field}={where}")
-      params = _continued(params, source, where, grows=origins.grows)
+      grow = functools.partial(growth.grow, is_pre=there["norm_placement"] == "pre")
+      params = _continued(params, source, where, grow=grow if origins.grows else None)
     elif field == "generator.init_from":
       generator = _generator_part(source.params, where)
       there = _meaning(source.meta["config"], is_generator="generator" in source.params)
@@ -153,11 +154,11 @@ def _generator_part(saved: dict, where: str) -> dict:
   )
 
 
-def _continued(params: dict, source: SavedModel, where: str, *, grows: bool) -> dict:
+def _continued(params: dict, source: SavedModel, where: str, *, grow: Callable | None) -> dict:
   """Loads the encoder of `train.init_from`, and its heads and generator if they match or can be grown."""
   saved = source.params
-  if grows:
-    saved = saved | {"encoder": _grown_encoder(params["encoder"], saved.get("encoder", {}), where)}
+  if grow:
+    saved = saved | {"encoder": _grown_encoder(params["encoder"], saved.get("encoder", {}), where, grow)}
   problems = trees.differences(params["encoder"], saved.get("encoder", {}))
   if problems:
     raise DataError(
@@ -167,9 +168,9 @@ def _continued(params: dict, source: SavedModel, where: str, *, grows: bool) -> 
   saved_parts = _parts(saved)
   for name, subtree in _parts(params).items():
     problems = [] if name in saved_parts else ["not in it"]
-    if grows and not problems:
+    if grow and not problems:
       try:
-        saved_parts[name] = growth.grow(saved_parts[name], subtree)
+        saved_parts[name] = grow(saved_parts[name], subtree)
       except DataError as error:
         problems = [str(error).partition("\n")[0]]
     problems = problems or trees.differences(subtree, saved_parts[name])
@@ -191,10 +192,10 @@ def _continued(params: dict, source: SavedModel, where: str, *, grows: bool) -> 
   return params
 
 
-def _grown_encoder(encoder: dict, saved: dict, where: str) -> dict:
+def _grown_encoder(encoder: dict, saved: dict, where: str, grow: Callable) -> dict:
   """Returns a smaller encoder's parameters in the sizes of `encoder`, and logs both; errors are `grow`'s."""
   try:
-    grown = growth.grow(saved, encoder)
+    grown = grow(saved, encoder)
   except DataError as error:
     raise DataError(f"train.init_from={where} (encoder): {error}") from error
   sizes = []

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pretrain.checkpoints import growth
 from pretrain.models import encoder
 from pretrain.models.config import EncoderConfig
 from pretrain.models.layers import normalised_inner
@@ -63,6 +64,24 @@ def _assert_same(found, expected, factor=1e-5):
   for (path, one), other in zip(jax.tree.leaves_with_path(found), jax.tree.leaves(expected), strict=True):
     atol = factor * max(float(np.max(np.abs(other))), 0.5)
     np.testing.assert_allclose(one, other, rtol=0, atol=atol, err_msg=jax.tree_util.keystr(path))
+
+
+@pytest.mark.parametrize("kind", ["pre_t5", "ultra"])
+def test_grown_layers_read_the_norms_of_those_that_they_copy(kind):
+  config = dataclasses.replace(ULTRA, global_layers=(), num_layers=3)
+  if kind == "pre_t5":
+    config = dataclasses.replace(CONFIG, norm_placement="pre")
+  larger, params = dataclasses.replace(config, num_layers=5), _drawn_parameters(config)
+  shapes = jax.eval_shape(lambda: init_encoder(larger))
+  grown = growth.grow(jax.device_get(params), shapes, is_pre=True)  # of layers 0, 1, 1, 2, 2
+  for branch in (grown["trunk"]["layers"]["attention"]["output"], grown["trunk"]["layers"]["down"]):
+    for leaf in branch.values():
+      leaf[[1, 3]] = 0  # the first ones add nothing, so the rest is the old encoder
+  made, old = (
+    encoder.encode(of, size, IDS, MASK, pad_id=TOKENS.pad)[1].last
+    for of, size in ((grown, larger), (params, config))
+  )
+  np.testing.assert_allclose(made, old, atol=1e-5)
 
 
 def _packed(lengths: list[int]) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -15,7 +15,8 @@ logger = logging.getLogger(__name__)
 
 def refuse_other_settings(output: pathlib.Path, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
   """Raises a ConfigError that names every setting in which two preparations differ."""
-  stored = {"clean": ""} | stored  # older versions did not store it
+  # Older versions did not store these.
+  stored = {"clean": "", "module_code": wanted.get("module_code")} | stored
   different = [
     f"{key}: {stored.get(key)!r} there, {wanted[key]!r} asked"
     for key in wanted

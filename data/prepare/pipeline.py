@@ -188,7 +188,7 @@ def pack_documents(
 ) -> list[np.ndarray]:
   """Tokenises and packs documents, each a list of sentences; returns records, [at most length] int64.
 
-  `mode` is one of packing.MODES; `counts` counts 'sentences_cut_to_length' and 'unknown_tokens'.
+  `mode` is one of packing.MODES; `counts` counts cut sentences, dropped and unknown tokens.
   """
   encoded = encode_documents(words, documents, mode=mode)
   of_sentences = [[ids for ids in document if ids] for document in encoded]
@@ -217,6 +217,9 @@ def pack_tokenised(
   special = words.special_ids
   records, num_cut = packing.pack(documents, length=length, mode=mode, cls=special.cls, sep=special.sep)
   counts["sentences_cut_to_length"] += num_cut
+  if mode == "concat":  # whose last block of a file is dropped if it is shorter
+    texts = [2 + sum(map(len, sentences)) for sentences in documents if sentences]
+    counts["tokens_dropped"] += sum(texts) - sum(record.size for record in records)
   counts["unknown_tokens"] += sum(int(np.count_nonzero(record == special.unk)) for record in records)
   return records
 

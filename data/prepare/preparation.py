@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import logging
+import os
 import pathlib
 import shutil
 import time
@@ -71,6 +72,8 @@ def prepare(args: argparse.Namespace) -> None:
 def settings_of(args: argparse.Namespace) -> dict[str, Any]:
   """Returns the settings that, with the input, determine every byte of the result."""
   settings = {name: getattr(args, name) for name in SETTINGS}
+  if os.path.isfile(args.module):
+    settings["module_code"] = files.sha256(args.module)[:12]
   if code := cleaning_steps.code_digest(args.clean):
     settings["clean_code"] = code[:12]
   if args.vocabulary:

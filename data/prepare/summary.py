@@ -32,7 +32,8 @@ def of(made: Manifest) -> str:
   lines.append(f"  text        {documents}, {counts.get('characters', 0):,} characters")
   for number, line in enumerate(clean.summary(made.settings.get("clean", ""), counts)):
     lines.append(f"  {'' if number else 'cleaning':11} {line}")
-  worth_noting = ("empty_documents", "sentences_cut_to_length", "unknown_tokens", *REPAIRS, NO_DOCUMENTS)
+  worth_noting = ("empty_documents", "sentences_cut_to_length", "tokens_dropped", "unknown_tokens")
+  worth_noting += (*REPAIRS, NO_DOCUMENTS)
   noted = [f"{name.replace('_', ' ')}: {counts[name]:,}" for name in worth_noting if counts.get(name)]
   if noted:
     lines.append(f"  noted       {', '.join(noted)}")

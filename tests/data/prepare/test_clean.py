@@ -8,6 +8,7 @@ import pytest
 
 from data import manifest, records
 from data.clean import apply
+from data.errors import ConfigError
 from data.prepare import command as prepare
 from data.prepare import output_directory, pipeline, shards
 from data.vocabulary import __main__ as vocabulary_command
@@ -104,7 +105,11 @@ def test_without_cleaning_nothing_changes(prepared):
 def test_records_of_before_are_those_without_cleaning(prepared, corpus, vocabulary_directory, capsys):
   settings = manifest.read(prepared).settings
   older = {name: value for name, value in settings.items() if name != "clean"}
-  output_directory.refuse_other_settings(prepared, older, settings)
+  output_directory.refuse_other_settings(prepared, older, settings | {"module_code": "a"})
+  with pytest.raises(ConfigError, match="module_code: 'b' there, 'a' asked"):
+    output_directory.refuse_other_settings(
+      prepared, older | {"module_code": "b"}, settings | {"module_code": "a"}
+    )
   code, line = refused(capsys, *arguments(corpus, vocabulary_directory, prepared, "--clean=exact"))
   assert code == 2 and "clean: '' there, 'exact' asked" in line
 

@@ -1,6 +1,7 @@
 """Block slicing against the official code's golden, and packing worked by hand."""
 
 import collections
+import types
 
 import numpy as np
 import pytest
@@ -80,6 +81,15 @@ def test_none_cuts_the_stream_everywhere():
 def test_eos_makes_a_record_of_each_sentence():
   records, _ = pack([[[10, 11], [12]], [[13]]], length=8, mode="eos")
   assert records == [[CLS, 10, 11, SEP], [CLS, 12, SEP], [CLS, 13, SEP]]
+
+
+def test_dropped_tokens_are_counted():
+  special = types.SimpleNamespace(cls=CLS, sep=SEP, unk=3)
+  counts, documents = collections.Counter(), [[[10, 11], [12]], [], [[13]], [[14, 15]]]
+  words = types.SimpleNamespace(special_ids=special)
+  for mode in ("concat", "none"):
+    pipeline.pack_tokenised(words, documents, length=5, mode=mode, counts=counts)
+  assert counts["tokens_dropped"] == 2  # of 12 with [CLS] and [SEP]
 
 
 def test_concat_blocks_are_full_and_need_not_start_with_cls():

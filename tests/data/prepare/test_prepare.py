@@ -15,7 +15,7 @@ import pytest
 
 from data import errors, manifest, records, sources, vocabulary
 from data.prepare import command as prepare
-from data.prepare import pipeline, sentences, shards, training_text, workers
+from data.prepare import pipeline, preparation, sentences, shards, training_text, workers
 from tests.data.conftest import ROOT, arguments, make_documents
 
 
@@ -111,6 +111,15 @@ def test_a_preparation_with_another_value_of_these_flags_is_another_one(
     flags = arguments(corpus, vocabulary_directory, prepared, f"--{name}={value}")
     assert prepare.main(flags) == errors.ConfigError.exit_code, name
     assert name in capsys.readouterr().err
+
+
+def test_an_edited_module_is_another_setting(corpus, vocabulary_directory, tmp_path):
+  module, codes = tmp_path / "tasks.py", set()
+  for content in ("a = 1\n", "a = 2\n", "a = 1\n"):
+    module.write_text(content)
+    flags = arguments(corpus, vocabulary_directory, tmp_path / "out", f"--module={module}")
+    codes.add(preparation.settings_of(prepare.parse(flags))["module_code"])
+  assert len(codes) == 2
 
 
 def test_the_vocabulary_is_trained_on_training_documents_alone_which_the_seed_decides(corpus, tmp_path):

@@ -195,8 +195,8 @@ def _optimizer() -> ConfigDict:
       "schedule": "linear",
       "warmup_steps": 10_000,  # in which the rate rises from 0 to its peak
       "decay_steps": 0,  # of 'wsd': the last updates, in which the rate falls; 0: it never falls
-      "decay_shape": "linear",  # of that fall: 'linear', 'one_minus_sqrt' (ModernBERT)
-      "end_learning_rate": 0.0,  # of the last step
+      "decay_shape": "linear",  # of that fall, in 'wsd' alone: 'linear', 'one_minus_sqrt' (ModernBERT)
+      "end_learning_rate": 0.0,  # of the last step; 'constant' has none
       "adam_b1": 0.9,  # decay of the first moment
       "adam_b2": 0.98,  # decay of the second moment
       "adam_eps": 1e-6,  # added to the root of the second moment

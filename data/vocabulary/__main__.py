@@ -87,6 +87,8 @@ def _parser() -> argparse.ArgumentParser:
 def _extend(args: argparse.Namespace) -> vocabulary.Vocabulary:
   if args.words < 1:
     raise errors.ConfigError(f"--words={args.words}: expected at least 1")
+  if min(args.workers, args.limit) < 0:
+    raise errors.ConfigError("--workers and --limit must not be negative")
   files.refuse_others(args.output)
   extend.check(pathlib.Path(args.old))
   request, everything = sources.request(args), look.Asked(records=0)

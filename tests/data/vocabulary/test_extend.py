@@ -156,6 +156,9 @@ def test_the_command_says_how_many_rows_a_model_needs(old, corpus, tmp_path, cap
   assert vocabulary_command.main(["extend", *flags, "--words=7"]) == 2  # it exists
   assert vocabulary_command.main(["extend", *flags[:2], f"--output={tmp_path}/w", "--words=0"]) == 2
   assert "--words=0: expected at least 1" in "".join(capfd.readouterr())
+  wrong = ("--words=7", "--workers=-1", f"--output={tmp_path}/w")
+  assert vocabulary_command.main(["extend", *flags[:2], *wrong]) == 2
+  assert "--workers and --limit must not be negative" in "".join(capfd.readouterr())
 
 
 @pytest.mark.parametrize("pieces", [{"3": [412]}, {"3": []}, {"3": [-1]}, {"x": [1]}, [1], None])

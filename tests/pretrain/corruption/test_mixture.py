@@ -143,6 +143,19 @@ def test_tokens_are_drawn_from_the_softmax_at_the_temperature(changed):
   np.testing.assert_allclose(np.bincount(drawn_ids[0], minlength=3) / slots, expected, atol=0.02)
 
 
+def test_a_changing_temperature_keeps_the_product_with_the_table_in_bfloat16(monkeypatch):
+  states, asked = jnp.zeros((1, 1, 2, 3), jnp.bfloat16), []
+  monkeypatch.setattr(mixture, "sample_from_mixture", lambda *given: asked.append(given[1].dtype) or (0, 0))
+  output, keys = (
+    GeneratorOutput(states, states, np.zeros((1, 3), np.float32)),
+    row_random.step_row_keys(0, 0, np.arange(1)),
+  )
+  table, weights = jnp.zeros((3, 3), jnp.bfloat16), np.ones((1, 2, 1))
+  at = jnp.float32(1.3)
+  mixture.propose(_choice("none"), weights, output, table, row_keys=keys, chunk=2, temperature=at)
+  assert asked == [jnp.bfloat16]
+
+
 def test_a_forbidden_token_is_not_drawn():
   forbidden, _ = _propose(_choice("uniform"), ALIKE)
   found, _ = _propose(_choice("uniform"), ALIKE, forbidden=forbidden)

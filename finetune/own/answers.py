@@ -57,7 +57,7 @@ def _windows(text: Sequence[int], pair: Sequence[int] | None, max_length: int, v
     return
   room -= vocabulary.separators
   short, whole = sorted((text, pair), key=len)
-  short = short[: max(room // 2, room - len(whole))]
+  short = short[: room // 2]
   room -= len(short)
   for start in _starts(len(whole), room):
     piece = whole[start : start + room]

@@ -125,6 +125,9 @@ def test_windows_of_a_pair_repeat_the_first_text(words):
   shown = [" ".join(words.piece(token) for token in ids) for ids in found.examples.ids]
   assert len(shown) > 1 and all(one.endswith(f" {between} good film [SEP]") for one in shown)
   assert shown[0].startswith("[CLS] a the ") and f" mat {between} " in shown[-1]
+  made = rows({"text": "a the cat sat on mat", "other": "a the cat sat on mat"})
+  found = answers.inputs(made, schema(text=("text", "other"), long="windows", max_length=7), words)
+  assert len(found.examples.ids) > 1 and all(len(ids) <= 7 for ids in found.examples.ids)
 
 
 def test_the_outputs_of_a_text_are_the_mean_of_its_windows():

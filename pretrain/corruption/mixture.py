@@ -101,7 +101,7 @@ def propose(
   divisor = settings.temperature if temperature is None else temperature
   if temperature is not None or divisor != 1.0:  # logits / T, so that Gumbel-max samples the changed softmax
     # A changing temperature is a float32 array, which would make the product with the table float32 too.
-    transformed, biases = (of / jnp.asarray(divisor, of.dtype) for of in (transformed, biases))
+    transformed, biases = ((of / divisor).astype(of.dtype) for of in (transformed, biases))
   is_adversarial = settings.mixture == "adversarial"
   numbers = MixtureSettings(
     temperature=settings.gumbel_temperature,

@@ -70,11 +70,12 @@ def load(
   kind = _kind(own.objective, of_train, path)
   if kind == "simcse":
     of_train = StageColumns(of_train.first)
-  if kind == "ranking" and data.label:
-    raise ConfigError(
-      f"data.label={data.label}: embedding.objective='ranking' reads no scores; remove one of them"
-    )
   is_scored = kind in ("cosent", "cosine")
+  if data.label and not is_scored:
+    raise ConfigError(
+      f"data.label={data.label}: embedding.objective={kind!r} reads no scores; use one of\n"
+      "  --config.data.label=\n  --config.embedding.objective=cosent"
+    )
   of_train = dataclasses.replace(of_train, **({"negatives": ()} if is_scored else {"score": ""}))
   lines = [f"{path}: {of_train.describe()} (--config.data.text, data.text_pair, data.label change them)"]
   digests, read = {path: digest}, [rows]

@@ -241,8 +241,8 @@ def _lines(schema: TaskSchema, parts: Sequence[Part], path: str, dev_file: str) 
     count, windows = len(part.targets), len(part.inputs.row)
     if part.inputs.cut:
       lines.append(
-        f"own: truncated to {schema.max_length} tokens: {part.inputs.cut:,} of {count:,} {name} texts "
-        + ("" if schema.kind == "span_pairs" else "(--config.data.long=windows reads the whole texts)")
+        f"own: truncated to {schema.max_length} tokens: {part.inputs.cut:,} of {count:,} {name} texts"
+        + ("" if schema.kind == "span_pairs" else " (--config.data.long=windows reads the whole texts)")
       )
     if windows > count and schema.kind != "span_pairs":
       lines.append(f"own: {counted(count, f'{name} text')} in {windows:,} windows")

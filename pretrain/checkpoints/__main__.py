@@ -306,10 +306,8 @@ def prune(
     stays = [*steps[-keep:], *(entry for entry in steps[:-keep] if entry.step in keep_steps)]
     sound = next((entry for entry in reversed(steps) if not integrity.problem(entry.path)), None)
     if sound not in stays:
-      raise DataError(
-        f"{directory}: the newest undamaged step{f' ({sound.step})' if sound else ''} is not among those to "
-        "keep; nothing was removed"
-      )
+      what = f"the newest undamaged step, {sound.step}, would go" if sound else "no step is undamaged"
+      raise DataError(f"{directory}: {what}; nothing was removed")
     goes = [entry for entry in steps if entry not in stays]
     goes += [entry for entry in listed if entry.step is None and set_aside]
     for entry in goes:

@@ -248,7 +248,7 @@ def test_older_steps_are_removed_and_the_newest_sound_one_is_not(run, call):
   (place / "6.damaged_1").mkdir()
   _damage(run, 6)
   code, _, error = call("prune", run, "--keep=1")
-  assert code == 3 and "the newest undamaged step (1) is not among those to keep" in error
+  assert code == 3 and "the newest undamaged step, 1, would go; nothing was removed" in error
   assert checkpoint.saved_steps(place) == [1, 6] and (place / "6.damaged_1").is_dir()
   assert call("prune", run, "--keep=2", "--set_aside")[0] == 0
   assert checkpoint.saved_steps(place) == [1, 6] and not (place / "6.damaged_1").exists()

@@ -15,8 +15,9 @@ from pretrain.inference.compiled import Compiled
 from pretrain.mesh import trees
 
 _QUESTION = ("question", "context")  # columns of a model that answers questions
-_HEADS = {"question_answering", "classification"}  # those by which a model without `task.json` is known
-_TEXT = ("text",)  # the column of a model that stores no name of its column
+# Those by which a model without `task.json` is known.
+_HEADS = {"question_answering", "classification", "tagging"}
+_TEXT = "text"  # the column of a model that stores none
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +47,8 @@ class Model:
 def schema_of(saved: SavedModel) -> TaskSchema:
   """Returns a model's task schema: its `task.json`, else one made from its heads and stored task.
 
+  A model that stores no columns of texts has none in its schema either; see `renamed`.
+
   DataError: the model has no head of a task.
   """
   if (saved.workdir / FILE).is_file():
@@ -55,18 +58,20 @@ def schema_of(saved: SavedModel) -> TaskSchema:
   if "question_answering" in heads:
     longest = int((task.get("windows") or {}).get("max_length", min(positions, 384)))
     return TaskSchema("question_answering", _QUESTION, "answers", (), "cls", longest)
-  if "classification" not in heads:
+  last = heads["classification"]["output"] if "classification" in heads else heads.get("tagging")
+  if last is None:
     there = ", ".join(sorted(heads)) or "none"
     raise DataError(
       f"{saved.path}: no head of a task (its heads: {there}); this is a pretrained encoder; fine-tune it "
       "first, or make vectors with pretrain.embed"
     )
-  count = heads["classification"]["output"]["bias"].shape[0]
+  count = last["bias"].shape[0]
   labels = tuple(task.get("labels") or (() if count == 1 else (f"LABEL_{at}" for at in range(count))))
   kinds = {problem: kind for kind, problem in PROBLEM_TYPES.items() if kind != "span_pairs"}
   kind = kinds.get(task.get("problem_type") or "", "classification" if labels else "regression")
+  kind = kind if "classification" in heads else "tagging"
   glue = TASKS.get(str(task.get("name")))
-  texts, label = (glue.texts, glue.label) if glue else (_TEXT, "label")
+  texts, label = (glue.texts, glue.label) if glue else ((), "label")
   longest = int((task.get("fingerprint") or {}).get("max_length", positions))
   return TaskSchema(kind, texts, label, labels, task.get("pooling", "cls"), min(longest, positions))
 
@@ -81,7 +86,7 @@ def open_answering(
   *,
   vocabulary: str,
   batch_size: int,
-  names: Callable[[TaskSchema], TaskSchema] = lambda schema: schema,
+  names: Callable[[TaskSchema], TaskSchema] = lambda schema: renamed(schema, "", ""),
 ) -> Model:
   """Copies a model to the devices; `names` returns its schema with the columns to read.
 
@@ -121,8 +126,13 @@ def _check_head(saved: SavedModel, schema: TaskSchema, heads: Mapping[str, Any])
 
 
 def renamed(schema: TaskSchema, text: str, text_pair: str, label: str = "") -> TaskSchema:
-  """Returns the schema with other columns; '' keeps a column. ConfigError: `text_pair` for a single text."""
-  if text_pair and len(schema.text) < 2:
+  """Returns the schema with other columns; '' keeps a column.
+
+  A model that stores no columns reads 'text', or pairs if a second column is named. ConfigError: `text_pair`
+  for a model of single texts.
+  """
+  own = schema.text or ((_TEXT, text_pair) if text_pair and not schema.is_several else (_TEXT,))
+  if text_pair and len(own) < 2:
     raise ConfigError(f"--text_pair={text_pair}: the model reads one text; remove this flag")
-  named = [asked or own for asked, own in zip((text, text_pair), schema.text)]
+  named = [asked or column for asked, column in zip((text, text_pair), own)]
   return dataclasses.replace(schema, text=tuple(named), label=label or schema.label)

@@ -26,6 +26,10 @@ TASK = "task.json"  # describes the user's own task; exported and imported with 
 POOLING = "classifier_pooling"  # field of `_POOLED` in config.json
 _POOLED = ("own", "modernbert", "ultrabert")  # `--to=torch` (if it is not 'cls') and classes
 _SETTINGS = {"fairseq": "pooler_activation_fn", "own": "classifier_activation"}
+# Parts of `meta['task']` that only this program reads, and the field of config.json that keeps them: which
+# columns and how many tokens a model reads, and how it reads a question and its text.
+_OURS = ("name", "metric", "windows", "mask_query")
+_FIELD = "text_encoder_task"
 
 
 def activation(task: Mapping[str, Any]) -> str:
@@ -50,12 +54,17 @@ def first_rows(directory: pathlib.Path) -> list[tuple[str, ...]]:
 def label_fields(params: dict, task: Mapping[str, Any]) -> dict[str, Any]:
   """Returns 'id2label', 'label2id' and 'problem_type' for config.json; {} without a classifier.
 
-  Classes without names become LABEL_0, LABEL_1, ...; an unknown problem type is left out.
+  Classes without names become LABEL_0, LABEL_1, ...; an unknown problem type is left out. A fine-tuned model
+  also has the field that `stored_task` reads.
   """
   heads = params.get("heads", {})
+  kept = {name: task[name] for name in _OURS if name in task}
+  longest = task.get("fingerprint", {}).get("max_length")
+  kept |= {"fingerprint": {"max_length": longest}} if longest else {}
+  ours = {_FIELD: kept} if kept else {}
   last = heads["classification"]["output"] if "classification" in heads else heads.get("tagging")
   if last is None:
-    return {}
+    return ours if "question_answering" in heads else {}
   count = last["bias"].shape[0]
   labels = task.get("labels") or [f"LABEL_{i}" for i in range(count)]
   fields = {
@@ -63,7 +72,19 @@ def label_fields(params: dict, task: Mapping[str, Any]) -> dict[str, Any]:
     "label2id": {label: number for number, label in enumerate(labels)},
   }
   problem_type = task.get("problem_type")
-  return fields | ({"problem_type": problem_type} if problem_type else {})
+  return fields | ours | ({"problem_type": problem_type} if problem_type else {})
+
+
+def stored_task(settings: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the parts of `meta['task']` that an export of ours keeps in config.json; {} in other files.
+
+  DataError: the field is damaged.
+  """
+  kept = settings.get(_FIELD, {})
+  sizes = [kept.get(name, {}) for name in ("windows", "fingerprint")] if isinstance(kept, dict) else [kept]
+  if not all(isinstance(each, dict) and all(type(n) is int for n in each.values()) for each in sizes):
+    raise DataError(f"the checkpoint's config: {_FIELD} is {str(kept)[:80]}; export the model again")
+  return {name: kept[name] for name in (*_OURS, "fingerprint") if name in kept}
 
 
 def own_fields(params: dict, task: Mapping[str, Any]) -> dict[str, Any]:

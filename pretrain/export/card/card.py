@@ -31,18 +31,24 @@ _PIPELINES = {
 # Usage example by the ending of the class name: Python lines that follow the loading of the model.
 _USE = {
   "ForSequenceClassification": (
-    'inputs = tokenizer("A sentence.", return_tensors="pt")  # a pair: tokenizer("First.", "Second.", ...)',
+    'texts = ("A sentence.",)  # of a model of pairs: ("First.", "Second.")',
+    'inputs = tokenizer(*texts, truncation=True, return_tensors="pt")',
     "scores = model(**inputs).logits[0]  # one per class, in the order of model.config.id2label",
   ),
   "ForTokenClassification": (
-    'inputs = tokenizer(["A", "few", "words"], is_split_into_words=True, return_tensors="pt")',
+    'words = ["A", "few", "words"]',
+    'inputs = tokenizer(words, is_split_into_words=True, truncation=True, return_tensors="pt")',
     "scores = model(**inputs).logits[0]  # a row per token, in the order of model.config.id2label",
   ),
   "ForQuestionAnswering": (
-    'inputs = tokenizer("Who wrote it?", "The text that answers.", return_tensors="pt")',
-    "answer = model(**inputs)",
-    "start, end = answer.start_logits.argmax(), answer.end_logits.argmax()  # both at [CLS]: no answer",
-    'text = tokenizer.decode(inputs["input_ids"][0, start : end + 1])',
+    'question, text = "Who wrote it?", "The text that answers."',
+    'inputs = tokenizer(question, text, truncation="only_second", return_tensors="pt")',
+    "answer, parts = model(**inputs), inputs.sequence_ids(0)",
+    "words = [at for at, part in enumerate(parts) if part == 1]  # the logits of a question mean nothing",
+    "starts, ends = answer.start_logits[0], answer.end_logits[0]",
+    "spans = [(start, end) for start in words for end in words if start <= end < start + 30]",
+    "start, end = max([(0, 0), *spans], key=lambda span: starts[span[0]] + ends[span[1]])",
+    'found = tokenizer.decode(inputs["input_ids"][0, start : end + 1]) if start else ""',
   ),
 }
 # Head from fine-tuning -> (kind of model, what it predicts); '': not fine-tuned.
@@ -66,7 +72,7 @@ _LINEAR = (
   'with a new head, load it with `classifier_activation="gelu"` and draw `head.dense` anew.'
 )
 _USE_ENCODER = (
-  'inputs = tokenizer("A sentence.", return_tensors="pt")',
+  'inputs = tokenizer("A sentence.", truncation=True, return_tensors="pt")',
   "hidden = model(**inputs).last_hidden_state",
 )
 _LOAD_PLAIN = {
@@ -120,7 +126,7 @@ def write(facts: Facts, params: dict, meta: Mapping[str, Any], workdir: pathlib.
   page = string.Template(_PAGE.read_text(encoding="utf-8")).substitute(
     name=facts.name,
     shape=_shape(meta["config"]["model"], params),
-    how_to_load=_how_to_load(facts),
+    how_to_load=_how_to_load(facts, meta["config"]["model"]["max_length"]),
     layout=f"{facts.layout}`, class `{facts.architecture}" if facts.architecture else facts.layout,
     reason=facts.reason,
     hidden_difference=f"{facts.hidden_difference:.1e}",
@@ -128,7 +134,7 @@ def write(facts: Facts, params: dict, meta: Mapping[str, Any], workdir: pathlib.
     vectors_difference="" if vectors is None else f", vectors by {vectors:.1e}",
     tolerance=f"{facts.tolerance:.0e}",
     extra=_about_extra(facts.extra),
-    commands=_commands(facts.folder, bool(head)),
+    commands=_commands(facts.folder, head),
     what=_WHAT[what][0],
     intended_use=_intended_use(what),
     training="\n".join(history.training(meta, hours)),
@@ -173,7 +179,7 @@ def _front_matter(facts: Facts, what: str) -> list[str]:
   return ["---", *lines, "---", ""] if lines else []
 
 
-def _how_to_load(facts: Facts) -> str:
+def _how_to_load(facts: Facts, longest: int) -> str:
   if facts.architecture:
     ending = next((ending for ending in _USE if facts.architecture.endswith(ending)), "")
     page = string.Template(_LOAD_STOCK.read_text(encoding="utf-8").strip())
@@ -191,7 +197,7 @@ def _how_to_load(facts: Facts) -> str:
       outputs = ", ".join(names) if names[1:] else "(hidden,)"
       text = json.dumps((facts.schema.passage_prefix if facts.schema else "") + "A sentence.")
       page = string.Template(_LOAD_ONNX.read_text(encoding="utf-8").strip())
-      paragraphs.append(page.substitute(folder=facts.folder, outputs=outputs, text=text))
+      paragraphs.append(page.substitute(folder=facts.folder, outputs=outputs, text=text, longest=longest))
     if facts.generators:
       listed = ", ".join(f"`{facts.folder}/{name}`" for name in facts.generators)
       paragraphs.append(
@@ -235,14 +241,15 @@ def _notes(schema: EmbeddingSchema, folder: str) -> str:
   return "".join(f" {line}" for line in lines)
 
 
-def _commands(folder: str, is_answering: bool) -> str:
-  """Returns a code block of commands for the folder; `is_answering`: the model has a fine-tuned head."""
+def _commands(folder: str, head: str) -> str:
+  """Returns a code block of commands for the folder; `head` is that of a fine-tuned model, or ''."""
   model = shlex.quote(f"{folder}.model")
   lines = [f"python -m pretrain.export import --from={shlex.quote(folder)} --output={model}"]
-  if is_answering:
+  if head:
+    labelled = "test.json" if head == "question_answering" else "test.csv"  # SQuAD's format
     lines += [
       f"python -m finetune.predict --model={model} --input=new.csv --output=answers.csv",
-      f"python -m finetune.evaluate --model={model} --data=test.csv",
+      f"python -m finetune.evaluate --model={model} --data={labelled}",
     ]
   lines.append(f"python -m pretrain.embed --checkpoint={model} --input=new.csv --output=vectors.npy")
   return "\n".join(["```", *lines, "```"])

@@ -80,13 +80,14 @@ def _fine_tuning(meta: Mapping[str, Any]) -> list[str]:
   task = meta.get("task") or {}
   if not task:
     return []
-  name = "the user's own files" if task.get("name") == "own" else f"`{task.get('name')}`"
+  names = {"own": " on the user's own files", None: ""}
+  name = names.get(task.get("name"), f" on `{task.get('name')}`")
   updates = f" for {meta['step']:,} updates" if "pretraining_step" in meta else ""
   run = f", run {task['cell']}, seed {task['seed']}" if "cell" in task else ""
   value = f"; {task['metric']} {task['value']:.4f} on its development set" if "value" in task else ""
   labels = ", ".join(f"{number}: {label}" for number, label in enumerate(task.get("labels") or ()))
   classes = f" Classes: {labels}." if labels else ""
-  return [f"Fine-tuned on {name}{updates}{run}{value}.{classes}", ""]
+  return [f"Fine-tuned{name}{updates}{run}{value}.{classes}", ""]
 
 
 def _pretraining(meta: Mapping[str, Any], hours: float) -> dict[str, str]:

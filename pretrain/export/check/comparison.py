@@ -16,6 +16,7 @@ from pretrain.models.config import EncoderConfig
 
 TOLERANCE = 1e-5  # largest |difference| of hidden states, float32 on the CPU
 _ROWS, _MOST_LENGTH = 3, 32
+_PRECISION = ("dtype", "torch_dtype")  # fields of config.json; the comparison is in float32
 
 
 def compare(foreign: ForeignCheckpoint, recognised: Recognised, *, pad_id: int) -> str:
@@ -51,7 +52,7 @@ def _hidden(foreign: ForeignCheckpoint, ids: np.ndarray, mask: np.ndarray) -> np
   import torch
   import transformers
 
-  settings = {name: value for name, value in foreign.config.items() if name != "dtype"}
+  settings = {name: value for name, value in foreign.config.items() if name not in _PRECISION}
   state = stock_read.in_class(foreign.state, foreign.config["model_type"])
   tensors = {name: torch.tensor(array) for name, array in {**state, **foreign.buffers}.items()}
   verbosity = transformers.logging.get_verbosity()

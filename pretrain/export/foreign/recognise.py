@@ -21,7 +21,7 @@ from pretrain.export.official import config as official_config
 from pretrain.export.official import names as official_names
 from pretrain.export.stock import read as stock_read
 from pretrain.export.stock.config import encoder_fields
-from pretrain.export.task_fields import read_task
+from pretrain.export.task_fields import read_task, stored_task
 from pretrain.export.tensor_rows import Imported, State, put
 from pretrain.mesh import trees
 from pretrain.models import encoder as encoder_model
@@ -40,7 +40,7 @@ class Recognised(NamedTuple):
   generator: dict[str, Any]  # fields of `generator`; {} if the checkpoint has none
   unmatched: tuple[str, ...]  # names of tensors that were not read
   matched: tuple[str, ...]  # names of tensors that were read
-  task: dict[str, Any]  # `meta['task']` of a fine-tuned classifier; {} for other models
+  task: dict[str, Any]  # `meta['task']` of a fine-tuned model; {} for other models
 
 
 def recognise(
@@ -93,11 +93,12 @@ def recognise(
 
 
 def _task(params: dict, config: Mapping[str, Any], family: str) -> dict[str, Any]:
-  head = params.get("heads", {}).get("classification")
-  if head is None:
-    return {}
+  heads, kept = params.get("heads", {}), stored_task(config)
+  last = heads["classification"]["output"] if "classification" in heads else heads.get("tagging")
+  if last is None:
+    return kept if "question_answering" in heads else {}
   kind = config["model_type"] if family == "stock" else family
-  return read_task(config, kind, num_outputs=head["output"]["bias"].shape[0])
+  return kept | read_task(config, kind, num_outputs=last["bias"].shape[0])
 
 
 def read_extra(folder: Path) -> State:

@@ -41,7 +41,7 @@ def write_official(
   else:
     prefix = f"{layout}."
     state = names.to_hugging_face(params)
-    heads = ("binary_head.", "clm_head.", "scl_head.")
+    heads = ("binary_head.", "clm_head.", "classifier.", "qa_outputs.")  # beside the encoder in the classes
     named = {name if name.startswith(heads) else prefix + name: array for name, array in state.items()}
     torch.save(_tensors(named), folder / "pytorch_model.bin")
     fields = _port_config(config, vocabulary, params, layout) | task_fields.label_fields(params, task)
@@ -112,6 +112,7 @@ def _port_config(config: EncoderConfig, vocabulary: Vocabulary, params: dict, la
     "rel_pos_bins": config.relative_buckets if has_relative else 0,
     "max_rel_pos": config.relative_max_distance if has_relative else 0,
     "layer_norm_type": "post",
+    "cls_dropout_prob": 0.1,  # of the classification head, read by its class; the official scripts' value
     "need_pooler": names.CONTRAST in params.get("heads", {}),
     "pad_token_id": vocabulary.special_ids.pad,
   }

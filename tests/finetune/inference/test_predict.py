@@ -159,6 +159,28 @@ def test_a_model_of_glue_names_its_columns_itself(small_encoder_run, tmp_path):
   assert len(ids) == 8 and all(isinstance(row["predicted 2"], float) for row in rows)
 
 
+def test_a_model_that_stores_no_columns_reads_text_or_a_pair(small_encoder_run, tmp_path, capsys):
+  task = {"labels": ["no", "yes"], "problem_type": "single_label_classification", "activation": "tanh"}
+  model = small_models.save(small_encoder_run, tmp_path / "model", small_models.head(2), task)
+  (tmp_path / "in.csv").write_text("text,other\na good film,the mat\na good film,was not bad\n")
+  alone, pairs = tmp_path / "alone.jsonl", tmp_path / "pairs.jsonl"
+  assert _predict(model, tmp_path / "in.csv", f"--output={alone}") == 0
+  assert _predict(model, tmp_path / "in.csv", f"--output={pairs}", "--text=text", "--text_pair=other") == 0
+  chances = [
+    [json.loads(line)["probability yes"] for line in file.read_text().splitlines()] for file in (alone, pairs)
+  ]
+  assert len({*chances[0]}) == 1 and len({*chances[0], *chances[1]}) == 3, "the second texts were not read"
+
+
+def test_a_tagger_that_stores_no_columns_reads_text(small_encoder_run, tmp_path, capsys):
+  task = {"labels": ["O", "B-x", "I-x"]}
+  model = small_models.save(small_encoder_run, tmp_path / "model", small_models.head(-3), task)
+  (tmp_path / "in.jsonl").write_text('{"text": ["the", "cat", "sat"]}\n')
+  assert _predict(model, tmp_path / "in.jsonl", f"--output={tmp_path / 'out.jsonl'}") == 0
+  (row,) = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
+  assert len(row["predicted"]) == 3 and {*row["predicted"]} <= {*task["labels"]}
+
+
 def test_a_model_of_squad_answers_with_words_of_the_text(small_encoder_run, tmp_path, capsys):
   task = {"name": "squad", "labels": None, "problem_type": None, "metric": "best_f1"}
   model = small_models.save(small_encoder_run, tmp_path / "model", small_models.head(0), task)

@@ -19,7 +19,7 @@ from data.errors import DataError  # noqa: E402
 from pretrain.checkpoints.checkpoint import Checkpoints, load_params, read_meta, step_path  # noqa: E402
 from pretrain.export import __main__, tensor_rows  # noqa: E402
 from pretrain.export.check import torch_check  # noqa: E402
-from pretrain.export.task_fields import read_task  # noqa: E402
+from pretrain.export.task_fields import read_task, stored_task  # noqa: E402
 
 LABELS = ["bad", "good", "unsure"]
 
@@ -105,7 +105,7 @@ def test_a_classifier_keeps_its_head_and_labels_through_a_layout(
   assert "Fine-tuned on `rte` for 40 updates" in card and "| updates | 7 |" in card
   back = _import(tmp_path / "out", tmp_path / "back")
   _assert_same(model, back)
-  assert read_meta(step_path(back))["task"] == task
+  assert read_meta(step_path(back))["task"] == task | {"name": "rte", "metric": "accuracy"}
 
 
 @pytest.mark.parametrize("activation", ["tanh", "gelu"])
@@ -137,13 +137,20 @@ def test_logits_of_texts_are_compared_whole_though_they_have_as_many_classes_as_
 
 @pytest.mark.parametrize("kind", ["t5", "wide_t5", "wordpiece"])
 def test_a_question_answerer_gives_our_start_and_end_logits(
-  kind, fine_tuned, tmp_path, capsys, in_this_process, export
+  kind, fine_tuned, tmp_path, capsys, monkeypatch, in_this_process, export
 ):
-  model = fine_tuned(kind, head="question_answering")
+  read = {"windows": {"max_length": 24, "stride": 8}, "mask_query": False, "metric": "exact_match"}
+  model = fine_tuned(kind, head="question_answering", **read)
   assert export(model, tmp_path / "out") == 0, capsys.readouterr().err
   assert "of question_answering logits" in capsys.readouterr().err
   architecture = json.loads((tmp_path / "out" / "config.json").read_text())["architectures"][0]
   assert architecture.endswith("ForQuestionAnswering")
+  task = read_meta(step_path(_import(tmp_path / "out", tmp_path / "back")))["task"]
+  assert task == read | {"name": "rte"}  # so the copy reads and answers as the model did
+  monkeypatch.chdir(tmp_path)
+  names: dict = {}
+  exec((tmp_path / "out" / "README.md").read_text().partition("```python\n")[2].partition("```")[0], names)
+  assert names["start"] == names["end"] == 0 or {names["start"], names["end"]} <= {*names["words"]}
 
 
 @pytest.mark.parametrize(
@@ -162,9 +169,10 @@ def test_a_tagger_is_checked_with_the_words_of_the_user(
   assert [case["name"] for case in seen] == ["own rows"]
   assert "of tagging logits" in capsys.readouterr().err
   words = '["A", " few", " words"]' if kind == "byte_level" else '["A", "few", "words"]'
-  assert f"tokenizer({words}, is_split_into_words=True" in (tmp_path / "out" / "README.md").read_text()
+  assert f"words = {words}" in (tmp_path / "out" / "README.md").read_text()
   assert (_import(tmp_path / "out", tmp_path / "back") / "task.json").read_text() == "{}"
   _assert_same(model, tmp_path / "back")
+  assert read_meta(step_path(tmp_path / "back"))["task"]["labels"] == labels
 
 
 @pytest.mark.parametrize("rows", [[["It rains."], ["A cat sat."]], [["It rains.", "Is it wet?"]]])
@@ -223,6 +231,9 @@ def test_a_question_answerer_comes_back_from_layouts_that_no_class_reads(
   model = fine_tuned("official", head="question_answering")
   assert export(model, tmp_path / "out", f"--to={to}") == 0, capsys.readouterr().err
   _assert_same(model, _import(tmp_path / "out", tmp_path / "back"))
+  if to == "cocolm":  # in COCOLMForQuestionAnswering the head is beside the encoder, `self.cocolm`
+    names = torch.load(tmp_path / "out" / "pytorch_model.bin", weights_only=True).keys()
+    assert {name.split(".")[0] for name in names} == {"cocolm", "qa_outputs"}
 
 
 def test_a_regression_has_one_output_and_no_names(fine_tuned, tmp_path, capsys, in_this_process, export):
@@ -231,7 +242,8 @@ def test_a_regression_has_one_output_and_no_names(fine_tuned, tmp_path, capsys, 
   config = json.loads((tmp_path / "out" / "config.json").read_text())
   assert config["problem_type"] == "regression" and config["id2label"] == {"0": "LABEL_0"}
   task = read_meta(step_path(_import(tmp_path / "out", tmp_path / "back")))["task"]
-  assert task == {"labels": None, "problem_type": "regression", "activation": "tanh"}
+  ours = {"name": "rte", "metric": "accuracy"}
+  assert task == ours | {"labels": None, "problem_type": "regression", "activation": "tanh"}
 
 
 @pytest.mark.parametrize(
@@ -256,6 +268,9 @@ def test_a_head_that_a_layout_computes_otherwise_is_refused(
     ({"id2label": {"0": "a"}}, "id2label is .* expected names for the 2 outputs"),
     ({"id2label": {"0": "a", "1": 2}}, "id2label is"),
     ({"id2label": ["a", "b"]}, "id2label is"),
+    ({"text_encoder_task": {"windows": 3}}, "text_encoder_task is .* export the model again"),
+    ({"text_encoder_task": {"fingerprint": {"max_length": "x"}}}, "text_encoder_task is"),
+    ({"text_encoder_task": ["x"]}, "text_encoder_task is"),
     ({"problem_type": 3}, "problem_type is 3"),
     ({"problem_type": ["regression"]}, "problem_type is"),
     ({"classifier_activation": "relu"}, "classifier_activation is 'relu'"),
@@ -264,4 +279,5 @@ def test_a_head_that_a_layout_computes_otherwise_is_refused(
 )
 def test_settings_that_do_not_fit_a_head_are_named(settings, message):
   with pytest.raises(DataError, match=message):
+    stored_task(settings)
     read_task(settings, "own", num_outputs=2)

@@ -208,6 +208,7 @@ def locked(path: Path, *, busy: str, advice: str) -> Iterator[None]:
       file.truncate(0)
       file.write(this_process() + "\n")
       file.flush()
+      os.fsync(file.fileno())  # other hosts read it
       try:
         yield
       finally:

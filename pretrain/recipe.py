@@ -226,7 +226,8 @@ class Recipe:
     own = jax.lax.stop_gradient(params["generator"]) if settings.frozen else params["generator"]
     arguments = (settings, corrupted.masking, corrupted.token_mask, self.tokens)
     # A frozen generator has no loss to regularise, so one pass without dropout is enough.
-    has_dropout = train and not settings.frozen and settings.sampling_dropout != "zero"
+    rates = (settings.members[0].dropout, settings.members[0].attention_dropout)
+    has_dropout = train and not settings.frozen and settings.sampling_dropout != "zero" and any(rates)
     keys = batch.row_keys if has_dropout else None
     segments = corrupted.segment_ids
     offsets = batch.given.get("generator_offsets")
@@ -259,7 +260,10 @@ class Recipe:
     if "sampled" in batch.given:
       sampled = batch.given["sampled"]
     if self.masking.mask_rule == "electra_google":
-      sampled = jnp.take_along_axis(sampled, first_slots(corrupted.masking.positions), axis=1)
+      first = first_slots(corrupted.masking.positions)  # slots of one position get one token
+      sampled = jnp.take_along_axis(sampled, first, axis=1)
+      if embeddings is not None:
+        embeddings = jnp.take_along_axis(embeddings, first[..., None], axis=1)
     if weights.shape[-1] > 1:
       metrics |= mixture_metrics(weights, corrupted.masking.weights, settings)
     term = Term(loss, metrics) if self.trains_generator else None

@@ -101,7 +101,7 @@ class Run:
 
 
 def initial_key(seed: int) -> jax.Array:
-  """Returns the random key for initial parameters; it differs from the keys of all training steps."""
+  """Returns the random key for initial parameters; no step draws from it, since it folds in more."""
   return jax.random.fold_in(jax.random.key(seed), 0x1717)
 
 

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from data import vocabulary
-from data.errors import ConfigError, DataError
+from data.errors import DataError
 from lab.analysis import probe_sets
 from lab.analysis.probes import Figure, Probe
 from lab.analysis.words import FrozenEncoder
@@ -42,15 +42,8 @@ class Probing:
   def __init__(self, config: ConfigDict, words_of: str) -> None:
     """Reads `train.probe_data`, and the run's vocabulary in the directory `words_of`.
 
-    Raises:
-      ConfigError: several processes train.
-      DataError: there are no data for any probe, or they are damaged.
+    DataError: there are no data for any probe, or they are damaged.
     """
-    if jax.process_count() > 1:
-      raise ConfigError(
-        f"train.probe_every={config.train.probe_every}: only for runs of one process; leave it 0 and use "
-        "`python -m pretrain.probe` on the checkpoints"
-      )
     self._probes = find(config.train.probe_data)
     self._directory = pathlib.Path(words_of)
     self._vocabulary = vocabulary.load(self._directory)

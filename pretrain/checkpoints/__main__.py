@@ -8,6 +8,7 @@ DIR is the workdir of a run, its `checkpoints`, or the directory of one step. Ex
 data/errors.py: 3 if `verify` finds damage.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -105,8 +106,9 @@ def entries(directory: Path) -> list[Entry]:
   for path in sorted(folder.iterdir()) if folder.is_dir() else []:
     if path.is_dir() and checkpoint.is_step_name(path.name.partition(".")[0]):
       step = int(path.name) if checkpoint.is_step_name(path.name) and int(path.name) in whole else None
-      size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-      listed.append(Entry(path, step, size, path.stat().st_mtime))
+      with contextlib.suppress(FileNotFoundError):  # the run removes or renames it meanwhile
+        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        listed.append(Entry(path, step, size, path.stat().st_mtime))
   if not listed:
     checkpoint.step_path(directory)  # raises unless `directory` itself is a step
     path = directory.absolute()
@@ -143,14 +145,17 @@ def verify(directory: Path) -> None:
   damaged, steps = [], [entry for entry in entries(directory) if entry.step is not None]
   for entry in steps:
     problem = integrity.problem(entry.path)
-    if problem:
+    if not entry.path.is_dir():
+      problem = "removed meanwhile"  # by the run, which still trains
+    elif problem:
       damaged.append(entry.path.name)
     elif not (entry.path / integrity.NAME).is_file():
       problem = "unknown: saved by a version without digests"
     print(f"step {entry.path.name}: {problem or 'sound'}")
-  runs = {integrity.run_id(entry.path) for entry in steps} - {""}
+  runs = {integrity.run_id(entry.path) for entry in steps if entry.path.is_dir()} - {""}
   if damaged or len(runs) > 1 or not steps:
     what = f"step {', '.join(damaged)} damaged" if damaged else f"steps of {len(runs)} runs"
+    what = what if steps else "no complete step"
     raise DataError(f"{directory}: {what}; restore them from a copy, or resume the run, which renames them")
 
 

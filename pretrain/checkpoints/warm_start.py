@@ -10,9 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from data import vocabulary
+from data import files, vocabulary
 from data.errors import DataError
-from pretrain.checkpoints import growth, new_words
+from pretrain.checkpoints import growth, integrity, new_words
 from pretrain.checkpoints.bucket_steps import step_path
 from pretrain.checkpoints.checkpoint import read_meta
 from pretrain.checkpoints.saved_model import SavedModel, open_model
@@ -61,6 +61,12 @@ class Origins:
       except DataError as error:
         raise DataError(f"{field}={name}: {error}") from error
     return paths
+
+  def digests(self) -> dict[str, list[str]]:
+    """Returns {field: [step, start of the digest of its list of digests]}, to compare processes."""
+    lists = {field: path / integrity.NAME for field, path in self.paths.items()}
+    digest = lambda path: files.sha256(path)[:12] if path.is_file() else ""  # noqa: E731
+    return {field: [path.parent.name, digest(path)] for field, path in lists.items()}
 
   def facts(self) -> dict[str, Any]:
     """Returns {field: {'recipe', 'step' and, if it has them, 'source' and 'started_from'}} for the card."""

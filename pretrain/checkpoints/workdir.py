@@ -48,9 +48,15 @@ def owned(workdir: str | os.PathLike) -> Iterator[None]:
         directory.rmdir()
 
 
-def refuse_unshared(workdir: str | os.PathLike) -> None:
-  """Raises DataError in a process that does not see the files of process 0 in the workdir."""
-  if not (pathlib.Path(workdir) / LOCK).is_file():
+def owner(workdir: str | os.PathLike) -> str:
+  """Returns the content of a workdir's lock: process, host and time of who has it; '' without a lock."""
+  path = pathlib.Path(workdir) / LOCK
+  return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def refuse_unshared(workdir: str | os.PathLike, owned_by: str) -> None:
+  """Raises DataError in a process whose workdir has not the `owner` that process 0 sees in its own."""
+  if owner(workdir) != owned_by:
     raise DataError(
       f"--workdir={workdir} is not the directory of process 0; use one on a file system that all hosts share"
     )

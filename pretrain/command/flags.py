@@ -152,7 +152,8 @@ def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Argum
     problems += filter(None, (validate.value_problem(*change, program.rules) for change in changed.items()))
   else:
     _set_fields(config, fields.renamed_values(config) | changed)
-    problems += _config_problems(config, program.rules, in_doubt=bool(problems), planned=planned)
+    joins = any(cluster.values()) or fields.flatten(config).get("train.multihost") is not False
+    problems += _config_problems(config, program.rules, in_doubt=bool(problems), planned=planned, joins=joins)
   name = pathlib.Path(path).stem + (f"_{argument.replace(':', '_')}" if argument else "")
   workdir = values.get("workdir") or os.path.join("runs", name)
   problems += paths.workdir_problems(workdir)
@@ -260,17 +261,16 @@ def _set_fields(config: ConfigDict, changed: fields.Fields) -> None:
 
 
 def _config_problems(
-  config: ConfigDict, rules: validate.Rules, *, in_doubt: bool, planned: int | None
+  config: ConfigDict, rules: validate.Rules, *, in_doubt: bool, planned: int | None, joins: bool
 ) -> list[str]:
   """Returns an error for each problem of the config, including sizes that do not fit the devices.
 
-  Devices are the `planned` number; or this machine's, but only if there are problems or `in_doubt`.
+  Devices are the `planned` number; or this machine's, but only if there are problems or `in_doubt`, and not
+  if the process `joins` others, since jax.distributed must be initialised first.
   """
   problems = validate.problems(config, rules=rules, num_devices=planned)
-  if planned is not None or not (problems or in_doubt):
+  if planned is not None or joins or not (problems or in_doubt):
     return problems
-  if fields.flatten(config).get("train.multihost") is not False:
-    return problems  # with several hosts jax.distributed must be initialised first
   try:
     import jax
 

@@ -28,6 +28,9 @@ def _generator(config: Fields) -> Iterator[str]:
       f"{show(config, 'generator.hidden_size', 'generator.num_heads')} (0: as model.hidden_size and "
       f"model.num_heads): {heads} heads must divide the width {width}"
     )
+  elif config["model.position"] == "rope" and (width // heads) % 2:
+    sizes = show(config, "generator.hidden_size", "generator.num_heads", "model.position")
+    yield f"{sizes}: rotary positions turn pairs of numbers; expected heads of an even width"
   frozen = config["generator.frozen"]
   shared = not frozen and config["generator.share_embeddings"] == "all"
   if shared and width != config["model.hidden_size"] and config["generator.projection"] == "table":
@@ -91,6 +94,12 @@ def _heads(config: Fields) -> Iterator[str]:
     yield (
       f"generator.separate_layers={show_value(separate)}: expected depths of two or more generators, each at "
       "least 1"
+    )
+  if separate and (config["generator.frozen"] or config["generator.share_embeddings"] == "none"):
+    names = ("generator.separate_layers", "generator.share_embeddings", "generator.frozen")
+    yield (
+      f"{show(config, *names)}: several generators read the encoder's token table\n"
+      "  --config.generator.share_embeddings=tokens --config.generator.frozen=false"
     )
 
 

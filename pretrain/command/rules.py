@@ -212,8 +212,6 @@ def _training(config: Fields) -> Iterator[str]:
       yield f"train.trackers: {unknown('tracker', name, trackers.NAMES)}"
   if config["train.probe_every"] and not config["train.probe_data"]:
     yield "train.probe_every: no data to probe with; give a folder of annotated data in train.probe_data"
-  if config["train.probe_every"] and config["train.multihost"]:
-    yield "train.probe_every: needs a single process; use `python -m pretrain.probe` after the run"
   yield from mixture.problems(config)
   yield from feed.problems(config)
   if not any(config[f"data.{name}"] for name in ("source", "directory", "mixture", "stages")):

@@ -37,7 +37,7 @@ def activation_bytes(
 ) -> float:
   """Estimates the bytes that layers store of one batch for the backward pass.
 
-  It counts about 18 numbers per token and width, 4 per MLP width (6 if it is gated), and the probabilities of
+  It counts about 9 numbers per token and width, 2 per MLP width (3 if it is gated), and the probabilities of
   plain attention. With recomputation it counts one whole layer, and what is kept of every layer.
 
   Args:
@@ -47,7 +47,7 @@ def activation_bytes(
   depth = depth or encoder.num_layers
   width = encoder.compute_dtype.itemsize
   mlps = 2 if encoder.mlp == "gated" else 1  # arrays of the MLP's width that a product makes
-  # 18 numbers of the encoder's width, and four of the MLP's: 34 where that is four times as wide.
+  # Bytes of a 16-bit dtype: 18 for the encoder's width, 4 for the MLP's; 34 where that is four times as wide.
   per_token = (18 * encoder.hidden_size + 2 * (1 + mlps) * encoder.mlp_size) * width // 2
   if has_plain_attention:
     per_token += 2 * encoder.num_heads * length * width

@@ -77,7 +77,13 @@ class TokenAlignmentLoss(TokenAlignment):
       temperature=self.temperature,
     )
     metrics = contextual_score_metrics(
-      hidden, other_hidden, positives, rows[..., 0], columns[..., 0], corrupted.weights
+      hidden,
+      other_hidden,
+      positives,
+      rows[..., 0],
+      columns[..., 0],
+      corrupted.weights,
+      has_rows=lengths[rows[..., 0]] > 0,
     )
     return {"taco_loss": Term(loss, metrics)}
 
@@ -211,17 +217,23 @@ def contextual_score_metrics(
   rows: jax.Array,
   columns: jax.Array,
   weights: jax.Array,
+  *,
+  has_rows: jax.Array,
 ) -> Metrics:
   """Returns mean cosines of tokens with a neighbour and with another row's token, as {name: (sum, weight)}.
 
+  A token without a neighbour has itself as its positive, and counts only for the other mean.
+
   `hidden` is [batch, length, embed], `others` [rows, length, embed]. `positives` (positions in the row) and
-  `rows`, `columns` (indices into `others`) are [batch, length] int32; `weights`, float32, are 1 at tokens.
+  `rows`, `columns` (indices into `others`) are [batch, length] int32; `weights`, float32, are 1 at tokens;
+  `has_rows`, bool, says whether the other row has tokens.
   """
   vectors = losses.unit_vectors(hidden)
   inside = jnp.sum(vectors * jnp.take_along_axis(vectors, positives[..., None], axis=1), axis=-1)
   across = jnp.sum(vectors * losses.unit_vectors(others[rows, columns]), axis=-1)
-  total = jnp.sum(weights)
+  near = weights * (positives != jnp.arange(positives.shape[1]))
+  far = weights * has_rows
   return {
-    "taco_cosine_positive": (jnp.sum(inside * weights), total),
-    "taco_cosine_negative": (jnp.sum(across * weights), total),
+    "taco_cosine_positive": (jnp.sum(inside * near), jnp.sum(near)),
+    "taco_cosine_negative": (jnp.sum(across * far), jnp.sum(far)),
   }

@@ -159,7 +159,8 @@ def _records(settings: ReadingSettings) -> tuple[TokenIds, dict[str, str]]:
     refuse_other_masks(settings.data, manifest.read(directory).packing, records=directory)
   tokens = token_ids(directory) if prepared else TokenIds(0, 1, 2, 3, 4, settings.vocab_size)
   directory = settings.data.directory or directory  # not the local copy of an address
-  missing = "" if prepared else " (do not exist yet; the first start prepares them)"
+  named = " if --config.data.source=FILES names their text" if settings.data.directory else ""
+  missing = "" if prepared else f" (do not exist yet; the first start prepares them{named})"
   return tokens, {"records": f"{directory}{missing}"}
 
 
@@ -209,10 +210,15 @@ def _cost_lines(run: Run) -> dict[str, str]:
   }
   lines |= {f"  {name}": f"{size / GIB:.2f} GiB" for name, size in memory.items()}
   count = run.mesh.devices.size
-  # Half of the peak is this project's target; a device without a known peak is measured by a matrix product.
-  speed = 0.5 * peak * count if peak else matmul_flops()
+  # Half of the peak is this project's target; a device without a known peak is measured by a matrix product,
+  # which takes all CPUs of a host.
+  alike = jax.process_count() if jax.default_backend() == "cpu" else count
+  measured = 0.0 if peak else matmul_flops()
+  speed = 0.5 * peak * count if peak else measured * alike
   basis = (
-    f"half of the peak of {count} x {kind}" if peak else f"a matrix product here, {speed / 1e9:,.0f} GFLOP/s"
+    f"half of the peak of {count} x {kind}"
+    if peak
+    else f"{alike} x a matrix product here, {measured / 1e9:,.0f} GFLOP/s"
   )
   seconds = per_token * tokens / speed
   lines["time, estimated"] = f"{seconds / 3600:,.1f} h at the speed of {basis}"

@@ -27,6 +27,7 @@ def print_plan(config: ConfigDict, spec: chips.Spec, *, name: str) -> None:
   print(f"plan of {name} for {spec.name}: {count} x {chip.kind}{hosts}, {chip.hbm_bytes / GIB:.2f} GiB each")
   config = ConfigDict(validate.check(config, num_devices=count))  # a copy that may be changed
   if not can_compile:
+    config.model.attention = "auto"  # the devices that stand for the machine's do not run its kernels
     estimate = describe_run(planned_run(config, target), target)
     print("\n" + report.formula_plan(config, estimate, target, targets.HOW_TO_INSTALL))
     return

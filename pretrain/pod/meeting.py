@@ -99,6 +99,8 @@ def refuse_several(environment: Mapping[str, str], *, program: str) -> None:
 
 def listen(port: int = 0) -> socket.socket:
   """Opens a socket for process 0 on all addresses of this host; raises ConfigError if the port is taken."""
+  if port:
+    _refuse_another_run(port)
   both = socket.has_dualstack_ipv6()
   try:
     return socket.create_server(
@@ -112,6 +114,22 @@ def listen(port: int = 0) -> socket.socket:
     raise ConfigError(
       f"--coordinator: port {port} of this host cannot be used ({errors.reason(error)}); use another port"
     ) from error
+
+
+def _refuse_another_run(port: int) -> None:
+  """Raises ConfigError if a program listens on a port; one that is ending has some seconds.
+
+  JAX's coordinator of a run that trains shares its port: a second run could open it, and would end the first.
+  """
+  for wait in (1, 2, 4, 0):
+    try:
+      socket.create_connection(("localhost", port), timeout=1).close()
+    except OSError:
+      return
+    time.sleep(wait)
+  raise ConfigError(
+    f"--coordinator: a program, perhaps another run, listens on port {port} of this host; use another port"
+  )
 
 
 def meet(where: Rank, *, seconds: float, patience: float, listener: socket.socket | None = None) -> Peers:

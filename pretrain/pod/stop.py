@@ -16,7 +16,8 @@ class StopRequest:
 
   A request to one process stops all processes of a run: they call `reached` at the same points and stop at
   the same point. At the end of the block `settle` gets whether this process had a request; then the earlier
-  signal handlers are restored.
+  signal handlers are restored. A signal that the process ignores at the start stays ignored: a shell starts
+  background commands so, and sends them the one that is meant.
   """
 
   def __init__(self, settle: Callable[[bool], None] = lambda is_asked: None) -> None:
@@ -41,7 +42,8 @@ class StopRequest:
       os.write(2, TOO_LATE)
 
   def __enter__(self) -> "StopRequest":
-    self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
+    heard = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    self._before = {number: signal.signal(number, self._note) for number in heard}
     reading, self._writing = os.pipe()
     os.set_blocking(self._writing, False)
     self._wakeup = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
@@ -60,7 +62,7 @@ class StopRequest:
     if self._is_finished:
       os.write(2, TOO_LATE)
     self._peers.ask_to_stop()
-    for number in _SIGNALS:  # the second signal may be of the other kind
+    for number in self._before:  # the second signal may be of the other kind
       signal.signal(number, signal.SIG_DFL)
 
 

@@ -76,7 +76,7 @@ class TrainFields:
   microbatches: Count
   batch_size_start: CountOrZero
   batch_warmup_steps: CountOrZero
-  total_steps: Count
+  total_steps: Annotated[int, Limit(1, 2**31 - 1)]  # a step is an int32 number in programs
   init_from: str
   init_grow: Literal["", "tile"]
   log_every: Count

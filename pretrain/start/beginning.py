@@ -68,12 +68,16 @@ def open_records(
   In the returned config, directories and rates replace the name of a seqio Mixture.
   """
   peers = here()
+  is_new = peers.first("the workdir", lambda: checkpoint.newest_step(workdir) is None, seconds=LOOKING)
 
-  def look() -> None:
-    is_new = checkpoint.newest_step(workdir) is None
+  def look() -> dict[str, list[str]]:
     preflight.check(origins, TrainFields(**config.train), workdir, is_new=is_new)
+    return origins.digests() if is_new else {}
 
-  peers.together("paths", look, seconds=LOOKING)
+  begins_far = any("://" in name for name in origins.named.values())  # every host may download it
+  begins = peers.together("paths", look, seconds=PREPARING if begins_far else LOOKING)
+  advice = "name one step of a run that has ended, the same files on every host"
+  peers.compare("the checkpoints to begin with", begins, advice, seconds=COMPARING, kind=DataError)
   if mixture.seqio_name(config.data):
     prepare = functools.partial(prepared.ensure_tasks, reading_settings(config), download=download)
     config = ConfigDict(config.to_dict())
@@ -117,8 +121,8 @@ def checkpoints(run: Run, workdir: str, records: Prepared) -> Iterator[Checkpoin
 def start(run: Run, records: Prepared, origins: Origins, workdir: str) -> Start:
   """Returns the start of a run from its workdir, which it must own; the same on all processes."""
   peers = here()
-  peers.gather("the workdir", None, seconds=LOOKING)  # process 0 makes it before this
-  shared = functools.partial(workdir_files.refuse_unshared, workdir)
+  owner = peers.first("the owned workdir", lambda: workdir_files.owner(workdir), seconds=LOOKING)
+  shared = functools.partial(workdir_files.refuse_unshared, workdir, owner)
   peers.together("the shared workdir", shared, seconds=LOOKING)
 
   find = functools.partial(resume.newest_good_step, workdir)

@@ -174,6 +174,7 @@ def test_local_says_how_it_is_used(arguments):
 
 # What stands for `srun`: two tasks with the variables that it sets.
 _SRUN = """
+[[ $1 = --cpus-per-task=32 ]] && shift
 export SLURM_STEP_NUM_TASKS=2 SLURM_NTASKS=2 SLURM_STEP_NODELIST=localhost SLURM_JOB_NODELIST=localhost
 for task in 0 1; do SLURM_PROCID=$task SLURM_LOCALID=0 SLURM_NODEID=$task "$@" & children+=($!); done
 for child in "${children[@]}"; do wait "$child" || code=$?; done

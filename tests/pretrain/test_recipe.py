@@ -239,6 +239,20 @@ def test_replacements_are_at_chosen_positions_and_original_means_unchanged(chang
   assert 0 < rate <= 0.3
 
 
+def test_slots_of_one_position_give_the_encoder_the_token_that_detection_is_asked_about():
+  changes = {"corruption.mask_rule": "electra_google", "corruption.mask_special": "none"}
+  recipe = small_recipe({**AMOS, **changes, "corruption.mask_rate": 0.3})
+  params = random_params(recipe)
+  corrupt = jax.jit(lambda params, batch: recipe.corrupt(params, recipe.mask(batch), train=True))
+  corrupted, draws = corrupt(params, BATCH)
+  positions, last = np.asarray(corrupted.masking.positions), corrupted.input_ids.shape[1] - 1
+  used = positions <= last
+  assert any(len({*row[each]}) < each.sum() for row, each in zip(positions, used)), "no position twice"
+  ids = np.take_along_axis(np.asarray(corrupted.input_ids), np.minimum(positions, last), axis=1)
+  rows = np.asarray(params["encoder"]["embeddings"]["token"]["embedding"])[ids]
+  np.testing.assert_allclose(np.asarray(draws.embeddings)[used], rows[used], atol=1e-6)
+
+
 def corrupted_rate(corrupted) -> float:
   """Replaced tokens per token."""
   replaced = np.asarray(corrupted.token_mask) & ~np.asarray(corrupted.is_original)

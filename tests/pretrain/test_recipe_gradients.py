@@ -16,7 +16,15 @@ from tests.pretrain.recipe_cases import (
   token_table,
   zero_leaves,
 )
-from tests.pretrain.small_recipe import TOKENS, VOCAB_SIZE, weighted
+from tests.pretrain.small_recipe import (
+  AMOS,
+  TOKENS,
+  VOCAB_SIZE,
+  random_params,
+  small_batch,
+  small_recipe,
+  weighted,
+)
 
 # Who trains the generator.
 
@@ -50,6 +58,21 @@ def test_amos_trains_the_generators_trunk_and_mixture_through_rtd_and_its_head_n
   assert all(not np.any(leaf) for leaf in jax.tree.leaves(gradient["mlm_head"]))
   for part in ("trunk", "mixture", "embeddings"):
     assert zero_leaves(gradient[part]) == []
+
+
+def test_without_dropout_one_pass_trains_and_samples_and_the_reversed_gradient_reaches_its_trunk():
+  fields = {
+    **AMOS,
+    "generator.sampling_dropout": "eval",
+    "model.dropout": 0.0,
+    "model.attention_dropout": 0.0,
+  }
+  recipe = small_recipe(fields)
+  batch = recipe.mask(small_batch(8))
+  detection = weighted(recipe, recipe.term_weights | {"generator_loss": 0.0})
+  loss = lambda params: detection.loss_fn(params, batch, recipe.totals(batch), train=True)[0]  # noqa: E731
+  gradient = jax.jit(jax.grad(loss), compiler_options=FAST_COMPILE)(random_params(recipe))
+  assert zero_leaves(gradient["generator"]["trunk"]) == []
 
 
 def test_amos_reverses_the_gradient_of_the_generator_and_of_nothing_else(of_amos):

@@ -53,18 +53,12 @@ class SequenceContrast(Contrast):
       yield f"{both}: expected the most texts of a row to contrast\n  --config.objectives.scl.max_segments=16"
     if config["data.packing"] != "segments" and self.max_segments:
       yield f"{both}: only rows of 'segments' have several texts\n  --config.objectives.scl.max_segments=0"
-    length, rows = config["data.length"], config["model.max_length"]
+    length = config["data.length"]
     crop = crop_size(self.crop_fraction, length)
     if crop < 1 or crop > length:
       yield (
         f"{self.show(config, 'crop_fraction', 'data.length')}: a crop has {crop} tokens; expected 1 "
         f"to {length} tokens"
-      )
-    elif length <= rows < min(crop + self.crop_add_cls, length + 1):
-      yield (
-        f"{self.show(config, 'crop_fraction', 'crop_add_cls', 'model.max_length')}: [CLS] and a whole "
-        f"sequence exceed the position table; crop less, or\n  --config.objectives.scl."
-        f"crop_add_cls=false\n  --config.model.max_length={length + 1}"
       )
     if self.head == "cls" and self.projection_size:
       yield (

@@ -84,6 +84,18 @@ def test_damage_is_found_and_nothing_is_changed(run, call):
   assert "step 6: unknown: saved by a version without digests" in call("verify", run)[1]
 
 
+def test_a_step_that_the_run_removes_meanwhile_is_not_damaged(run, call, monkeypatch):
+  def problem(path):
+    if path.name != "4":
+      return None
+    shutil.rmtree(path)
+    return "params/x cannot be read (No such file or directory)"
+
+  monkeypatch.setattr(integrity, "problem", problem)
+  code, printed, _ = call("verify", run)
+  assert code == 0 and printed == "step 1: sound\nstep 4: removed meanwhile\nstep 6: sound\n"
+
+
 def test_two_steps_are_compared(finished, run, call):
   code, printed, _ = call("diff", finished / "checkpoints" / "4", finished)
   lines = printed.splitlines()

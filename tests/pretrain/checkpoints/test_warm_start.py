@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from configs import base
+from data import files
 from data.errors import DataError
 from pretrain.checkpoints import warm_start
 from pretrain.checkpoints.checkpoint import Checkpoints
@@ -26,7 +27,11 @@ def test_a_warm_start_says_who_made_the_checkpoint(tmp_path):
   checkpoints.save(3, {"params": {"a": np.zeros(1)}, "step": np.int32(3)}, meta)
   checkpoints.close()
   expected = {"train.init_from": {"recipe": "imported", "step": 3, "source": SOURCE}}
-  assert _origins(train__init_from=str(tmp_path / "first")).facts() == expected
+  origins = _origins(train__init_from=str(tmp_path / "first"))
+  assert origins.facts() == expected
+  # Processes compare what they found: the step, and which files it has.
+  (found,) = origins.digests().values()
+  assert found == ["3", files.sha256(tmp_path / "first" / "checkpoints" / "3" / "sha256.json")[:12]]
   with pytest.raises(DataError, match=r"^train\.init_from=.*gone: no checkpoint in .*gone"):
     _origins(train__init_from=str(tmp_path / "gone")).facts()
 

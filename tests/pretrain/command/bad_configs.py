@@ -36,11 +36,6 @@ CASES = [
   (MLM, {"train.probe_every": 100}, "no data to probe with"),
   (
     MLM,
-    {"train.probe_every": 100, "train.probe_data": "annotated", "train.multihost": True},
-    "needs a single process",
-  ),
-  (
-    MLM,
     {"optimizer.warmup_steps": 4_001},
     "longer than the run; shorten it, for example with\n  --config.optimizer.warmup_steps=400",
   ),
@@ -149,7 +144,6 @@ CASES = [
   (COCO, {"train.microbatches": 2, "objectives.scl.group_size": 0}, "microbatches split a group"),
   (COCO, {"objectives.scl.crop_fraction": 0.001}, "a crop has 0 tokens"),
   (COCO, {"objectives.scl.crop_fraction": 65.0}, "a crop has 65 tokens; expected 1 to 64"),
-  (COCO, {"objectives.scl.crop_fraction": 1.0}, "[CLS] and a whole sequence"),
   (COCO, {"objectives.scl.projection_size": 64}, "head 'cls' has no projection"),
   (
     COCO,
@@ -209,6 +203,28 @@ CASES = [
   (MLM, {"generator.init_from": "runs/amos"}, "use corruption.kind 'generator', or ''"),
   (MLM, {"generator.frozen": True}, "use corruption.kind 'generator', or False"),
   (COCO, {"generator.num_heads": 3}, "3 heads must divide the width 128"),
+  (
+    COCO,
+    {
+      "model.position": "rope",
+      "model.relative_position": "none",
+      "generator.share_embeddings": "tokens",
+      "generator.hidden_size": 36,
+      "generator.num_heads": 4,
+    },
+    "rotary positions turn pairs of numbers; expected heads of an even width",
+  ),
+  (
+    AMOS,
+    {
+      "generator.mlm_layers": (),
+      "generator.separate_layers": (1, 2),
+      "generator.mixture": "uniform",
+      "generator.share_embeddings": "none",
+    },
+    "several generators read the encoder's token table\n  --config.generator.share_embeddings=tokens",
+  ),
+  (MLM, {"train.total_steps": 3_000_000_000}, "train.total_steps=3000000000"),
   (COCO, {"generator.hidden_size": 64}, "use share_embeddings 'tokens' or projection 'embeddings'"),
   (COCO, {"generator.frozen": True}, "must be loaded from a checkpoint"),
   (COCO, {"generator.temperature_start": 2.0}, "a temperature that changes needs both"),

@@ -33,6 +33,12 @@ def _file(tmp_path, text, name="mine.py"):
   return str(path)
 
 
+def test_a_process_that_joins_others_is_not_told_of_its_own_devices():
+  joins = ("--coordinator=h:1", "--num_processes=2", "--process_id=0", "--config.mesh.data=2")
+  lines = _refused(f"--config={CONFIG}", *joins, "--config.train.log_evry=1")
+  assert "log_evry" in lines[0] and not any("mesh" in line for line in lines)
+
+
 def test_a_config_file_and_nothing_else():
   arguments = _read(f"--config={CONFIG}")
   assert arguments.config.recipe == "amos_tiny" and arguments.config_name == "amos_tiny"

@@ -204,12 +204,15 @@ def test_a_row_of_one_token_is_no_anchor_and_rows_of_padding_give_no_negatives()
 
 def test_contextual_scores_are_mean_cosines_of_hidden_states():
   hidden = jnp.asarray([[[1.0, 0.0], [2.0, 0.0]], [[0.0, 1.0], [0.0, 3.0]]])
-  positives, zeros = jnp.asarray([[1, 0], [1, 0]]), jnp.zeros((2, 2), int)
-  metrics = contextual_score_metrics(
-    hidden, hidden, positives, jnp.asarray([[1, 1], [0, 0]]), zeros, jnp.ones((2, 2))
-  )
+  positives, zeros = jnp.asarray([[1, 0], [1, 1]]), jnp.zeros((2, 2), int)
+  has_rows = jnp.asarray([[True, True], [False, True]])
+  rows, weights = jnp.asarray([[1, 1], [0, 0]]), jnp.ones((2, 2))
+  metrics = contextual_score_metrics(hidden, hidden, positives, rows, zeros, weights, has_rows=has_rows)
   assert views.rate(metrics["taco_cosine_positive"]) == 1.0
   assert views.rate(metrics["taco_cosine_negative"]) == 0.0
+  # The last token is its own neighbour, so it has none; the first of its row has an empty row beside it.
+  weighed = [float(metrics[f"taco_cosine_{name}"][1]) for name in ("positive", "negative")]
+  assert weighed == [3.0, 3.0]
 
 
 def test_products_with_negatives_have_their_dtype_in_the_gradient_too():

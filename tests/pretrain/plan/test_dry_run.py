@@ -90,8 +90,17 @@ def test_a_dry_run_says_everything_and_writes_nothing(small_records, tmp_path):
 def test_a_dry_run_needs_no_records(tmp_path):
   with devices(1):
     text = dry_run.dry_run(small_config("mlm", tmp_path / "later"), workdir=str(tmp_path / "run"))
-  assert "do not exist yet; the first start prepares them" in text
+  assert "do not exist yet; the first start prepares them if --config.data.source=FILES names" in text
   assert list(tmp_path.iterdir()) == []
+
+
+def test_devices_without_a_known_peak_compute_together(small_records, tmp_path, monkeypatch):
+  monkeypatch.setattr(dry_run, "matmul_flops", lambda: 1e9)
+  for backend, count in (("gpu", 2), ("cpu", 1)):  # a product takes all CPUs of a host
+    monkeypatch.setattr(jax, "default_backend", lambda backend=backend: backend)
+    with devices(2):
+      text = dry_run.dry_run(small_config("mlm", small_records), workdir=str(tmp_path / "run"))
+    assert f"at the speed of {count} x a matrix product here, 1 GFLOP/s" in text
 
 
 def test_speed_of_a_product_is_a_plausible_number():

@@ -95,6 +95,15 @@ def test_processes_that_do_not_agree_on_their_number_are_refused():
   assert all("was started as one of 3, process 0 as one of 2" in str(error) for error in errors)
 
 
+def test_a_port_of_another_run_is_left_to_it(monkeypatch):
+  monkeypatch.setattr(time, "sleep", lambda seconds: None)
+  with meeting.listen() as other:
+    port = other.getsockname()[1]
+    with pytest.raises(ConfigError, match=f"listens on port {port} of this host; use another port"):
+      meeting.listen(port)
+  meeting.listen(port).close()
+
+
 def test_two_processes_of_one_number_are_refused():
   errors = meet(3, 0, 1, 1, seconds=5)
   assert [type(error) for error in errors] == [ConfigError] * 3, errors

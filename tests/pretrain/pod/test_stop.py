@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from pretrain.pod.stop import StopRequest
+
 # A call of minutes that lets other threads run and does not look for signals.
 CODE = """
 import hashlib
@@ -33,3 +35,15 @@ def test_a_second_request_ends_a_long_call_into_compiled_code(first, second):
       pytest.fail("the process goes on")
     finally:
       started.kill()
+
+
+def test_an_ignored_signal_stays_ignored():
+  before = signal.signal(INT, signal.SIG_IGN)  # as a shell starts what follows a command with &
+  try:
+    with StopRequest() as stop:
+      signal.raise_signal(INT)
+      assert not stop.is_set
+      signal.raise_signal(TERM)
+      assert stop.is_set and signal.getsignal(INT) == signal.SIG_IGN
+  finally:
+    signal.signal(INT, before)

@@ -41,6 +41,10 @@ class DataError(UserError):
   exit_code = 3
 
 
+class ResumableError(DataError):
+  """Work ended early by no fault of the input, such as a killed worker; the same command goes on with it."""
+
+
 class DivergedError(UserError):
   """Training diverged: loss or gradients were not finite for too long."""
 

@@ -108,6 +108,8 @@ def check(request: Request) -> None:
     return
   if kind in ("tfds", "seqio"):
     tfds_reader.check_installed(f"--source={request.source}")
+  if files.is_address(request.tfds_directory) and kind in ("tfds", "seqio"):
+    return  # only TensorFlow can look there
   if kind == "tfds":
     _find_tfds(name, request)
   elif kind == "seqio":

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from data import child, errors
+from data import child, errors, files
 
 TRAIN = "train"  # the split that a preparation reads
 _BATCH = 512  # examples
@@ -67,6 +67,8 @@ def find_or_download(directory: str, name: str, *, download: bool) -> pathlib.Pa
 
   DataError: the data set is missing, and `download` is not set or the download failed.
   """
+  if files.is_address(directory):
+    return _at_address(directory, name)
   if path := find(directory, name):
     return path
   if not download:
@@ -84,6 +86,21 @@ def find_or_download(directory: str, name: str, *, download: bool) -> pathlib.Pa
       "check the name and the network, or prepare it elsewhere and name its folder:\n  --tfds_directory=DIR"
     ) from error
   return pathlib.Path(str(builder.data_path))
+
+
+def _at_address(directory: str, name: str) -> pathlib.Path:
+  """Returns the folder of a prepared data set in a bucket, which TFDS opens; DataError if it is not there."""
+  try:
+    builder = import_tfds().builder(name, data_dir=directory)
+    if builder.is_prepared():
+      return builder.data_path
+    reason = "it is not prepared there"
+  except Exception as error:  # an unknown name, no rights, network: they have no common base class
+    reason = errors.named_reason(error, most=200)
+  raise errors.DataError(
+    f"TFDS data set {name!r} in {directory}: {reason}; copy it there, or name a folder on a disk\n"
+    "  --tfds_directory=DIR"
+  )
 
 
 def check_installed(what: str) -> None:

@@ -43,6 +43,7 @@ def folder(
         mirror.forget(again)
         advice = "restore them from a copy"
         raise DataError(f"{mirror.place}: files there are not those that were written (sha256); {advice}")
+    mirror.keep_only(there)  # a file that was removed there may come before another, as a.tsv before a.tsv.gz
   return mirror.directory
 
 

@@ -48,6 +48,7 @@ class Mirror:
   def __init__(self, place: Address, kind: str, *, of: str = "") -> None:
     """Creates the local copy's folder, whose path derives from `of` or else the place's address."""
     self.place, self.directory = place, local_name(of or place.address, kind)
+    self.is_alone = False  # whether there is nothing at the address yet, so only the copy can be removed
     self._state_file = self.directory.parent / _STATE
     with errors.writing(self.directory):
       self.directory.mkdir(parents=True, exist_ok=True)
@@ -65,9 +66,13 @@ class Mirror:
       yield
 
   def named(self, line: str) -> str:
-    """Returns a message with the address in place of the copy's path."""
-    here, address = str(self.directory), self.place.address
-    return line.replace(os.path.relpath(here), address).replace(here, address)
+    """Returns a message with the address in place of the copy's path, except in a command that removes it."""
+    here, address, relative = str(self.directory), self.place.address, os.path.relpath(self.directory)
+    remove = f"rm -r {here}"
+    parts = [part.replace(here, address) for part in (line.split(remove) if self.is_alone else [line])]
+    if os.sep in relative:
+      parts = [part.replace(relative, address) for part in parts]
+    return remove.join(parts)
 
   @contextlib.contextmanager
   def naming(self) -> Iterator[None]:

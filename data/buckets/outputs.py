@@ -40,6 +40,7 @@ def sent(
   mirror = Mirror(place, OUTPUTS, of=address)
   with mirror.locked(advice=f"wait for it, or name another --{name}"), mirror.naming():
     there = place.files(last_name if is_file else "")
+    mirror.is_alone = not there
     for gone in {*mirror.known} - {*there}:
       (mirror.directory / gone).unlink(missing_ok=True)
     mirror.forget({*mirror.known} - {*there})

@@ -50,7 +50,9 @@ class Dropped:
     """Counts a document that step `label` dropped; stores the start of its first EXAMPLES_OF_UNIT."""
     self.counts[_DROPPED_BY + label] += 1
     if self.counts[_DROPPED_BY + label] <= EXAMPLES_OF_UNIT:
-      text = "\n".join(document)[:SHOWN].encode("utf-8", "replace").decode()
+      # Text, and names of files, may have parts that are not UTF-8.
+      texts = ("\n".join(document)[:SHOWN], place, why)
+      text, place, why = (each.encode("utf-8", "replace").decode() for each in texts)
       example = {"step": label, "reason": why, "source": place, "document": index + 1, "text": text}
       self.examples.append(example)
 

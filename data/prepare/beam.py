@@ -227,7 +227,7 @@ class Engine:
     advice = "run the same command again to resume"
     if "No module named" in reason:
       advice = "install this project's wheel for every worker:\n  pip wheel --no-deps ."
-    raise errors.DataError(
+    raise errors.ResumableError(
       f"--engine=beam: {self._options.runner.rpartition('.')[2]} gave up with {len(missing)} of "
       f"{len(step.call.parts)} parts missing ({reason or 'it reported no error'}); running: "
       f"{step.at_work() or 'none'}; {advice}"

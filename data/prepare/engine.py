@@ -75,12 +75,14 @@ def check(args: argparse.Namespace, options: list[str]) -> None:
     args.engine_options = beam.checked(options)
     if not args.engine_options.is_local:
       _refuse_relative(args)
-    addresses = [text for text in (args.output, *args.source.split(",")) if files.is_address(text)]
-    if addresses and not args.engine_options.is_local and not mirror.is_chosen():
-      raise errors.ConfigError(
-        f"{addresses[0]}: Beam's workers read and write local copies of addresses; name a directory for them "
-        f"on a disk that all workers mount:\n  export {mirror.CACHE}=/shared/cache"
-      )
+
+  addresses = [text for text in (args.output, *args.source.split(",")) if files.is_address(text)]
+  is_far = args.engine == "ranks" or (args.engine == "beam" and not args.engine_options.is_local)
+  if addresses and is_far and not mirror.is_chosen():
+    raise errors.ConfigError(
+      f"{addresses[0]}: all workers read and write local copies of addresses; name a directory for them on a "
+      f"disk that all of them mount:\n  export {mirror.CACHE}=/shared/cache"
+    )
 
 
 def _refuse_relative_step(clean: str) -> None:

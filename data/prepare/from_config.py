@@ -29,13 +29,16 @@ FIELD_OF_FLAG = {
 
 
 def with_fields(reason: str) -> str:
-  """Replaces the flags of `data.prepare` in a message by the equivalent fields of a config."""
+  """Replaces the flags of `data.prepare` in a message by the equivalent fields of a config.
 
-  def field(flag: re.Match[str]) -> str:
-    name = FIELD_OF_FLAG.get(flag[1])
-    return f"--config.{name}" if name else flag[0]
+  Commands in the message keep their flags, up to the end of their line.
+  """
 
-  return re.sub(r"--(\w+)", field, reason)
+  def field(part: re.Match[str]) -> str:
+    name = FIELD_OF_FLAG.get(part[1])
+    return f"--config.{name}" if name else part[0]
+
+  return re.sub(r"python -m .*|--(\w+)", field, reason)
 
 
 def directory(data: Mapping[str, Any], *, vocab_size: int) -> str:

@@ -38,13 +38,16 @@ def missing_directories(output: pathlib.Path) -> list[pathlib.Path]:
 def removed_on_failure(output: pathlib.Path, missing: list[pathlib.Path]) -> Iterator[None]:
   """Removes new files in `output` if a user's error occurs before any unit has records.
 
-  Older files stay, because a vocabulary may have taken hours. The caller must hold the lock in `work/`;
-  `missing` is the result of `missing_directories` before `output` was created.
+  Older files stay, because a vocabulary may have taken hours, and all files stay after a `ResumableError` or
+  a full disk. The caller must hold the lock in `work/`; `missing` is the result of `missing_directories`
+  before `output` was created.
   """
   work = output / "work"
   before = {*output.iterdir(), *work.iterdir()} - {work / "lock"}
   try:
     yield
+  except (errors.ResumableError, errors.StorageError):
+    raise
   except errors.UserError:
     counts = (json.loads(path.read_text()) for path in work.glob("unit-*.json"))
     if not any(count.get("train_records") for count in counts):

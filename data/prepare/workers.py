@@ -37,12 +37,12 @@ class Pool:
     self._executor = executor
 
   def map(self, function: Callable, *items: Sequence[Any], name: str) -> list[Any]:
-    """Returns `function`'s results for all items, in order; shows progress; DataError if a worker died."""
+    """Returns `function`'s results for all items, in order; shows progress. ResumableError: a worker died."""
     run = self._executor.map if self._executor else map
     try:
       return list(progress.track(run(function, *items), name=name, total=len(items[0])))
     except concurrent.futures.process.BrokenProcessPool as error:
-      raise errors.DataError(
+      raise errors.ResumableError(
         "a worker process died (out of memory?); to resume, run the same command again with a smaller "
         "--workers"
       ) from error

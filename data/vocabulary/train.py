@@ -186,6 +186,8 @@ def import_files(
     )
   if not sp_model and pretokenization != "none":
     raise errors.ConfigError(f"--pretokenization={pretokenization} needs --sp_model; remove the flag")
+  if not sp_model and dictionary:
+    raise errors.ConfigError(f"--dict={dictionary} needs --sp_model; remove the flag")
   files.refuse_others(directory)
   special = None
   if tokenizer:

@@ -111,6 +111,9 @@ def refuse_other_text(data: DataFields, directory: str) -> None:
     stored = made.settings.get(name, "")  # older records have no `clean`
     if asked and asked != stored:
       differs[name] = f"made with {name}={stored}, not {asked}"
+  code = files.sha256(data.module)[:12] if data.source and os.path.isfile(data.module) else ""
+  if code and made.settings.get("module_code", code) != code:  # older records have none
+    differs["module"] = f"made with other code than that of {data.module}"
   differs = {name: line for name, line in differs.items() if line}
   if differs:
     empty = " ".join(f"--config.data.{name}=" for name in differs)

@@ -24,6 +24,28 @@ def test_only_what_has_changed_is_fetched_again(here, moved):
   assert copies.folder("memory://read/a", flag="--data") and len(moved) == 4
 
 
+def test_a_file_that_is_removed_there_is_removed_here(here):
+  buckets.put("memory://read/b", {"train.tsv": b"old"})
+  copies.folder("memory://read/b", flag="--data")
+  buckets.remove("memory://read/b/train.tsv")
+  buckets.put("memory://read/b", {"train.tsv.gz": b"new"})
+  folder = copies.folder("memory://read/b", flag="--data")
+  assert [path.name for path in folder.iterdir()] == ["train.tsv.gz"]
+
+
+def test_messages_name_the_address_and_a_way_out_what_can_be_removed(here, monkeypatch):
+  made = mirror.Mirror(Address("memory://named/run", flag="--output"), mirror.OUTPUTS)
+  monkeypatch.chdir(made.directory.parent)  # the end of the copy's path is a path too
+  line = f"{made.directory}/a was prepared with other settings:\n  rm -r {made.directory}"
+  assert made.named(line) == line.replace(str(made.directory), "memory://named/run")
+  monkeypatch.chdir(made.directory.parent.parent)
+  assert made.named(f"{made.directory}/a") == made.named(os.path.relpath(made.directory) + "/a")
+  made.is_alone = True
+  assert made.named(line).splitlines() == [
+    "memory://named/run/a was prepared with other settings:", f"  rm -r {made.directory}",
+  ]  # fmt: skip
+
+
 def test_a_flag_becomes_the_path_of_a_file_or_a_folder(here):
   buckets.put("memory://flags/a", {"rows.csv": b"text\na\n", "sub/x": b"x"})
   parser = command.Parser()

@@ -1,6 +1,7 @@
 """Documents through the steps of a command, and the report of those that are dropped."""
 
 import collections
+import dataclasses
 import json
 import pathlib
 
@@ -39,6 +40,13 @@ def cleaned(listed, documents, *, unit=UNIT, directory=""):
 def test_without_steps_nothing_is_looked_at():
   documents = [["a"], [], ["b"]]
   assert cleaned("", documents) == (documents, {}, [])
+
+
+def test_a_dropped_document_of_a_file_whose_name_is_not_utf_8_is_stored(tmp_path):
+  unit = dataclasses.replace(UNIT, name="caf\udce9.txt")
+  *_, examples = cleaned("length:4", [["abc"]], unit=unit)
+  apply.write_examples(tmp_path / "examples.jsonl", [examples])
+  assert "caf?.txt" in (tmp_path / "examples.jsonl").read_text()
 
 
 def test_steps_follow_each_other_and_count_what_they_drop(own):

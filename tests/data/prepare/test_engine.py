@@ -22,9 +22,16 @@ def test_each_relative_part_of_a_source_is_refused_and_made_absolute(tmp_path, m
   assert line.endswith(f":\n  --module={tmp_path}/tasks.py")
 
 
+def test_ranks_need_a_folder_of_copies_that_all_of_them_see(tmp_path, monkeypatch, capsys):
+  monkeypatch.delenv("TEXT_ENCODER_CACHE", raising=False)
+  line = refused(capsys, "--source=s3://bucket/*.txt")
+  assert line.endswith("disk that all of them mount:\n  export TEXT_ENCODER_CACHE=/shared/cache")
+
+
 @pytest.mark.parametrize("source", ["seqio:mine", "~/b/*.txt,/shared/a.txt", "s3://bucket/*.txt,/shared/b"])
 def test_what_every_process_finds_is_taken(source, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
+  monkeypatch.setenv("TEXT_ENCODER_CACHE", str(tmp_path))
   args = command.parse([f"--source={source}", "--module=a.b", f"--output={tmp_path}/records", *RANKS])
   assert args.source == source
 

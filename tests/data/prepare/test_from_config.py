@@ -30,6 +30,12 @@ def test_a_directory_is_named_for_what_is_in_it():
   assert directory(source="seqio:wikipedia_books").startswith("prepared/seqio_wikipedia_books-")
 
 
+def test_flags_become_fields_but_those_of_a_command_stay():
+  line = "--vocabulary=x: nothing there; make one:\n  python -m data.vocabulary train --source=a --output=x"
+  expected = line.replace("--vocabulary=x", "--config.data.vocabulary=x")
+  assert from_config.with_fields(line) == expected
+
+
 def test_different_requests_have_different_directories():
   changes = [
     {},

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from data import manifest
+from data import errors, manifest
 from data.prepare import command, output_directory
 from tests.data.conftest import arguments
 from tests.data.prepare.test_prepare import digests
@@ -29,6 +29,15 @@ def test_what_live_workers_write_does_not_stop_a_start(tmp_path, monkeypatch):
   except OSError as error:
     pytest.fail(f"a live worker ended a new start: {error}")
   assert (work / "settings.json").is_file()
+
+
+@pytest.mark.parametrize("error", [errors.ResumableError, errors.StorageError, errors.DataError])
+def test_what_was_made_stays_where_the_same_command_goes_on(error, tmp_path):
+  (tmp_path / "work").mkdir()
+  with pytest.raises(error), output_directory.removed_on_failure(tmp_path, []):
+    (tmp_path / "vocabulary").mkdir()  # after hours
+    raise error("a worker process died")
+  assert (tmp_path / "vocabulary").is_dir() == (error is not errors.DataError)
 
 
 def test_what_live_workers_write_is_no_error_of_a_finished_preparation(

@@ -118,3 +118,7 @@ def test_wordpiece_takes_no_pretokenization(tmp_path):
     vocabulary_train.import_files(
       tmp_path / "v", vocab_txt=str(tmp_path / "vocab.txt"), cased=False, pretokenization="official"
     )
+  with pytest.raises(errors.ConfigError, match=r"--dict=dict.txt needs --sp_model"):
+    vocabulary_train.import_files(
+      tmp_path / "v", vocab_txt=str(tmp_path / "vocab.txt"), dictionary="dict.txt", cased=False
+    )

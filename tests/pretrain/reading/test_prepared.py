@@ -90,6 +90,15 @@ def test_records_of_another_source_or_vocabulary_are_refused(own_text, tmp_path)
   config.data.vocabulary, config.data.clean = "", "exact"
   with pytest.raises(DataError, match=r"made with clean=, not exact\n  --config.data.clean= "):
     prepared.ensure_records(reading_settings(config), download=False)
+  module = tmp_path / "tasks.py"
+  module.write_text("")
+  config.data.clean, config.data.module = "", str(module)
+  prepared.ensure_records(reading_settings(config), download=False)  # older records do not have its digest
+  made = manifest.read(config.data.directory)
+  made.settings["module_code"] = "0" * 12
+  manifest.write(config.data.directory, made)
+  with pytest.raises(DataError, match=f"made with other code than that of {module}"):
+    prepared.ensure_records(reading_settings(config), download=False)
 
 
 def test_only_records_of_segments_are_read_as_segments(small_records, segment_records):

@@ -278,6 +278,13 @@ def refuse_below_one(asked: argparse.Namespace, *flags: str) -> None:
       raise errors.ConfigError(f"--{flag}={getattr(asked, flag)}: expected at least 1")
 
 
+def refuse_empty(asked: argparse.Namespace, *flags: str) -> None:
+  """Raises ConfigError if one of these flags with a list of names is empty (an unset shell variable)."""
+  for flag in flags:
+    if not names(getattr(asked, flag)):
+      raise errors.ConfigError(f"--{flag} is empty; name a checkpoint\n  --{flag}=WORKDIR")
+
+
 def exit_code(function: Callable[[], int | None], *, stopped: str, debug: bool = False) -> int:
   """Calls the work of a command within `one_line_errors`; returns the exit code of the process."""
   with one_line_errors(stopped=stopped, debug=debug) as end:

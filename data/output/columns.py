@@ -5,6 +5,7 @@ import decimal
 import hashlib
 import json
 import logging
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -94,7 +95,7 @@ def plain(value: Any) -> Any:
     return value.text
   if isinstance(value, bytes):
     return value.decode("utf-8", "backslashreplace")
-  if isinstance(value, decimal.Decimal | datetime.timedelta):
+  if isinstance(value, decimal.Decimal | datetime.timedelta | uuid.UUID):
     return str(value)
   if hasattr(value, "tolist"):  # of numpy
     return value.tolist()

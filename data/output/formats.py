@@ -64,12 +64,20 @@ def _cell(value: Any) -> str:
   return json.loads(made) if made.startswith('"') else made  # a date is text, without quotes
 
 
+def _line(row: Mapping[str, Any]) -> bytes:
+  """Returns a row as a line of JSON; JSON has no NaN or infinity, so these are null."""
+  line = json.dumps(row, ensure_ascii=False, default=plain)
+  if "NaN" in line or "Infinity" in line:
+    line = json.dumps(json.loads(line, parse_constant=lambda name: None), ensure_ascii=False)
+  return line.encode() + b"\n"
+
+
 class JsonLines:
   """The output format JSON lines: one object per line."""
 
   def encode(self, rows: Rows) -> bytes:
     """Returns rows as JSON lines, one object for each row."""
-    return b"".join(json.dumps(row, ensure_ascii=False, default=plain).encode() + b"\n" for row in rows)
+    return b"".join(_line(row) for row in rows)
 
   def join(self, parts: Iterable[pathlib.Path], target: pathlib.Path) -> None:
     """Concatenates encoded parts into the file `target`."""

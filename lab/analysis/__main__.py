@@ -89,6 +89,7 @@ def _run(asked: argparse.Namespace) -> None:
     raise ConfigError(f"--scores needs the analysis efficiency, missing in --only={asked.only}; add it there")
   wanted = {*names, *(["efficiency"] if asked.scores else [])}
   command.refuse_below_one(asked, "rows", "sentences", "batch_size")
+  command.refuse_empty(asked, "checkpoints")
   if asked.data and not pathlib.Path(asked.data).is_dir():
     raise DataError(f"--data={asked.data} is not a directory")
 

@@ -21,6 +21,8 @@ _SHOWN = (*_COSINES, "sequence_retrieval_top1", _SCORE, f"{_SCORE}_inside", *_OF
 def measure(request: Request) -> Outcome:
   """Measures the cosines of blocks and TACO's contextual score at every saved step."""
   rows, left_out = [], LeftOut()
+  if request.batch_size < 2:
+    raise Needs("groups of two blocks at least; --batch_size is 1")
   for name, step, opened in request.every_step(left_out):
     with left_out.where_lacking(name):
       batches = max(1, request.rows // request.batch_size)

@@ -61,7 +61,10 @@ def parser() -> Parser:
   )
   made.add_argument("--only", default="", help=f"of {', '.join(probe_sets.SETS)}, with commas; default: all")
   made.add_argument(
-    "--train_sentences", type=int, default=probing.TRAIN_SENTENCES, help="of the treebank, from its beginning"
+    "--train_sentences",
+    type=int,
+    default=probing.TRAIN_SENTENCES,
+    help="of the treebank, from its beginning; a classifier trains on the first 20,000 words of them",
   )
   made.add_argument("--pairs", type=int, default=probing.PAIRS, help="most minimal pairs per file")
   made.add_argument("--batch_size", type=int, default=probing.BATCH_SIZE, help="sentences per batch")
@@ -82,6 +85,7 @@ def _asked(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _run(asked: argparse.Namespace) -> None:
   command.refuse_below_one(asked, "train_sentences", "pairs", "batch_size")
+  command.refuse_empty(asked, "checkpoint")
   folder = probe_sets.Folder(pathlib.Path(asked.data), asked.train_sentences, asked.pairs)
   wanted, skipped = probe_sets.find(folder, command.names(asked.only))
 

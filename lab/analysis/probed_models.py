@@ -50,6 +50,7 @@ def open_models(checkpoints: Sequence[str], vocabulary: str, *, batch_size: int)
 
 
 def _initial(opened: OpenedEncoder, seed: int) -> OpenedEncoder:
+  """Returns the encoder with its initial values; one whose table was a difference has a table of its own."""
   pad_id = opened.vocabulary.special_ids.pad
   params = jax.jit(lambda key: init_encoder(key, opened.config, pad_id=pad_id))(initial_key(seed))
   return opened._replace(params=jax.tree.map(np.asarray, params))

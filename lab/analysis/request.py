@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from data import files
+from lab.analysis.figures import first_texts
 from lab.analysis.outcome import LeftOut, Needs
 from pretrain.checkpoints import checkpoint
 from pretrain.checkpoints.opened import OpenedRun, open_run
@@ -49,7 +50,7 @@ class Request:
       else:
         opened = _opened(directory, None, self.batch_size)
         blocks = opened.heldout.rows(0, min(len(opened.heldout), self.rows))
-        yield name, opened.encoder, blocks
+        yield name, opened.encoder, np.asarray(first_texts(opened.run.recipe, blocks))
 
   def every_step(self, left_out: LeftOut) -> Iterator[tuple[str, int, OpenedRun]]:
     """Yields (name, step, opened run) of every saved step; skips imports and runs in `left_out`."""

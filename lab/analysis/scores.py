@@ -13,6 +13,7 @@ from data import files
 from data.errors import DataError, named_reason
 from lab.analysis.request import Request
 from pretrain.checkpoints import checkpoint
+from pretrain.corruption import token_tables
 from pretrain.mesh import trees
 
 Series = dict[str, tuple[np.ndarray, np.ndarray]]  # metric -> (steps [points], values [points])
@@ -90,7 +91,7 @@ def _steps(request: Request) -> dict[str, tuple[str, int]]:
     newest = checkpoint.step_path(directory)
     is_step = pathlib.Path(directory).absolute() == newest
     for step in [int(newest.name)] if is_step else checkpoint.saved_steps(newest.parent):
-      params, _ = checkpoint.load_params(newest.with_name(str(step)))
+      params = token_tables.joined(checkpoint.load_params(newest.with_name(str(step)))[0])
       digest = trees.digest({"encoder": params.get("encoder", {}), "heads": params.get("heads", {})})
       steps.setdefault(digest, (name, step))
   return steps

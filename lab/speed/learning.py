@@ -67,14 +67,17 @@ def make_config(arguments: argparse.Namespace) -> ConfigDict:
 def run_one(arguments: argparse.Namespace) -> None:
   """Trains one recipe and writes a line of metrics at each measurement."""
   config = make_config(arguments)
+  name = "_".join([arguments.recipe.replace(":", "_"), *(f"no_{part}" for part in arguments.without)])
+  name = arguments.name or name
+  path = pathlib.Path(arguments.output) / f"{name}-seed{arguments.seed}.jsonl"
+  if path.exists():
+    raise ConfigError(f"{path} has a run; remove it, or name this one:\n  rm {path}\n  --name=NAME")
   settings = reading_settings(config)
   prepared.ensure_records(settings, download=False)
   records = prepared.open(settings)
   heldout = _heldout(config, records)
   unigram = heldout.unigram()
   run = make_run(config, records.tokens_for(config.corruption))
-  name = "_".join([arguments.recipe.replace(":", "_"), *(f"no_{part}" for part in arguments.without)])
-  path = pathlib.Path(arguments.output) / f"{name}-seed{arguments.seed}.jsonl"
   path.parent.mkdir(parents=True, exist_ok=True)
   total, started = config.train.total_steps, time.perf_counter()
   points = {round(total * part / arguments.points) for part in range(arguments.points + 1)}
@@ -123,6 +126,7 @@ def _run(argv: Sequence[str] | None) -> None:
   run.add_argument("--recipe", required=True, help="a recipe with a configs/<recipe>_tiny.py")
   run.add_argument("--without", action="append", default=[], help="objective to switch off")
   run.add_argument("--set", action="append", default=[], help="field=value of the config")
+  run.add_argument("--name", default="", help="of the run in tables; default: recipe and --without")
   run.add_argument("--seed", type=int, default=0, help="of the run")
   run.add_argument("--steps", type=int, required=True, help="updates")
   run.add_argument("--points", type=int, default=10, help="measurements after the first")

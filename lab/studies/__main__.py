@@ -99,11 +99,23 @@ def asked_for(argv: Sequence[str]) -> tuple[Asked, argparse.Namespace]:
   study = _fine_tuned(study, command.names(args.fine_tune))
   seeds = range(args.seeds or study.seeds)
   output = args.output or f"runs/ablations_{args.paper or args.study}{'_tiny' * args.tiny}"
+  _refuse_compared(study, changes)
   asked = Asked(study, seeds, budget, pathlib.Path(output), args.data, args.only, changes)
   if not args.table:  # the table needs neither records nor data
     _find_data(study, args)
     _check_configs(asked)
   return asked, args
+
+
+def _refuse_compared(study: Study, changes: Sequence[str]) -> None:
+  """Raises ConfigError for a field that the program sets for each run, or in which the rows differ."""
+  flags = {"seed": "--seeds=N", "train.total_steps": "--budget=N", "train.checkpoint_steps": "--budget=N"}
+  for change in changes:
+    name = change.removeprefix("--config.").partition("=")[0]
+    if name in flags:
+      raise ConfigError(f"{change}: every run has its own; use\n  {flags[name]}")
+    if len({str(arm.fields.get(name)) for arm in study.arms.values()}) > 1:
+      raise ConfigError(f"{change}: the rows differ in this field; remove the flag")
 
 
 def _check_configs(asked: Asked) -> None:

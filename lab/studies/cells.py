@@ -209,6 +209,11 @@ def run(asked: Asked, finish: Callable[[], None]) -> None:
       if waits:
         logger.info(f"{cell.arm}, seed {cell.seed}: waits for {', '.join(waits)}")
         continue
+      lost = [name for name in arm.earlier if "diverged" in _ended(asked, Cell(name, cell.seed))]
+      if lost:  # a result of this row too
+        record = {"commands": [], "diverged": f"begins with {lost[0]}, which diverged"}
+        with errors.writing(folder):
+          files.write_json(folder / DONE, record)
       if finished(asked, cell) is None:
         _run(asked, cell)
     finish()

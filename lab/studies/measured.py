@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from data.errors import DataError, named_reason
+from lab.studies.cells import DONE
 
 Values = dict[tuple[int, str], float]  # by step and measure
 _NO_MEASURE = ("count", "points", "step")
@@ -20,12 +21,12 @@ def read(
 
   Values of an analysis without a step are assigned to step `last`. DataError: a report is missing or damaged.
   """
-  values = dict(_probes(_rows(cell / "probe" / "probe.json")))
+  values = dict(_probes(_rows(cell, "probe/probe.json")))
   for name in analyses:
-    values |= dict(_analysis(name, _rows(cell / "analysis" / f"{name}.json"), last))
+    values |= dict(_analysis(name, _rows(cell, f"analysis/{name}.json"), last))
   for place, step in fine_tunings.items():
     name = place.partition("/")[0].replace("_", " ")
-    scores = _rows(cell / place / "results.json")
+    scores = _rows(cell, f"{place}/results.json")
     if "metric" in scores[0]:
       values |= {(step, f"{name}, {row['metric']}"): row["value"] for row in scores}
     else:  # of retrieval: the model's row has all its figures
@@ -34,12 +35,14 @@ def read(
   return values
 
 
-def _rows(path: pathlib.Path) -> list[dict[str, Any]]:
+def _rows(cell: pathlib.Path, name: str) -> list[dict[str, Any]]:
+  path = cell / name
   try:
     return json.loads(path.read_bytes())["rows"]
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise DataError(
-      f"{path}: no report of this program ({named_reason(error)}); remove {path.parents[1]}"
+      f"{path}: no report of this program ({named_reason(error)}); make the reports of the run again:\n"
+      f"  rm {cell / DONE}  # then the same command"
     ) from error
 
 

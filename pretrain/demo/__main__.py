@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from data import command, log_lines
+from data import command, files, log_lines
 from data.errors import ConfigError
 from pretrain.command import flags
 
@@ -56,6 +56,8 @@ def _arguments(argv: list[str]) -> flags.Arguments:
   arguments = flags.read_arguments([f"--config={CONFIG}", *argv])
   log_lines.choose(quiet=arguments.quiet, verbose=arguments.verbose)
   config = arguments.config
+  if problem := files.address_problem("--workdir", arguments.workdir):
+    raise ConfigError(problem)  # its summary reads the files of the run
   if not config.train.eval_batches:
     raise ConfigError("train.eval_batches=0: the demo's summary needs evaluations; expected a number above 0")
   mlm = config.objectives.mlm

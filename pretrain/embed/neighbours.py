@@ -60,7 +60,7 @@ class StoredVectors:
     try:
       with reading(path, advice=advice):
         self.count, self.width = self._shape()
-    except (ValueError, KeyError, StopIteration) as error:
+    except (ValueError, KeyError, StopIteration, AttributeError) as error:  # the last: a column of no lists
       raise DataError(f"{path}: not a file of vectors ({named_reason(error)}); {advice}") from error
 
   def _shape(self) -> tuple[int, int]:

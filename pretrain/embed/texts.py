@@ -93,8 +93,10 @@ def open_embedder(asked: argparse.Namespace) -> "Embedder":
       f"--max_length={asked.max_length}: the checkpoint supports at most {positions} tokens; use\n"
       f"  --max_length={positions}"
     )
-  if asked.size > width:
-    raise ConfigError(f"--size={asked.size}: the model's vectors have {width} numbers; expected at most that")
+  if not 0 <= asked.size <= width:
+    raise ConfigError(
+      f"--size={asked.size}: the model's vectors have {width} numbers; expected 1 to {width}, or 0 for all"
+    )
   schema = EmbeddingSchema.read(saved.workdir)
   schema = dataclasses.replace(
     schema,

@@ -57,7 +57,11 @@ class Intervals(Listener):
     """Returns the log line of a step: loss, terms and, from the second interval on, speed and time left."""
     total = self._run.config.train.total_steps
     fields = [f"step {step:,}/{total:,}", f"loss {values['train/loss']:.4f}"]
-    fields += [f"{name} {values['train/' + name]:.4f}" for name in self._run.recipe.term_weights]
+    fields += [
+      f"{name} {values['train/' + name]:.4f}"
+      for name in self._run.recipe.term_weights
+      if f"train/{name}" in values
+    ]
     tokens = values.get("perf/tokens_per_second")
     if tokens:
       seconds = (total - step) / values["perf/steps_per_second"]

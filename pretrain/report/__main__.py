@@ -72,10 +72,12 @@ def _run(asked: argparse.Namespace) -> None:
   if asked.examples:
     from pretrain.mesh import devices
 
-    devices.start()
+    full = "the device's memory is full, perhaps of a run; use --examples=0, or JAX_PLATFORMS=cpu ({})"
     for run in loaded:
       try:
-        shown[run.name] = examples.look(run, number=asked.examples)
+        devices.start()
+        with devices.memory_errors(full.format):
+          shown[run.name] = examples.look(run, number=asked.examples)
       except UserError as error:  # only this section needs a checkpoint
         shown[run.name] = errors.reason(error)
         logger.warning(f"{run.path}: no examples: {shown[run.name]}")

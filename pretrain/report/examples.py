@@ -22,6 +22,7 @@ class Token(NamedTuple):
   original: str | None  # the token of the text, if it was replaced or masked
   belief: float | None  # probability of "replaced"; in masked text, of the original token
   begins_word: bool
+  is_right: bool = False  # in masked text, whether the likeliest token is the original
 
   @property
   def shade(self) -> int:
@@ -79,4 +80,5 @@ def _guessed(arrays: Arrays, row: int, opened: OpenedRun) -> Iterator[Token]:
       yield Token(original, None, None, begins)
       continue
     guess, _ = opened.encoder.vocabulary.letters(arrays["guesses"][row, at])
-    yield Token(guess, original, float(arrays["probability"][row, at]), begins)
+    is_right = bool(arrays["guesses"][row, at] == ids[at])  # pieces with equal letters may differ
+    yield Token(guess, original, float(arrays["probability"][row, at]), begins, is_right)

@@ -114,6 +114,8 @@ def _check(asked: argparse.Namespace) -> None:
     )
   if asked.input == "-":
     raise ConfigError("--input=-: an index is built from a file that can be read twice; expected a path")
+  if asked.index and pathlib.Path(asked.index).absolute() == pathlib.Path.cwd():
+    raise ConfigError(f"--index={asked.index} is the current folder; name one in it\n  --index=NAME")
   if asked.vectors and not asked.input:
     raise ConfigError("--vectors builds an index and needs the texts of the vectors; add\n  --input=FILE")
   if asked.output and not asked.queries:

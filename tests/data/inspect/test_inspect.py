@@ -202,6 +202,8 @@ def test_a_histogram_is_the_shares_between_whole_numbers():
   assert y.tolist() == [0, 0.5, 0.5, 0.25, 0.25, 0, 0, 0.25, 0.25, 0]
   x, y = page._bars(np.arange(1, 513), 512)  # eight numbers to a bar
   assert len(x) == 2 * 65 and set(y[1:-1]) == {1 / 64}
+  x, y = page._bars(np.arange(1, 97), 96)  # two numbers to a bar
+  assert x[-1] == 96 and set(y[1:-1]) == {1 / 48}
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import csv
 import datetime
 import json
 import pathlib
+import uuid
 
 import numpy as np
 import pyarrow
@@ -180,6 +181,12 @@ def test_csv_and_json_lines_are_read_back_as_they_were(tmp_path):
   assert [(row["text"], float(row["score"])) for row in back] == [tuple(row.values()) for row in rows]
   made = _written(formats.JsonLines(), tmp_path / "a.jsonl", rows)
   assert [row.fields for row in user_rows.read(str(made))] == rows
+
+
+def test_a_line_of_json_has_no_nan_and_an_id_is_text():
+  row = {"a": float("nan"), "b": [1.5, float("-inf")], "c": "NaN", "d": uuid.UUID(int=1)}
+  expected = '{"a": null, "b": [1.5, null], "c": "NaN", "d": "00000000-0000-0000-0000-000000000001"}\n'
+  assert formats.JsonLines().encode([row]).decode() == expected
 
 
 def test_a_cell_that_is_no_text_is_json_in_csv_and_a_date_is_its_text():

@@ -78,13 +78,14 @@ def test_figures_stand_beside_those_of_the_untrained_encoder_and_of_no_model(
     (("--pairs=0",), 2, "--pairs=0: expected at least 1"),
     (("--data=nowhere",), 3, "nowhere: no data for any probe; name a folder with any of UD_English-EWT"),
     (("--checkpoint=nowhere", "--only=pos"), 3, "nowhere"),
+    (("--checkpoint=",), 2, "--checkpoint is empty; name a checkpoint"),
   ],
 )
 def test_a_mistake_is_one_line(finished, data, tmp_path, capsys, flags, code, line):
   given = [f"--checkpoint={finished}", f"--data={data}", f"--output={tmp_path / 'out'}", *flags]
   assert probe.main(given) == code
-  error = capsys.readouterr().err.strip().splitlines()
-  assert len(error) == 1 and line in error[0], error
+  error, *ways = capsys.readouterr().err.strip().splitlines()
+  assert line in error and all(way.startswith("  --") for way in ways)
   assert not (tmp_path / "out").exists()
 
 

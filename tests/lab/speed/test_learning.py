@@ -64,6 +64,20 @@ def test_too_little_held_out_is_one_line_before_anything_is_trained(
   assert not (tmp_path / "out").exists()
 
 
+def test_a_finished_run_is_not_replaced(monkeypatch, capsys, tmp_path):
+  records = types.SimpleNamespace(directory="here", heldout=range(64))
+  monkeypatch.setattr(prepared, "ensure_records", lambda config, download: "here")
+  monkeypatch.setattr(prepared, "open", lambda config: records)
+  (tmp_path / "mine-seed0.jsonl").write_text("{}\n")
+  flags = ["--recipe=amos", "--steps=9", "--name=mine", f"--output={tmp_path}"]
+  assert learning.main(["run", *flags]) == 2
+  error, *ways = capsys.readouterr().err.splitlines()
+  assert "mine-seed0.jsonl has a run" in error and ways == [
+    f"  rm {tmp_path}/mine-seed0.jsonl",
+    "  --name=NAME",
+  ]
+
+
 def test_a_report_on_nothing_is_one_line(capsys, tmp_path):
   assert learning.main(["report", f"--output={tmp_path}"]) == 3
   assert "no results in" in capsys.readouterr().err

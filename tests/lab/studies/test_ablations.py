@@ -200,6 +200,14 @@ def test_commands_of_a_cell(tmp_path):
   assert f"--config.train.init_from={tmp_path}/before/seed_1/run" in later
 
 
+def test_a_row_that_begins_with_a_diverged_one_is_lost_with_it(tmp_path, monkeypatch):
+  asked, commands = _asked(tmp_path / "out"), Commands({"before 0 main": 4})
+  _run(asked, commands, monkeypatch)
+  assert not any(key.startswith("later 0") for key in commands.run)
+  found = table.read(asked)
+  assert found.diverged[Cell("later", 0)] == "begins with before, which diverged" and not found.missing
+
+
 def test_a_stop_a_divergence_and_an_error(tmp_path, monkeypatch):
   asked, commands = (
     _asked(tmp_path / "out"),
@@ -248,8 +256,9 @@ def test_a_finished_cell_of_other_flags_is_refused(tmp_path, monkeypatch):
 def test_a_damaged_report_is_named(tmp_path, content, why):
   write(tmp_path / "probe" / "probe.json", [])
   (tmp_path / "probe" / "probe.json").write_text(content)
-  with pytest.raises(DataError, match=rf"probe\.json: no report of this program \({why}"):
+  with pytest.raises(DataError, match=rf"probe\.json: no report of this program \({why}") as caught:
     measured.read(tmp_path, analyses=(), fine_tunings={}, last=1)
+  assert str(caught.value).splitlines()[1] == f"  rm {tmp_path}/done.json  # then the same command"
 
 
 def test_steps_of_an_analysis_and_an_untrained_encoder(tmp_path):

@@ -151,6 +151,7 @@ def test_the_verdict_knows_which_way_is_better(last, trivial, is_loss, said):
     ("--config=configs/coco_lm_tiny.py", "--config=configs/coco_lm_tiny.py"),
     ("--config.objectives.mlm.positions=all", "objectives.mlm.positions"),
     ("--config.train.eval_batches=0", "train.eval_batches"),
+    ("--workdir=gs://bucket/demo", "--workdir=gs://bucket/demo: expected a path, found an address"),
     ("--config.model.hidden_sise=64", "hidden_size"),
   ],
 )

@@ -10,9 +10,10 @@ import pytest
 from pyarrow import parquet
 
 from data import vocabulary
+from data.errors import DataError
 from pretrain.checkpoints.saved_model import open_model
 from pretrain.embed import __main__ as embed
-from pretrain.embed import dtypes
+from pretrain.embed import dtypes, neighbours
 from pretrain.embed import texts as texts_of_files
 from pretrain.inference import stream
 from pretrain.models.encoder import encode
@@ -172,6 +173,7 @@ def test_other_forms_are_stored_in_both_files_and_searched(dtype, workdir, tmp_p
     ("id,a\n1,x\n", ("--column=c",), 3, "no column 'c'; its columns are id, a"),
     ("text\n", (), 3, "no row in this file"),
     ("text\nx\n", ("--batch_size=0",), 2, "--batch_size=0: expected at least 1"),
+    ("text\nx\n", ("--size=-1",), 2, "--size=-1: the model's vectors have "),
     ("text\nx\n", ("--max_length=999",), 2, "the checkpoint supports at most 128 tokens"),
     ("text\nx\n", ("--output=a.txt",), 2, "expected a name that ends in .npy or .parquet"),
     ("text\nx\n", ("--dtype=int8",), 2, "--dtype=int8 stores directions without lengths"),
@@ -186,6 +188,12 @@ def test_a_mistake_is_one_line(content, flags, code, message, workdir, tmp_path,
   error, *ways = capsys.readouterr().err.splitlines()
   assert message in error and all(way.startswith("  ") for way in ways)
   assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
+
+
+def test_a_column_without_lists_has_no_vectors(tmp_path):
+  parquet.write_table(pyarrow.table({"vector": ["a"]}), tmp_path / "a.parquet")
+  with pytest.raises(DataError, match=r"a\.parquet: not a file of vectors"):
+    neighbours.StoredVectors(tmp_path / "a.parquet", "vector")
 
 
 def test_an_unknown_ending_is_refused_before_the_checkpoint_is_opened(table, tmp_path, capsys):

@@ -5,13 +5,16 @@ import html.parser
 import json
 import pathlib
 import re
+import types
+from typing import Any
 from xml.etree import ElementTree
 
 import jax
+import numpy as np
 import pytest
 
 from data import page as look
-from pretrain.report import page, runs
+from pretrain.report import examples, page, runs
 from pretrain.report.__main__ import main
 from pretrain.report.examples import Examples, Token
 
@@ -107,6 +110,16 @@ def test_hostile_text_stays_text(tmp_path):
   block = [Token(HOSTILE, HOSTILE, 0.9, True), Token(HOSTILE, None, None, False)]
   examples = {"run": Examples("replaced", 1, [block]), "other": HOSTILE}
   check(page.make(runs.read([str(directory)]), examples, []))
+
+
+def test_a_guess_is_right_if_it_is_the_piece_and_not_if_it_has_its_letters():
+  words = types.SimpleNamespace(
+    letters=lambda number: ("ing", True), special_ids=types.SimpleNamespace(cls=0, pad=1)
+  )
+  opened: Any = types.SimpleNamespace(encoder=types.SimpleNamespace(vocabulary=words))
+  arrays = {"ids": [[5, 6]], "selected": [[True, True]], "guesses": [[5, 7]], "probability": [[0.9, 0.1]]}
+  tokens = examples._guessed({name: np.array(rows) for name, rows in arrays.items()}, 0, opened)
+  assert [token.is_right for token in tokens] == [True, False]
 
 
 def test_a_half_written_run_has_a_page(tmp_path):

@@ -283,6 +283,7 @@ def _overwrite(path: pathlib.Path) -> None:
     (("--query=x", "--vectors=v.npy"), 2, "--vectors builds an index and needs the texts"),
     (("--query=x", "--output=a.jsonl"), 2, "--output is for the answers of --queries"),
     (("--query=x", "--top=0"), 2, "--top=0: expected at least 1"),
+    (("--input=in.csv", "--index=."), 2, "--index=. is the current folder"),
     (("--input=in.csv", "--hnsw_links=1"), 2, "--hnsw_links=1: expected at least 2"),
     (("--input=in.csv", "--kind=hnsw", "--dtype=int8"), 2, "--dtype=int8 would save nothing"),
     (("--input=in.csv", "--column=c"), 3, "no column 'c'; its columns are id, review"),

@@ -77,7 +77,7 @@ def check(args: argparse.Namespace, options: list[str]) -> None:
       _refuse_relative(args)
 
   addresses = [text for text in (args.output, *args.source.split(",")) if files.is_address(text)]
-  is_far = args.engine == "ranks" or (args.engine == "beam" and not args.engine_options.is_local)
+  is_far = args.engine != "pool" and not getattr(args.engine_options, "is_local", False)
   if addresses and is_far and not mirror.is_chosen():
     raise errors.ConfigError(
       f"{addresses[0]}: all workers read and write local copies of addresses; name a directory for them on a "

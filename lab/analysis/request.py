@@ -5,6 +5,7 @@ import functools
 import pathlib
 from collections.abc import Iterator, Sequence
 
+import jax.numpy as jnp
 import numpy as np
 
 from data import files
@@ -50,7 +51,7 @@ class Request:
       else:
         opened = _opened(directory, None, self.batch_size)
         blocks = opened.heldout.rows(0, min(len(opened.heldout), self.rows))
-        yield name, opened.encoder, np.asarray(first_texts(opened.run.recipe, blocks))
+        yield name, opened.encoder, np.asarray(first_texts(opened.run.recipe, jnp.asarray(blocks)))
 
   def every_step(self, left_out: LeftOut) -> Iterator[tuple[str, int, OpenedRun]]:
     """Yields (name, step, opened run) of every saved step; skips imports and runs in `left_out`."""

@@ -195,5 +195,5 @@ def join_sentencepieces(pieces: list[str]) -> str:
 
 
 def join_wordpieces(pieces: list[str]) -> str:
-  """Returns WordPieces as readable text; '##' continues a word."""
-  return " ".join(pieces).replace(" ##", "")
+  """Returns WordPieces as readable text; '##' continues a word, also one that begins before them."""
+  return " ".join(pieces).replace(" ##", "").removeprefix("##")

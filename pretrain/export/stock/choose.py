@@ -34,7 +34,7 @@ _WINDOWED = ("modernbert", "ultrabert")
 _REASONS = {
   "modernbert": "LayerNorm",
   "eurobert": "RMSNorm and no windows",
-  "ultrabert": "RMSNorm and windows",
+  "ultrabert": "RMSNorm, and windows or an answering head",
 }
 
 
@@ -51,7 +51,9 @@ def choose(config: EncoderConfig, *, pad_id: int, heads: Collection[str], activa
   `activation` is the classification head's, 'tanh' or 'gelu'.
   """
   # Of classes equally near, the first: a norm on embeddings is less of a change than another kind of norm.
-  nearest_first = ("bert", "eurobert", "ultrabert", "modernbert")
+  nearest_first = ["bert", "eurobert", "ultrabert", "modernbert"]
+  if "question_answering" in heads:
+    nearest_first.remove("eurobert")  # it has no class for this head; ultrabert without windows is the same
   faults = {layout: switch_faults(layout, config) for layout in nearest_first}
   nearest = min(faults, key=lambda layout: len(faults[layout]))
   if faults[nearest]:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from data.errors import DivergedError
+from data.vocabulary import tokenizer_files
 from finetune.squad import decoding as squad_predict
 from finetune.squad.decoding import text_in_words
 from finetune.squad.windows import Document, Window
@@ -138,6 +139,15 @@ def test_text_is_taken_from_the_words_of_the_context():
   logits = np.eye(6)[[2, 2]][:, None]
   found = squad_predict.decode([part], *logits, squad_case.settings(), detokenize=" ".join, lower_case=True)
   assert found.text == "Smith"
+
+
+def test_an_answer_may_begin_within_a_word_of_wordpieces():
+  document = Document(["playing", "chess"], [], np.arange(3), np.array([0, 0, 1]))
+  part = Window(0, 0, 3, 2, document, np.array(["[CLS]", "[SEP]", "play", "##ing", "chess"]))
+  logits = np.eye(5)[[3, 4]][:, None]
+  join, settings = tokenizer_files.join_wordpieces, squad_case.settings()
+  found = squad_predict.decode([part], *logits, settings, detokenize=join, lower_case=True)
+  assert found.text == "ing chess"
 
 
 @pytest.mark.parametrize(

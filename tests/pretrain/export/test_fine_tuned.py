@@ -135,7 +135,7 @@ def test_logits_of_texts_are_compared_whole_though_they_have_as_many_classes_as_
   assert (of_texts.logits, of_tokens.logits) == (0.5, 0.0)
 
 
-@pytest.mark.parametrize("kind", ["t5", "wide_t5", "wordpiece"])
+@pytest.mark.parametrize("kind", ["t5", "wide_t5", "wordpiece", "euro_electra"])
 def test_a_question_answerer_gives_our_start_and_end_logits(
   kind, fine_tuned, tmp_path, capsys, monkeypatch, in_this_process, export
 ):

@@ -19,7 +19,7 @@ from data.vocabulary import __main__ as vocabulary_command
 from pretrain.checkpoints.checkpoint import load_params
 from pretrain.export import __main__
 from pretrain.export.folders import write_own
-from pretrain.export.import_checkpoint import import_checkpoint
+from pretrain.export.import_checkpoint import _reads_segments, import_checkpoint
 from pretrain.export.official import names as official_names
 from tests import lines
 from tests.pretrain.export.official.test_names import A, D, F, P, R, V, fairseq_state, hugging_face_state
@@ -305,3 +305,18 @@ def test_an_extended_vocabulary_brings_rows_for_its_words(make_workdir, tmp_path
     DataError, match=r"--vocabulary extends another vocabulary .*\n  python -m data.vocabulary"
   ):
     _import(tmp_path / "out", tmp_path / "other", str(tmp_path / "v"))
+
+
+@pytest.mark.parametrize(
+  ("second", "head", "is_said"),
+  [
+    (1.0, "classification", True),
+    (1.0, "question_answering", True),
+    (0.0, "tagging", False),
+    (1.0, "mlm", False),
+  ],
+)
+def test_it_is_said_where_another_segment_would_count(second, head, is_said):
+  table = np.asarray([[0.0], [second]])
+  params = {"encoder": {"embeddings": {"segment": {"embedding": table}}}, "heads": {head: {}}}
+  assert _reads_segments(params) == is_said

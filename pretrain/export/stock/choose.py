@@ -34,7 +34,7 @@ _WINDOWED = ("modernbert", "ultrabert")
 _REASONS = {
   "modernbert": "LayerNorm",
   "eurobert": "RMSNorm and no windows",
-  "ultrabert": "RMSNorm, and windows or an answering head",
+  "ultrabert": "RMSNorm and windows",
 }
 
 
@@ -62,7 +62,9 @@ def choose(config: EncoderConfig, *, pad_id: int, heads: Collection[str], activa
       f"{faults[nearest][0]}; export it under this project's names\n  --to=torch"
     )
   if nearest in folders.PRE_NORM:
-    choice = Choice(nearest, f"pre-norm layers, rotary positions, gated MLPs, {_REASONS[nearest]}")
+    answers = nearest == "ultrabert" and not config.has_windows
+    reason = "RMSNorm and a head that answers questions" if answers else _REASONS[nearest]
+    choice = Choice(nearest, f"pre-norm layers, rotary positions, gated MLPs, {reason}")
   elif config.relative_position == "none":
     if "classification" in heads:
       layout = "electra" if activation == ACTIVATIONS["electra"] else "bert"

@@ -7,6 +7,7 @@ import gc
 import importlib.metadata
 import os
 import pathlib
+import signal
 import sys
 
 import pytest
@@ -15,6 +16,9 @@ if "jax" in sys.modules:
   raise RuntimeError(
     "jax was imported before tests/conftest.py; the tests need eight fake devices from the start"
   )
+
+# A shell starts background commands with Ctrl-C ignored; tests send it, and their children inherit this.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 

@@ -11,6 +11,7 @@ from finetune.inference.questions import Questions
 from finetune.inference.rows import Rows
 from finetune.own.schema import FILE, PROBLEM_TYPES, TaskSchema
 from pretrain.checkpoints.saved_model import SavedModel
+from pretrain.export.task_fields import last_layer
 from pretrain.inference.compiled import Compiled
 from pretrain.mesh import trees
 
@@ -58,7 +59,7 @@ def schema_of(saved: SavedModel) -> TaskSchema:
   if "question_answering" in heads:
     longest = int((task.get("windows") or {}).get("max_length", min(positions, 384)))
     return TaskSchema("question_answering", _QUESTION, "answers", (), "cls", longest)
-  last = heads["classification"]["output"] if "classification" in heads else heads.get("tagging")
+  last = last_layer(heads)
   if last is None:
     there = ", ".join(sorted(heads)) or "none"
     raise DataError(

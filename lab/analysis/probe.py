@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from data import command, files
 from data.command import FETCHED, OPENED, SENT, Parser
-from lab.analysis import probe_sets, probe_table, probing
+from lab.analysis import linear, probe_sets, probe_table, probing
 from lab.analysis.probes import WITHOUT, Figure
 from pretrain.command import kept_memory
 
@@ -64,7 +64,8 @@ def parser() -> Parser:
     "--train_sentences",
     type=int,
     default=probing.TRAIN_SENTENCES,
-    help="of the treebank, from its beginning; a classifier trains on the first 20,000 words of them",
+    help="of the treebank, from its beginning; a classifier trains on the first "
+    f"{linear.MOST_ROWS:,} words of them",
   )
   made.add_argument("--pairs", type=int, default=probing.PAIRS, help="most minimal pairs per file")
   made.add_argument("--batch_size", type=int, default=probing.BATCH_SIZE, help="sentences per batch")

@@ -51,6 +51,11 @@ def first_rows(directory: pathlib.Path) -> list[tuple[str, ...]]:
     return []
 
 
+def last_layer(heads: Mapping[str, Any]) -> Mapping[str, Any] | None:
+  """Returns the layer whose outputs are the labels of texts or words; None without such a head."""
+  return heads["classification"]["output"] if "classification" in heads else heads.get("tagging")
+
+
 def label_fields(params: dict, task: Mapping[str, Any]) -> dict[str, Any]:
   """Returns 'id2label', 'label2id' and 'problem_type' for config.json; {} without a classifier.
 
@@ -62,7 +67,7 @@ def label_fields(params: dict, task: Mapping[str, Any]) -> dict[str, Any]:
   longest = task.get("fingerprint", {}).get("max_length")
   kept |= {"fingerprint": {"max_length": longest}} if longest else {}
   ours = {_FIELD: kept} if kept else {}
-  last = heads["classification"]["output"] if "classification" in heads else heads.get("tagging")
+  last = last_layer(heads)
   if last is None:
     return ours if "question_answering" in heads else {}
   count = last["bias"].shape[0]

@@ -21,7 +21,7 @@ from pretrain.export.official import config as official_config
 from pretrain.export.official import names as official_names
 from pretrain.export.stock import read as stock_read
 from pretrain.export.stock.config import encoder_fields
-from pretrain.export.task_fields import read_task, stored_task
+from pretrain.export.task_fields import last_layer, read_task, stored_task
 from pretrain.export.tensor_rows import Imported, State, put
 from pretrain.mesh import trees
 from pretrain.models import encoder as encoder_model
@@ -94,7 +94,7 @@ def recognise(
 
 def _task(params: dict, config: Mapping[str, Any], family: str) -> dict[str, Any]:
   heads, kept = params.get("heads", {}), stored_task(config)
-  last = heads["classification"]["output"] if "classification" in heads else heads.get("tagging")
+  last = last_layer(heads)
   if last is None:
     return kept if "question_answering" in heads else {}
   kind = config["model_type"] if family == "stock" else family

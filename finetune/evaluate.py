@@ -26,10 +26,11 @@ logger = logging.getLogger(__name__)
 
 PART = 1024  # questions answered in one call of the model
 _EPILOG = """\
-Every row needs a label of the model; an error names the first row without one. The scores are those of
-training. Classes: accuracy, macro F1, scores by class and confused classes. Numbers: Spearman, Pearson, RMSE.
-Several labels: micro and macro F1, average precision. Tags of spans: F1, precision, recall of entities.
-Questions, in a file of SQuAD's format: exact match and F1.
+Every row needs a label of the model; an error names the first row without one. Classes: accuracy, macro F1,
+scores by class and confused classes. Numbers: Spearman, Pearson, RMSE. Several labels: micro and macro F1,
+average precision. Tags of spans: F1, precision, recall of entities. Questions, in a file of SQuAD's format:
+exact match and F1. GLUE's own metrics (F1 of MRPC and QQP, Matthews of CoLA) are in the search's results.
+A table needs a first line with the names of its columns; CoLA's files have none.
 
 A checkpoint without the head of a task is evaluated by its vectors. Pairs of texts with a number: Spearman
 and Pearson of cosines. Pairs with a yes or no (1 and 0, or true and false): average precision, best accuracy
@@ -101,7 +102,9 @@ def _evaluate(asked: argparse.Namespace) -> None:
     evaluate.evaluate(asked, saved)
     return
   if not pathlib.Path(asked.data).is_file():
-    raise DataError(f"--data={asked.data}: there is no such file")
+    raise DataError(
+      f"--data={asked.data}: this is a folder, but {asked.model} has the head of a task; give a file"
+    )
   for flag in ("split", "sizes", "beside"):
     if value := getattr(asked, flag):
       raise ConfigError(f"--{flag}={value}: only for vectors, but {asked.model} has the head of a task")

@@ -54,7 +54,9 @@ def _check_data(config: Any, *, download: bool) -> None:
         )
         raise DataError(f"data.{field}={path}: {found} (tfds:NAME and seqio:TASK are data sets)")
   elif config.kind == "squad":
-    squad_files.check(config.squad.train_file, config.squad.dev_file, directory, download=download)
+    # `main` passes a user's own files of questions on to this kind.
+    group, asked = "data" if config.data.train_file else "squad", config.squad
+    squad_files.check(asked.train_file, asked.dev_file, directory, group=group, download=download)
   elif config.kind == "prompt" and config.prompt.directory:
     kshot.check(config.prompt.directory, names, k=config.prompt.shots, seeds=config.prompt.splits)
   elif config.kind == "prompt":

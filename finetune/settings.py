@@ -56,7 +56,7 @@ FIELDS: Mapping[str, Any] = {
   "squad.stride": Count,
   "squad.max_query_length": Count,
   "squad.max_answer_length": Count,
-  "squad.n_best": Count,
+  "squad.n_best": Annotated[int, Limit(2)],  # of one answer, "no answer" would take its place
   "prompt.shots": Count,
   "prompt.max_length": CountOrZero,
   "prompt.num_samples": CountOrZero,

@@ -52,6 +52,11 @@ def _together(config: Mapping[str, Any]) -> list[str]:
   return [*problems, *_file_problems(config), *_embedding_problems(config), *_reference_problems(config)]
 
 
+# The way out for files of one's own, by kind.
+_OWN = "--config=configs/finetune_own.py"
+_INSTEAD = {"squad": "--config.squad.{}=FILE"}
+
+
 def _embedding_problems(config: Mapping[str, Any]) -> list[str]:
   if config["kind"] != "embedding":
     return []
@@ -65,7 +70,12 @@ def _embedding_problems(config: Mapping[str, Any]) -> list[str]:
 
 def _file_problems(config: Mapping[str, Any]) -> list[str]:
   if config["kind"] not in ("own", "embedding"):
-    return []
+    return [
+      f"data.{name}={config[f'data.{name}']!r}: kind={config['kind']!r} does not read it; use\n  {instead}"
+      for name in ("train_file", "dev_file")
+      if config[f"data.{name}"]
+      for instead in [_INSTEAD.get(config["kind"], _OWN).format(name)]
+    ]
   problems = []
   if not config["data.train_file"]:
     problems.append("data.train_file: none given; --config.data.train_file=FILE, CSV, TSV, JSONL or Parquet")

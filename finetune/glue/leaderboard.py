@@ -9,6 +9,7 @@ import io
 import os
 import pathlib
 import zipfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -78,7 +79,6 @@ def write_submission(
   '<name>.subset-not-for-submission.zip'.
 
   Raises:
-    DataError: an index occurs twice in a test file.
     StorageError: the file cannot be written.
   """
   assert by_key.keys() <= FILES.keys()
@@ -123,12 +123,17 @@ def official_rows(key: str) -> int:
   return glue_tasks.TASKS[row.task].sizes[row.split][0]
 
 
+def refuse_repeated(key: str, ids: Sequence[str]) -> None:
+  """Raises DataError if an index occurs twice in the test file of a key of `FILES`."""
+  if repeated := [index for index, count in Counter(ids).items() if count > 1]:
+    raise DataError(
+      f"{FILES[key].name}: index {repeated[0]!r} occurs twice, expected once; use the official test file"
+    )
+
+
 def _text(key: str, predicted: Predictions) -> tuple[str, int]:
   """Returns the content of a leaderboard file, and how many of its scores were clipped to 0 or 5."""
-  name, task = FILES[key].name, glue_tasks.TASKS[FILES[key].task]
-  if len(set(predicted.ids)) != len(predicted.ids):
-    twice = next(index for row, index in enumerate(predicted.ids) if index in predicted.ids[:row])
-    raise DataError(f"{name}: index {twice!r} occurs twice, expected once; use the official test file")
+  task = glue_tasks.TASKS[FILES[key].task]
   lines, clipped = ["index\tprediction"], 0
   for index, value in zip(predicted.ids, predicted.values):
     if task.is_regression:

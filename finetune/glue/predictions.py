@@ -39,7 +39,7 @@ def load(task: str, directory: str, encoding: Callable[[str], Encoding], *, down
   """Reads and tokenises the test sets that a task's model predicts, without missing ones.
 
   Raises:
-    DataError: a file is damaged.
+    DataError: a file is damaged, or has an index twice.
   """
   wanted = [(task, split, key) for split, key in _TESTS.get(task, {"test": task}).items()]
   wanted += [("ax", "test", "ax")] if task == "mnli" else []
@@ -47,6 +47,7 @@ def load(task: str, directory: str, encoding: Callable[[str], Encoding], *, down
   splits = glue_data.read_all(directory, [row[:2] for row in readable], download=download)
   sets, lines = {}, []
   for (name, split_name, key), split in zip(readable, splits):
+    leaderboard.refuse_repeated(key, split.ids)
     sets[key] = encoding(name).evaluated(split, is_regression=TASKS[name].is_regression)
     lines.append(f"{name}: predicts {errors.counted(len(split), 'row')} of {split_name} ({split.source})")
     lines += glue.cut_lines(name, {split_name: sets[key].cut}, encoding(name))
@@ -77,9 +78,7 @@ def _read(file: Path) -> dict[str, np.ndarray]:
 
 
 def is_there(session: Session, task: str, chosen: Chosen, tests: Tests) -> bool:
-  """Returns whether outputs of this run are stored for all of the task's test sets; True if it has none."""
-  if not tests.sets:
-    return True
+  """Returns whether outputs of this run are stored for all of the task's test sets."""
   stored = _read(path(session, task))
   return all(name in stored and str(stored[name]) == text for name, text in _identity(chosen, tests).items())
 

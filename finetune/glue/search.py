@@ -81,11 +81,12 @@ class Glue:
     task, output = search.plan.name, self.config.output
     if not (output.save_model or output.predict):
       return
-    chosen = best_model.choose(search, records, seeds=self.session.test_seeds if output.predict else ())
+    is_predicted = output.predict and bool(self.tests[task].sets)
+    chosen = best_model.choose(search, records, seeds=self.session.test_seeds if is_predicted else ())
     if output.save_model:
       exported = exported_task(TASKS[task].name, TASKS[task].labels, self.session.head)
       best_model.save(search, chosen, exported, output_scale=self.encoding(task).divisor)
-    if output.predict and not glue_predictions.is_there(self.session, task, chosen, self.tests[task]):
+    if is_predicted and not glue_predictions.is_there(self.session, task, chosen, self.tests[task]):
       trained = search.trained(chosen.cell, chosen.seed)
       glue_predictions.predict(self.session, task, chosen, trained.outputs_of, self.tests[task])
 

@@ -59,6 +59,11 @@ def schema_of(saved: SavedModel) -> TaskSchema:
   if "question_answering" in heads:
     longest = int((task.get("windows") or {}).get("max_length", min(positions, 384)))
     return TaskSchema("question_answering", _QUESTION, "answers", (), "cls", longest)
+  if task.get("words"):
+    raise DataError(
+      f"{saved.path}: fine-tuned with prompts, which this command does not answer; fine-tune a head:\n"
+      "  --config=configs/finetune_own.py"
+    )
   last = last_layer(heads)
   if last is None:
     there = ", ".join(sorted(heads)) or "none"

@@ -51,6 +51,7 @@ _ELSEWHERE = {
   "  --config.prompt.num_steps=1000\n  --config.prompt.splits=13,21,42",
   "data.train_rows": "set the examples per class:\n  --config.prompt.shots=16",
   "data.max_length": "use\n  --config.prompt.max_length=128",
+  "seed": "a split's number is its seed; set\n  --config.prompt.splits=13,21,42",
   "output.predict": "GLUE's test sets are predicted with\n  --config=configs/finetune_glue.py",
 }
 _GRID = ("search.batch_sizes", "search.learning_rates")  # the only fields of `search` that this kind reads
@@ -194,9 +195,10 @@ class Prompts:
 
 def _check_fields(values) -> None:
   default = fields.flatten(finetune_base.get_config())
-  for prefix, instead in _ELSEWHERE.items():
+  for start, instead in _ELSEWHERE.items():
     for name, value in values.items():
-      if name.startswith(prefix) and name not in _GRID and value != default[name]:
+      is_of = name.startswith(start) if start.endswith(".") else name == start
+      if is_of and name not in _GRID and value != default[name]:
         raise ConfigError(f"{name}={value!r}: kind='prompt' does not use this field; {instead}")
 
 

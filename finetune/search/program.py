@@ -237,6 +237,11 @@ class RunGroup:
     self._filled = np.arange(-(-runs.count // num_devices) * num_devices) % runs.count
     self._hyper = self._place(runs)
 
+  @property
+  def rows(self) -> int:
+    """Returns the length of the first axis of the arrays on the devices: the runs and copies of the first."""
+    return len(self._filled)
+
   def _place(self, tree: ArrayTree, sharding: NamedSharding | None = None) -> ArrayTree:
     """Copies host arrays [runs, ...] to the devices."""
     filled = jax.tree.map(lambda leaf: np.asarray(leaf)[self._filled], tree)
@@ -259,16 +264,16 @@ class RunGroup:
 
     `state` is donated; `batch` has host arrays [runs, batch, ...].
     """
-    self._shapes.add(("step", len(self._filled), *batch["ids"].shape[1:]))
+    self._shapes.add(("step", self.rows, *batch["ids"].shape[1:]))
     return self._functions.step(state, self._place(batch, self._functions.of_batches), self._hyper)
 
   def is_new(self, function: str, batch: Batch) -> bool:
     """Returns whether a call of 'step' or 'outputs' with a batch of this shape would compile."""
-    return (function, len(self._filled), *batch["ids"].shape[1:]) not in self._shapes
+    return (function, self.rows, *batch["ids"].shape[1:]) not in self._shapes
 
   def outputs(self, params: ArrayTree, batch: Batch) -> ArrayTree:
     """Returns the task's outputs without dropout: host arrays [runs, batch, ...]."""
-    self._shapes.add(("outputs", len(self._filled), *batch["ids"].shape[1:]))
+    self._shapes.add(("outputs", self.rows, *batch["ids"].shape[1:]))
     placed = self._place(batch, self._functions.of_batches)
     found = jax.device_get(self._functions.outputs(params, placed))
     return jax.tree.map(lambda leaf: leaf[: self.runs.count], found)

@@ -10,9 +10,11 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from data import files, progress
+from data.errors import DataError
 from finetune.papers.spaces import Cell
 from finetune.search import loop, sharing, summary
 from finetune.search.plan import Plan, Run
@@ -22,6 +24,7 @@ from finetune.search.save_model import KeptWeights
 from finetune.search.session import Session
 from finetune.search.summary import Evaluation, Record
 from pretrain.checkpoints.bucket_workdir import Order
+from pretrain.checkpoints.checkpoint import read_meta, step_path
 from pretrain.optim import OptimizerSettings
 
 logger = logging.getLogger(__name__)
@@ -82,7 +85,7 @@ class Search:
       logger.info(f"{plan.name}: finished before: {finished} of {len(cells)} cells")
     for together in sharing.programs(missing, seeds, self.runs_at_once, by_seed=plan.by_seed):
       started = time.monotonic()
-      group, outcome = self._train([(cell, seed) for cell, part in together for seed in part])
+      group, outcome, state = self._train([(cell, seed) for cell, part in together for seed in part])
       seconds, first = time.monotonic() - started, 0
       for cell, part in together:
         at = dict(zip(part, range(first, first + len(part))))
@@ -94,8 +97,8 @@ class Search:
         done = len(cells) - sum(map(bool, left.values()))
         self._say_cell(record, f"{done}/{len(cells)}", seconds * len(part) / group.runs.count)
       del group, outcome  # frees the best weights on the devices: the next program needs the memory
-    if left:  # if nothing was missing, saved states may belong to a larger search that is unfinished
-      shutil.rmtree(self._folder / UNFINISHED, ignore_errors=True)
+      shutil.rmtree(state, ignore_errors=True)
+    self._forget_states()
     found = [results.finished(cell, seeds) for cell in cells]
     return [record for record in found if record is not None]
 
@@ -124,17 +127,30 @@ class Search:
 
     return Trained(of_run, step, outputs_of)
 
-  def _train(self, runs: Sequence[Run]) -> tuple[RunGroup, loop.Outcome]:
-    """Trains runs of equal batch size and length to the end."""
+  def _forget_states(self) -> None:
+    """Removes saved states of stored runs, left by other programs; others belong to a larger search."""
+    unfinished = self._folder / UNFINISHED
+    for state in unfinished.glob("*"):
+      try:
+        runs = read_meta(step_path(state))["identity"]["runs"]
+      except DataError:
+        runs = []  # nothing can resume from it
+      if all((self._folder / f"{run}.json").is_file() for run in runs):
+        shutil.rmtree(state, ignore_errors=True)
+    if unfinished.is_dir() and not any(unfinished.iterdir()):
+      unfinished.rmdir()
+
+  def _train(self, runs: Sequence[Run]) -> tuple[RunGroup, loop.Outcome, Path]:
+    """Trains runs of equal batch size and length to the end; the path is that of their saved state."""
     plan, session, cell = self.plan, self.session, runs[0][0]
     group, seeds = self.program.group(plan.runs(runs)), [seed for _, seed in runs]
     fingerprint = self.results.fingerprint
     if plan.seed_field:
       of_seeds = {str(seed): fingerprint[plan.seed_field][str(seed)] for seed in seeds}
       fingerprint = fingerprint | {plan.seed_field: of_seeds}
-    names = [f"{cell.name} {seed}" for cell, seed in runs]
-    identity = {"runs": names, "fingerprint": fingerprint, "keep_best": True}
-    # Other runs or settings have another folder, so that these never resume from their state.
+    names = [f"{cell.name}_seed{seed}" for cell, seed in runs]
+    identity = {"runs": names, "rows": group.rows, "fingerprint": fingerprint}
+    # Other runs, settings or devices have another folder, so that these never resume from their state.
     state = self._folder / UNFINISHED / files.digest_json(identity)[:16]
     more = len({cell for cell, _ in runs}) - 1
     outcome = loop.train(
@@ -145,11 +161,11 @@ class Search:
       metric=plan.metric,
       stop=session.stop,
       saving=loop.Saving(state, identity, 60.0 * session.config.train.save_minutes),
-      logs=[self._folder / LOGS / f"{cell.name}_seed{seed}" for cell, seed in runs],
+      logs=[self._folder / LOGS / name for name in names],
       label=f"{plan.name} {cell.name}" + (f" and {more} more" if more else ""),
       show_progress=session.show_progress,
     )
-    return group, outcome
+    return group, outcome, state
 
   def _store(
     self,

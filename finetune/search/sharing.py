@@ -28,8 +28,8 @@ def programs(
     by_seed: whether a cell is chosen for each seed separately, so that the seeds of a cell need not be
       finished together.
   """
-  # Seeds that no cell lacks were finished by an earlier search with fewer seeds.
-  wanted = [seed for seed in seeds if any(seed in left for left in missing.values())]
+  # Seeds that no cell lacks were finished by an earlier search with fewer seeds, if a cell's end together.
+  wanted = [seed for seed in seeds if by_seed or any(seed in left for left in missing.values())]
   share_out = _shares_of_runs if by_seed else _shares
   alike: dict[tuple, list[Cell]] = {}
   for cell in missing:

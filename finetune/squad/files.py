@@ -12,32 +12,36 @@ _OFFICIAL_NAME = re.compile(r"(train|dev)-v(1\.1|2\.0)\.json(?:\.gz)?")
 
 
 def read(
-  train_file: str, dev_file: str, directory: str, *, download: bool = False
+  train_file: str, dev_file: str, directory: str, *, group: str = "squad", download: bool = False
 ) -> tuple[SquadFile, SquadFile]:
   """Reads SQuAD's training and development files; finds both before it reads one.
 
   Each is a file in `directory` or a path; '.gz' may be missing. If there is none, 'train-v2.0.json' and other
-  official names are read from TFDS, in the data_dir `directory` ('': TFDS's default). DataError: a file is
-  missing or damaged, or the versions differ.
+  official names are read from TFDS, in the data_dir `directory` ('': TFDS's default). Errors name fields of
+  `group`. DataError: a file is missing or damaged, or the versions differ.
   """
-  train, dev = (read() for read in _readers(train_file, dev_file, directory, download=download))
+  readers = _readers(train_file, dev_file, directory, group=group, download=download)
+  train, dev = (read() for read in readers)
   if train.version != dev.version:
     raise DataError(
-      f"squad.train_file {train.source} is SQuAD {train.version}, but squad.dev_file {dev.source} is SQuAD "
-      f"{dev.version}; use one version:\n  --config.squad.train_file=FILE\n  --config.squad.dev_file=FILE"
+      f"{group}.train_file {train.source} is SQuAD {train.version}, but {group}.dev_file {dev.source} is "
+      f"SQuAD {dev.version}; use one version:\n"
+      f"  --config.{group}.train_file=FILE\n  --config.{group}.dev_file=FILE"
     )
   return train, dev
 
 
-def check(train_file: str, dev_file: str, directory: str, *, download: bool = False) -> None:
+def check(
+  train_file: str, dev_file: str, directory: str, *, group: str = "squad", download: bool = False
+) -> None:
   """Checks that both files of SQuAD exist, without opening them; arguments and errors as of `read`."""
-  _readers(train_file, dev_file, directory, download=download)
+  _readers(train_file, dev_file, directory, group=group, download=download)
 
 
 def _readers(
-  train_file: str, dev_file: str, directory: str, *, download: bool
+  train_file: str, dev_file: str, directory: str, *, group: str, download: bool
 ) -> list[Callable[[], SquadFile]]:
-  names = {"squad.train_file": train_file, "squad.dev_file": dev_file}
+  names = {f"{group}.train_file": train_file, f"{group}.dev_file": dev_file}
   return [_reader(field, name, directory, download=download) for field, name in names.items()]
 
 

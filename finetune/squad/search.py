@@ -38,7 +38,10 @@ class Squad:
     cells = session.cells(NAME)
     data, asked = self.config.data, self.config.squad
     settings = windows.settings_of(self.config, session.max_length(NAME))
-    train, dev = squad_files.read(asked.train_file, asked.dev_file, data.directory, download=download)
+    group = "data" if data.train_file else "squad"
+    train, dev = squad_files.read(
+      asked.train_file, asked.dev_file, data.directory, group=group, download=download
+    )
     rows, seed = data.train_rows, self.config.seed
     self.data = squad.load(train, dev, session.start.encoder.vocabulary, settings, train_rows=rows, seed=seed)
     self.plans = [self._plan(cells)]

@@ -90,11 +90,11 @@ def test_outputs_become_official_labels_and_scores():
   assert leaderboard.predictions("stsb", ["7"], np.array([[0.5]]), scale=5.0) == Predictions(["7"], [2.5])
 
 
-def test_outputs_that_are_not_finite_and_an_index_that_is_there_twice_are_refused(tmp_path):
+def test_outputs_that_are_not_finite_and_an_index_that_is_there_twice_are_refused():
   with pytest.raises(DataError, match=r"CoLA.tsv: a model output is NaN or infinite"):
     leaderboard.predictions("cola", ["0"], np.full((1, 2), np.nan))
   with pytest.raises(DataError, match="index '0' occurs twice, expected once"):
-    leaderboard.write_submission(tmp_path / "s.zip", {"wnli": whole("wnli", "0")._replace(ids=["0"] * 146)})
+    leaderboard.refuse_repeated("wnli", ["0"] * 146)
 
 
 @pytest.mark.skipif(not GLUE.is_dir(), reason="../shared/datasets, the official GLUE files, is not here")

@@ -9,7 +9,7 @@ import pytest
 
 from data import glue as glue_data
 from data import vocabulary
-from data.errors import StorageError
+from data.errors import DataError, StorageError
 from data.glue.tasks import Split
 from finetune.glue import predictions as glue_predictions
 from finetune.glue import task as glue
@@ -43,6 +43,14 @@ def test_what_is_there_is_told_and_what_is_cut_or_missing(tmp_path, encoding):
     f"mnli: no test_mismatched split in {tmp_path}; glue.zip gets placeholders for it",
     f"ax: no test split in {tmp_path}; glue.zip gets placeholders for it",
   ]
+
+
+def test_an_index_that_is_there_twice_is_told_before_any_training(tmp_path, encoding):
+  _nli(tmp_path / "RTE" / "test.tsv", 3)
+  path = tmp_path / "RTE" / "test.tsv"
+  path.write_text(path.read_text().replace("\n2\t", "\n1\t"))
+  with pytest.raises(DataError, match=r"RTE.tsv: index '1' occurs twice"):
+    glue_predictions.load("rte", str(tmp_path), encoding)
 
 
 def test_the_digest_of_a_test_set_is_of_both_sentences_and_of_their_numbers():

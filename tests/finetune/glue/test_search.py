@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from finetune import main
+from finetune.glue import predictions
 from finetune.glue import search as glue_search
 from finetune.search import driver, save_model
 from finetune.search.search import Trained
@@ -86,3 +87,14 @@ def test_a_saved_model_of_similarity_gives_scores_from_0_to_5(
   np.testing.assert_array_equal(saved["params"]["encoder"]["x"], np.ones(3))
   assert saved["task"].get("output_scale", 1) == scale and saved["task"]["seed"] == 1
   assert {leaf.dtype for leaf in head["output"].values()} == {np.dtype(np.float32)}
+
+
+def test_no_seed_is_added_for_predictions_of_a_test_set_that_is_missing(places, tmp_path, monkeypatch):
+  made = job(
+    places, tmp_path, "--config.tasks=sst2", "--config.output.predict", "--config.output.save_model=False"
+  )
+  made.tests["sst2"] = predictions.Tests({}, {}, [])
+  told, plan = Told(made.plans[0], made.session), made.plans[0]
+  records = told.run(plan.cells, plan.seeds)
+  monkeypatch.setattr(Told, "run", lambda *_: pytest.fail("seeds were added"))
+  made.finish(told, records)

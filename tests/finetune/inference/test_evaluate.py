@@ -61,6 +61,11 @@ def test_a_row_that_cannot_be_scored_is_named(content, flags, message, colours, 
   assert message in error and all(way.startswith("  --") for way in ways)
 
 
+def test_a_folder_is_no_file_of_rows(colours, tmp_path, capsys):
+  assert evaluate.main([f"--model={colours}", f"--data={tmp_path}"]) == 3
+  assert "this is a folder, but" in capsys.readouterr().err
+
+
 def test_tags_of_words_are_predicted_and_scored(small_encoder_run, tmp_path):
   labels = ("O", "B-CAT", "I-CAT", "B-MAT")
   model = small_models.own(small_encoder_run, tmp_path / "model", "tagging", *labels, label="tags")

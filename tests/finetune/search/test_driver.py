@@ -1,6 +1,7 @@
 """A kind of fine-tuning is one class: a toy one from its plan to its table, and what a kill leaves of it."""
 
 import json
+import types
 
 import pytest
 
@@ -10,7 +11,9 @@ from finetune.papers.spaces import Cell
 from finetune.search import best_model, driver, loop, summary
 from finetune.search.classification import make_problem
 from finetune.search.examples import make_buckets
+from finetune.search.program import RunGroup
 from finetune.search.results import Results
+from finetune.search.search import Search
 from finetune.search.session import Session
 from pretrain.pod.stop import StopRequest
 from tests import lines
@@ -90,6 +93,8 @@ def test_a_kill_between_weights_and_results_loses_neither(small_encoder_run, tmp
 
   def noting(group, *arguments, **options):
     runs.append(group.runs.learning_rates.tolist())
+    if len(runs) == 3:
+      assert not list((tmp_path / "toy" / "unfinished").iterdir())  # large states do not pile up
     return train(group, *arguments, **options)
 
   monkeypatch.setattr(Results, "save", dying)
@@ -100,3 +105,26 @@ def test_a_kill_between_weights_and_results_loses_neither(small_encoder_run, tmp
   assert len(list((tmp_path / "toy" / "weights").iterdir())) == 1
   assert driver.run(_toy(small_encoder_run, tmp_path)) == 0
   assert len(runs) == 3 and runs[0] == runs[1]  # the cell whose results were not stored, then the other
+
+
+def test_a_smaller_search_leaves_the_state_of_a_larger_one(small_encoder_run, tmp_path, monkeypatch):
+  restored, restore = [], loop._restore
+  monkeypatch.setattr(loop, "_restore", lambda *given: restored.append(1) or restore(*given))
+
+  def search(*cells, stop=False):
+    toy = _toy(small_encoder_run, tmp_path)
+    toy.session.stop = types.SimpleNamespace(is_set=stop)
+    Search(toy.plans[0], toy.session).run([toy.plans[0].cells[at] for at in cells], (0, 1))
+
+  with pytest.raises(loop.Stopped):
+    search(0, 1, stop=True)
+  search(1)
+  (state,) = (tmp_path / "toy" / "unfinished").iterdir()
+  with monkeypatch.context() as patch:
+    # Other devices hold other copies of the runs, which cannot take this state; they begin anew.
+    patch.setattr(RunGroup, "rows", property(lambda self: self.runs.count + 1))
+    with pytest.raises(loop.Stopped):
+      search(0, stop=True)
+    assert not restored and len(list(state.parent.iterdir())) == 2
+  search(0)
+  assert restored and not state.parent.exists()

@@ -60,6 +60,15 @@ def test_what_is_left_of_an_interrupted_search_is_shared_out_as_before():
     assert sharing.programs(left, SEEDS, 2) == one[done:]
 
 
+def test_what_is_left_of_runs_that_are_chosen_by_seed_is_shared_out_as_before():
+  cells = _cells(5)
+  one = sharing.programs(dict.fromkeys(cells, SEEDS), SEEDS, 3, by_seed=True)
+  for done in range(len(one)):
+    finished = [(cell, seed) for part in one[:done] for cell, seeds in part for seed in seeds]
+    left = {cell: [seed for seed in SEEDS if (cell, seed) not in finished] for cell in cells}
+    assert sharing.programs(left, SEEDS, 3, by_seed=True) == one[done:]
+
+
 def test_seeds_that_were_added_fill_the_programs():
   left = {cell: [3, 4] for cell in _cells(4)}
   assert _sizes(sharing.programs(left, SEEDS, 8)) == [8]  # four cells of five seeds would be one by one

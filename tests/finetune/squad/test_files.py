@@ -46,9 +46,12 @@ def test_a_missing_file_is_told_with_every_place_before_the_other_is_read(tmp_pa
 
 
 def test_a_name_of_ones_own_is_not_looked_for_in_tfds(tmp_path):
+  write(tmp_path / "dev.json", contexts(2))
   with pytest.raises(DataError) as caught:
     squad_files.read("mine.json", "dev-v2.0.json", str(tmp_path), download=True)
   assert "TFDS" not in str(caught.value) and "squad.train_file='mine.json'" in str(caught.value)
+  with pytest.raises(DataError, match=r"data.dev_file='b.json': (.|\n)*--config.data.dev_file=FILE"):
+    squad_files.read("dev.json", "b.json", str(tmp_path), group="data")
 
 
 def test_versions_are_not_mixed(tmp_path):

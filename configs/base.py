@@ -196,7 +196,7 @@ def _optimizer() -> ConfigDict:
       "warmup_steps": 10_000,  # in which the rate rises from 0 to its peak
       "decay_steps": 0,  # of 'wsd': the last updates, in which the rate falls; 0: it never falls
       "decay_shape": "linear",  # of that fall, in 'wsd' alone: 'linear', 'one_minus_sqrt' (ModernBERT)
-      "end_learning_rate": 0.0,  # of the last step; 'constant' has none
+      "end_learning_rate": 0.0,  # that the rate falls to after the last step; 'constant' has none
       "adam_b1": 0.9,  # decay of the first moment
       "adam_b2": 0.98,  # decay of the second moment
       "adam_eps": 1e-6,  # added to the root of the second moment
@@ -206,7 +206,7 @@ def _optimizer() -> ConfigDict:
       "decay": "all",  # what decays: 'all' (fairseq), 'no_bias_norm' (HF, Google: not biases, not LayerNorm)
       "decay_scale": "rate",  # decay per update: times 'rate', or 'rate_over_peak' (ModernBERT: rate / peak)
       "clip_norm": 2.0,  # of the global gradient norm; 0: off
-      "update_clipping": "none",  # 'stable_adamw': lowers the rate of kernels whose gradients grow suddenly
+      "update_clipping": "none",  # 'stable_adamw': lowers the rate of arrays whose gradients grow suddenly
       "shard_update": False,  # ZeRO-1: devices along mesh.data share the state and its update
     }
   )

@@ -5,7 +5,7 @@ Source: "ELECTRA (Ours)" of COCO-LM (Meng et al., NeurIPS 2021), section 4 and t
   ELECTRA's Auxiliary" for the generator's size); values it does not state are from MC-BERT's
   fairseq/models/electra, the base of the official code; everything else as coco_lm_base.
 Expected: GLUE dev MNLI 86.9/86.7, average 85.5; SQuAD 2.0 dev 79.7/82.6 (COCO-LM table 1).
-Cost: 131.1 B tokens; 60 GPU-hours on H200s at 395 TFLOP/s (651 training MFLOP per token; derived, not
+Cost: 131.1 B tokens; 61 GPU-hours on H200s at 395 TFLOP/s (666 training MFLOP per token; derived, not
   measured).
 """
 

@@ -4,7 +4,7 @@ Command: python -m pretrain.main --config=configs/electra_small.py
 Source: ELECTRA (Clark et al., ICLR 2020), table 6 (small), for sizes, batch, length, steps and learning
   rate; the rest as electra_base. Unlike there, the token table is as wide as the encoder.
 Expected: no paper trains it in this setting.
-Cost: 16.4 B tokens; 0.8 GPU-hours on H200s at 395 TFLOP/s (68 training MFLOP per token; derived, and
+Cost: 16.4 B tokens; 0.9 GPU-hours on H200s at 395 TFLOP/s (74 training MFLOP per token; derived, and
   more than sizes this small will reach).
 """
 

@@ -3,6 +3,7 @@
 TensorFlow is imported inside functions, so that a preparation from text files never loads it.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -52,10 +53,28 @@ def plan(name: str, *, module: str, tfds_directory: str, text_field: str, downlo
     keeps = _keeps(
       name, [(task.name, mixture_or_task.get_rate(task), _num_documents(task)) for task in tasks]
     )
-  return [
-    Part(task.name, len(task.source.list_shards(SPLIT)), keep, task_features.ids_of(task, text_field))
-    for task, keep in zip(tasks, keeps)
-  ]
+  parts = []
+  for task, keep in zip(tasks, keeps):
+    with readable(f"seqio:{task.name}"):
+      num_shards = len(task.source.list_shards(SPLIT))
+    if not num_shards:
+      raise errors.DataError(f"seqio Task {task.name!r}: its split {SPLIT!r} has no file; correct the Task")
+    parts.append(Part(task.name, num_shards, keep, task_features.ids_of(task, text_field)))
+  return parts
+
+
+@contextlib.contextmanager
+def readable(source: str) -> Iterator[None]:
+  """Turns any error of seqio, TensorFlow or a user's preprocessors in the block into a DataError."""
+  try:
+    yield
+  except errors.UserError:
+    raise
+  except Exception as error:
+    line = errors.on_one_line(error)
+    # Messages from code that TensorFlow rewrites begin with a trace and end with the failure.
+    reason = errors.named_reason(error, words=line if len(line) < 300 else f"{line[:80]} ... {line[-200:]}")
+    raise errors.DataError(f"{source} cannot be read ({reason}); correct the Task") from error
 
 
 def find(name: str, *, module: str, tfds_directory: str, download: bool):
@@ -140,9 +159,10 @@ def _keeps(name: str, rates: list[tuple[str, float, int]]) -> list[float]:
 
 
 def _num_documents(task) -> int:
-  number = task.num_input_examples(SPLIT)
-  if number is None:
-    number = sum(1 for _ in task.source.get_dataset(split=SPLIT, shuffle=False).as_numpy_iterator())
+  with readable(f"seqio:{task.name}"):
+    number = task.num_input_examples(SPLIT)
+    if number is None:
+      number = sum(1 for _ in task.source.get_dataset(split=SPLIT, shuffle=False).as_numpy_iterator())
   return number
 
 
@@ -157,12 +177,14 @@ def read(
   seqio = _registry(module, tfds_directory)
   task = seqio.get_mixture_or_task(part.task)
   shard_info = seqio.ShardInfo(shard, part.num_shards) if part.num_shards > 1 else None
-  dataset = task.get_dataset(sequence_length=None, split=SPLIT, shuffle=False, seed=0, shard_info=shard_info)
-  if part.tokenised:
-    feature = part.tokenised.feature
-  else:
-    feature = task_features.text_feature(task, dataset.element_spec, text_field)
-  with tfds_reader.readable(f"seqio:{part.task}"):
+  with readable(f"seqio:{part.task}"):
+    dataset = task.get_dataset(
+      sequence_length=None, split=SPLIT, shuffle=False, seed=0, shard_info=shard_info
+    )
+    if part.tokenised:
+      feature = part.tokenised.feature
+    else:
+      feature = task_features.text_feature(task, dataset.element_spec, text_field)
     for example in dataset.as_numpy_iterator():
       value = example[feature] if part.tokenised else tfds_reader.as_text(example[feature])
       content = value.encode("utf-8", "replace") if isinstance(value, str) else value.tobytes()
@@ -196,13 +218,8 @@ def examples(
       f"one as seqio:{name}#SPLIT"
     )
   _find_data(task, seqio, tfds_directory, download=download)
-  try:
+  with readable(f"seqio Task {name!r}, split {split!r},"):
     yield from task.get_dataset(sequence_length=None, split=split, shuffle=False).as_numpy_iterator()
-  except Exception as error:  # a user's preprocessors may raise anything
-    raise errors.DataError(
-      f"seqio Task {name!r}, split {split!r}, cannot be read "
-      f"({errors.named_reason(error, most=300)}); correct the Task"
-    ) from error
 
 
 def _registry(module: str, tfds_directory: str):

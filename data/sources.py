@@ -190,7 +190,7 @@ def plan(request: Request, *, digests: Callable[[list[str]], list[str]] | None =
     directory = _find_tfds(name, request)
     num_shards = tfds_reader.num_train_shards(directory, request.text_field)
     units = [Unit("tfds", str(directory), shard, shard + 1) for shard in range(num_shards)]
-    return Plan(tuple(units), _digest_files(sorted(map(str, pathlib.Path(directory).iterdir()))))
+    return Plan(tuple(units), files.digest_json(tfds_reader.listing(directory)))
   if kind == "seqio":
     parts = seqio_tasks.plan(name, download=request.download, **seqio_options(request))
     units = [

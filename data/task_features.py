@@ -57,11 +57,16 @@ def text_feature(task, features, text_field: str) -> str:
       return name
   if len(strings) == 1:
     return strings[0]
-  there = errors.listed(f"{name} ({spec.dtype.name})" for name, spec in features.items())
+  there = errors.listed(f"{name} ({_kind_of(spec)})" for name, spec in features.items())
   raise errors.DataError(
     f"seqio Task {task.name!r} has no text feature {text_field!r}; it has {there}; set --text_field"
     + "".join(map(_why_not_ours, task.output_features.items()))
   )
+
+
+def _kind_of(spec: Any) -> str:
+  """Returns the dtype of a feature's spec; of nested features, the name of their type."""
+  return getattr(getattr(spec, "dtype", None), "name", type(spec).__name__)
 
 
 def _why_not_ours(item: tuple[str, Any]) -> str:

@@ -126,6 +126,13 @@ def import_tfds() -> Any:
   return tfds
 
 
+def listing(directory: str | pathlib.Path) -> list[tuple[str, int]]:
+  """Returns (name, bytes) of the files of a prepared data set, which may be at an address, by name."""
+  from etils import epath  # the paths of TFDS, which needs this package
+
+  return sorted((entry.name, entry.stat().length) for entry in epath.Path(str(directory)).iterdir())
+
+
 def num_train_shards(path: pathlib.Path, text_field: str) -> int:
   """Returns the number of shards of the training split; DataError without that split or the text feature."""
   info = import_tfds().builder_from_directory(str(path)).info
@@ -241,7 +248,7 @@ def _examples(path: pathlib.Path, split: str) -> list[Example]:
 def _column(batch: Any, feature: Any) -> list[Any]:
   """Returns the values of one feature in a batch as JSON types; class labels as names."""
   if isinstance(batch, dict):
-    columns = {key: _column(value, None) for key, value in batch.items()}
+    columns = {key: _column(value, feature[key]) for key, value in batch.items()}
     return [dict(zip(columns, values)) for values in zip(*columns.values())]
   values = batch.tolist()
   if hasattr(feature, "int2str"):

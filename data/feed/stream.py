@@ -2,7 +2,6 @@
 
 import argparse
 import collections
-import contextlib
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -138,7 +137,7 @@ class Stream:
     return chosen
 
   def _chunks(self, split: str, **options) -> Iterator[np.ndarray]:
-    with _reading(self._asked.source):
+    with seqio_tasks.readable(self._asked.source):
       dataset = self._task.get_dataset(sequence_length=None, split=split, seed=self._asked.seed, **options)
     chunks = self._of_id_examples(dataset) if self._ids else self._of_texts(dataset)
     order = np.random.default_rng(self._asked.seed)
@@ -151,7 +150,7 @@ class Stream:
       yield order.permutation(padded) if is_packed_here else padded
 
   def _examples(self, dataset, feature: str) -> Iterator[np.ndarray | bytes]:
-    with _reading(self._asked.source):
+    with seqio_tasks.readable(self._asked.source):
       for example in dataset.as_numpy_iterator():
         yield example[feature]
 
@@ -189,20 +188,6 @@ class Stream:
           texts.append([ids])
       options = {"length": self._asked.length, "mode": self._asked.packing, "counts": collections.Counter()}
       yield blocks + (pipeline.pack_tokenised(self._words, texts, **options) if texts else [])
-
-
-@contextlib.contextmanager
-def _reading(source: str) -> Iterator[None]:
-  """Turns any error of seqio, TensorFlow or a user's preprocessors in the block into a DataError."""
-  try:
-    yield
-  except errors.UserError:
-    raise
-  except Exception as error:
-    line = errors.on_one_line(error)
-    # Messages from code that TensorFlow rewrites begin with a trace and end with the failure.
-    reason = errors.named_reason(error, words=line if len(line) < 300 else f"{line[:80]} ... {line[-200:]}")
-    raise errors.DataError(f"{source} cannot be read ({reason}); correct the Task") from error
 
 
 def _cut(examples: Iterable, most: int, size: Callable) -> Iterator[list]:

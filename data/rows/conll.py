@@ -10,7 +10,6 @@ from data.rows.row import Row, place
 ENDINGS = (".conll", ".conllu", ".conllx", ".iob", ".iob2", ".bio", ".bioes")
 _DOCUMENT = "-DOCSTART-"
 _SPACES = re.compile(" +")  # not \s: a word may contain a no-break space
-_FIRST_ID = re.compile(r"1|1-\d+|0\.1")  # CoNLL-U
 _NOT_A_WORD = re.compile(r"\d+[-.]\d+")  # CoNLL-U: multiword tokens and empty nodes
 
 
@@ -60,16 +59,22 @@ def read_conll(path: str) -> Iterator[Row]:
 def _shape(path: str) -> tuple[int, bool, bool]:
   """Returns the number of columns in the first line of a word, whether tabs separate them, and ids are first.
 
-  The number of columns distinguishes comments from words that begin with '#'.
+  The number of columns distinguishes comments from words that begin with '#'. Ids number all words of a
+  first sentence, before two other columns at least: a word may be a number, too.
   """
+  width, has_tabs, firsts = 0, False, []
   with errors.reading(path, advice="repair this file"), text_files.open_file(path) as file:
     text_files.check_start(path, file)
     for number, raw in text_files.bounded_lines(path, file, 0, -1):
-      cells = [] if raw.startswith(b"#") else _cells(path, number, raw)
+      cells = [] if raw.startswith(b"#") and not firsts else _cells(path, number, raw)
+      if firsts and not cells:
+        break
       if cells and cells[0] != _DOCUMENT:
-        has_tabs = b"\t" in raw
-        return len(cells), has_tabs, has_tabs and _FIRST_ID.fullmatch(cells[0]) is not None
-  return 0, False, False
+        width, has_tabs = (width, has_tabs) if firsts else (len(cells), b"\t" in raw)
+        firsts.append(cells[0])
+  words = [first for first in firsts if not _NOT_A_WORD.fullmatch(first)]
+  is_numbered = bool(words) and words == [str(at) for at in range(1, len(words) + 1)]
+  return width, has_tabs, has_tabs and width > 2 and is_numbered
 
 
 def _cells(path: str, number: int, raw: bytes) -> list[str]:

@@ -88,7 +88,10 @@ def _checked(path: str, names: list[str]) -> list[str]:
 
 
 def _header(kind: str, path: str, table: Iterator[list[str]]) -> list[str]:
-  names = _checked(path, next(table, []))
+  try:
+    names = _checked(path, next(table, []))
+  except csv.Error as error:
+    raise DataError(f"{path}: its header is damaged ({errors.reason(error)}); correct its quotes") from None
   if problem := cells.other_separator(path, kind, names):
     raise DataError(f"{path}: {problem}")
   return names
@@ -131,8 +134,8 @@ def _cells(kind: str, path: str, file: BinaryIO) -> Iterator[list[str]]:
 
 def _table(kind: str, path: str, file: BinaryIO) -> Iterator[Row]:
   table, number = _cells(kind, path, file), 0
+  names = _header(kind, path, table)
   try:
-    names = _header(kind, path, table)
     for number, row in enumerate(table, 1):
       yield _of_cells(path, names, row, number)
   except csv.Error as error:

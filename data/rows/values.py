@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-_ITEM = r"(?:'[^']*'|\"[^\"]*\"|[-+]?[\d.]+(?:e[-+]?\d+)?|True|False)"
+_ITEM = r"(?:'[^']*'|\"[^\"]*\"|[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|True|False)"
 _OF_NUMPY = re.compile(rf"\[\s*{_ITEM}(?:\s+{_ITEM})+\s*\]")  # without commas, Python would join the strings
 
 _HALF = re.compile("[\ud800-\udfff]")
@@ -79,7 +79,7 @@ def as_list(value: Any) -> list[Any] | None:
   if not (text.startswith("[") and text.endswith("]")):
     return None
   if _OF_NUMPY.fullmatch(text):
-    return [ast.literal_eval(item) for item in re.findall(_ITEM, text)]
+    text = ", ".join(re.findall(_ITEM, text)).join("[]")
   for parse in (json.loads, ast.literal_eval):
     try:
       made = parse(text)

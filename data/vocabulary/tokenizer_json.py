@@ -101,7 +101,7 @@ def open_file(path: pathlib.Path, special: Mapping[str, str]) -> OpenedTokenizer
     kind += " with end_of_word_suffix" * (kind in MODELS)
     raise errors.DataError(f"{path}: its model is {kind}; expected {', '.join(MODELS)}; {_ADVICE}")
   pieces = pieces_of(tokenizer)
-  ids = {role: pieces.index(piece) for role, piece in special.items()}
+  ids = {role: tokenizer_files.special_id(path, pieces, piece) for role, piece in special.items()}
   _check_template(path, tokenizer, ids)
   encode_batch = _encoder(tokenizer, special, ids)
   is_bytes = _is_byte_level(content)

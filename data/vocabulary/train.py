@@ -140,9 +140,11 @@ def _train_wordpiece(sentences: _Counted, *, cased: bool, size: int, size_flag: 
   tokenizer.train_from_iterator(text, trainer)
   pieces = tokenizer.get_vocab()
   if len(pieces) != size:
+    what = "is too small for" if len(pieces) > size else "does not fit"
+    way = "" if len(pieces) > size else "use more text, or"
     raise errors.DataError(
-      f"a vocabulary of {size} pieces does not fit {errors.counted(sentences.characters, 'character')} "
-      f"of text; the training gave {len(pieces)}; use more text, or:\n  {size_flag}={len(pieces)}"
+      f"a vocabulary of {size} pieces {what} {errors.counted(sentences.characters, 'character')} of text; "
+      f"the training gave {len(pieces)}; {way or 'use'}:\n  {size_flag}={len(pieces)}"
     )
   return sorted(pieces, key=pieces.__getitem__)
 
@@ -204,6 +206,8 @@ def import_files(
     for name, content in contents.items():
       (aside / name).write_bytes(content)
     try:
+      if sp_model:
+        cased = tokenizer_files.read_sp_model(aside / "sp.model")[0].normalize("A").endswith("A")
       kind = "wordpiece" if vocab_txt else vocabulary.TOKENIZER_JSON if tokenizer else "sentencepiece"
       vocabulary.write_description(
         aside, kind=kind, cased=cased, pretokenization=pretokenization, special=special

@@ -223,6 +223,12 @@ def _refusal(name: str, saved: Mapping[str, Any], given: Mapping[str, Any], step
     return "the only value of this version"
   if name == "train.microbatches" and saved.get("train.batch_size_start"):
     return "batches grow by a microbatch"
+  both = (saved, given)
+  is_cooldown = all(fields_of["optimizer.schedule"] == "wsd" for fields_of in both)
+  flat = min(fields_of["train.total_steps"] - fields_of["optimizer.decay_steps"] for fields_of in both)
+  is_flat = None if step <= flat else f"step {step:,} is past step {flat:,}, where the rate begins to fall"
+  if name in ("optimizer.decay_shape", "optimizer.end_learning_rate"):
+    return is_flat if is_cooldown else ""
   if name not in ("train.total_steps", "optimizer.decay_steps"):
     return None if name in SAFE_FIELDS else ""
   if saved["corruption.mask_rates"]:
@@ -231,9 +237,7 @@ def _refusal(name: str, saved: Mapping[str, Any], given: Mapping[str, Any], step
     return "generator.temperature_decay is a fraction of all steps"
   if saved["generator.mixture"] == "schedule":
     return "generator.mixture='schedule' goes by the fraction of all steps"
-  both = (saved, given)
-  if any(fields_of["optimizer.schedule"] != "wsd" for fields_of in both):
+  if not is_cooldown:
     is_longer = name == "train.total_steps" and given[name] >= saved[name]
     return None if is_longer else ""
-  flat = min(fields_of["train.total_steps"] - fields_of["optimizer.decay_steps"] for fields_of in both)
-  return None if step <= flat else f"step {step:,} is past step {flat:,}, where the rate begins to fall"
+  return is_flat

@@ -64,6 +64,15 @@ def _model(config: Fields) -> Iterator[str]:
     )
   if config["model.attention"] == "cudnn" and config["model.dtype"] == "float32":
     yield f"{show(config, 'model.attention', 'model.dtype')}: needs bfloat16\n  --config.model.dtype=auto"
+  hides_more = {
+    "data.packing": config["data.packing"] == "segments",
+    "model.global_every": config["model.global_every"] != 1,  # the other layers have windows
+    "model.global_layers": bool(config["model.global_layers"]),
+    "objectives.mae.weight": bool(config["objectives.mae.weight"]),
+  }
+  if config["model.attention"] == "cudnn" and any(hides_more.values()):
+    shown = show(config, "model.attention", *(name for name, does in hides_more.items() if does))
+    yield f"{shown}: cuDNN hides the end of a row only\n  --config.model.attention=auto"
   if config["model.scan_unroll"] > config["model.num_layers"]:
     yield f"{show(config, 'model.scan_unroll', 'model.num_layers')}: the model has fewer layers to unroll"
   yield from _backbone(config)
@@ -184,6 +193,9 @@ def _training(config: Fields) -> Iterator[str]:
   if config["optimizer.schedule"] != "wsd" and decay:
     steps = show(config, "optimizer.decay_steps", "optimizer.schedule")
     yield f"{steps}: the schedule has no such steps\n  --config.optimizer.schedule=wsd"
+  if config["optimizer.schedule"] != "wsd" and config["optimizer.decay_shape"] != "linear":
+    shape = show(config, "optimizer.decay_shape", "optimizer.schedule")
+    yield f"{shape}: only 'wsd' has it\n  --config.optimizer.schedule=wsd"
   if config["optimizer.update_clipping"] != "none":
     if config["optimizer.adam_eps_placement"] != "corrected" or not config["optimizer.adam_bias_correction"]:
       placement = show(config, "optimizer.update_clipping", "optimizer.adam_eps_placement")
@@ -238,6 +250,12 @@ def _batch_warmup(config: Fields) -> Iterator[str]:
     yield (
       f"{shown}: the {smaller} smaller sizes need equal numbers of updates, for example\n"
       f"  --config.train.batch_warmup_steps={near}"
+    )
+  if warmup >= config["train.total_steps"]:
+    steps = show(config, "train.batch_warmup_steps", "train.total_steps")
+    yield (
+      f"{steps}: the batch would not reach its size before the end; for example\n"
+      f"  --config.train.batch_warmup_steps={max(1, config['train.total_steps'] // 10 // smaller) * smaller}"
     )
   if config["data.feed"] == "seqio":
     yield f"{shown}, data.feed='seqio': a feed has batches of one size\n  --config.data.feed=records"

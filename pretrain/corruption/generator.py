@@ -130,8 +130,8 @@ def _transform(
   """Applies a generator head's transform and projects its output to the width of the token table."""
   transformed = heads.apply_transform(params["mlm_head"], config, features)
   if "projection" in params and settings.projection == "table":
-    # logits = t . (E W + b)^T = (t W^T) . E^T + t . b: projecting the few positions is cheaper than
-    # projecting the table; t . b is the same for every token, so the softmax does not need it.
+    # logits = t . (E W + b)^T = (t W^T) . E^T + t . b: so all heads, of separate trunks too, are scored with
+    # one table; t . b is the same for every token, so the softmax does not need it.
     kernel = params["projection"]["kernel"]
     transformed = transformed @ kernel.T.astype(transformed.dtype)
   return transformed

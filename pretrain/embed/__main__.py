@@ -31,8 +31,8 @@ again: it resumes where it stopped. Existing files are never overwritten.
   python -m pretrain.embed --checkpoint=runs/base --input=shop.csv --column=review --output=shop.parquet
   python -m pretrain.embed --checkpoint=runs/base --input=shop.csv --neighbours='it broke at once'
 
-Exit codes: 0 finished; 2 flags; 3 data, vocabulary or checkpoint; 5 storage; 75 stopped on request, the same
-command resumes.
+Exit codes: 0 finished; 2 flags; 3 data, vocabulary or checkpoint; 4 a vector is not finite; 5 storage; 75
+stopped on request, the same command resumes.
 """
 
 
@@ -149,6 +149,7 @@ class _Command:
     from pretrain.embed.neighbours import Nearest
 
     (query,) = self.embedder.vectors(self.embedder.inputs([self.asked.neighbours], "query"))
+    self.embedder.cut = 0  # it counts truncated rows
     return Nearest(query, self.asked.top)
 
   def _look(self, nearest) -> None:

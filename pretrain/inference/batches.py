@@ -16,7 +16,7 @@ _AHEAD = 2  # batches sent to the devices before waiting for the first
 
 
 def ladder(longest: int) -> list[int]:
-  """Returns the padded lengths up to `longest` tokens: from 16, each at most 1.5 times the one before."""
+  """Returns the padded lengths up to `longest` tokens: 16, 32, then each at most 1.5 times the one before."""
   lengths, step = [16], 16
   while lengths[-1] < longest:
     step = max(16, 1 << (lengths[-1].bit_length() - 2))  # 32 from 128 on, 64 from 256 on, ...

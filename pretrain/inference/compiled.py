@@ -9,6 +9,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pretrain.inference import batches
 from pretrain.inference.batches import Batch, Input
+from pretrain.mesh.devices import memory_errors
 
 
 class Compiled:
@@ -52,12 +53,21 @@ class Compiled:
     return self._function(self._params, jax.device_put(batch, self._place))
 
   def __call__(self, inputs: Sequence[Input]) -> list[Any]:
-    """Returns the output for each input, as host arrays in order; see `batches.outputs`."""
-    return batches.outputs(
-      inputs,
-      self._compute,
-      batch_size=self._batch_size,
-      lengths=self._lengths,
-      pad_id=self._pad_id,
-      multiple=self._num_devices,
-    )
+    """Returns the output for each input, as host arrays in order; see `batches.outputs`.
+
+    ConfigError: a batch does not fit into memory.
+    """
+    size = self._batch_size
+    with memory_errors(
+      lambda reason: (
+        f"out of memory with {size} rows in a batch ({reason})\n  --batch_size={max(1, size // 2)}"
+      )
+    ):
+      return batches.outputs(
+        inputs,
+        self._compute,
+        batch_size=size,
+        lengths=self._lengths,
+        pad_id=self._pad_id,
+        multiple=self._num_devices,
+      )

@@ -1,6 +1,7 @@
 """Averages training metrics over each logging interval, and measures the speed."""
 
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,13 +32,18 @@ class Intervals(Listener):
     self.every = run.config.train.log_every
     self._run, self._written, self._speed = run, written, speed
     self._has_lines, self._is_compiling = has_lines, True
+    self._skipped = 0  # updates of the interval that were not applied
     self._sums: Figures = {
       name: (total, weight) for name, (total, weight) in saved.get("interval_sums", {}).items()
     }
 
   def seen(self, step: int, figures: Figures, state: Any) -> None:
     """Adds the figures of an update to sums; at the end of an interval writes them; see `Listener.seen`."""
+    is_skipped = figures["skipped_in_a_row"][0] > 0
+    self._skipped += is_skipped
     for name, (total, weight) in figures.items():
+      if is_skipped and name not in COUNTED:
+        continue  # of an update that was not applied: its loss may be NaN
       before = self._sums.get(name, (0.0, 0.0))
       self._sums[name] = (before[0] + total, 1.0 if name in COUNTED else before[1] + weight)
     if self._is_compiling:  # the first step has been computed by now
@@ -48,15 +54,15 @@ class Intervals(Listener):
       return
     values = {f"train/{name}": value for name, value in reduce_metrics(self._sums).items()}
     values |= {f"train/{name}": figures[name][0] for name in LAST} | self._speed.measure(step)
-    self._sums = {}
     self._written.write(step, values)
     if self._has_lines:
       logger.info(self._line(step, values))
+    self._sums, self._skipped = {}, 0
 
   def _line(self, step: int, values: dict[str, float]) -> str:
     """Returns the log line of a step: loss, terms and, from the second interval on, speed and time left."""
     total = self._run.config.train.total_steps
-    fields = [f"step {step:,}/{total:,}", f"loss {values['train/loss']:.4f}"]
+    fields = [f"step {step:,}/{total:,}", f"loss {values.get('train/loss', math.nan):.4f}"]
     fields += [
       f"{name} {values['train/' + name]:.4f}"
       for name in self._run.recipe.term_weights
@@ -66,6 +72,8 @@ class Intervals(Listener):
     if tokens:
       seconds = (total - step) / values["perf/steps_per_second"]
       fields += [f"{tokens:,.0f} tokens/s", f"{progress.duration(seconds)} left"]
+    if self._skipped:
+      fields.append(f"skipped updates that were not finite: {self._skipped:,}")
     return "  ".join(fields)
 
   def saving(self, step: int) -> dict[str, Any]:

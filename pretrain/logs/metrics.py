@@ -161,7 +161,7 @@ class Throughput:
     self._start: tuple[int, float] | None = None
 
   def restart(self, step: int) -> None:
-    """Restarts the clock at `step`: after the first step, an evaluation or a save, which take extra time."""
+    """Restarts the clock at `step`: after the first step or an evaluation, which take extra time."""
     self._start = (step, self._clock())
 
   def measure(self, step: int) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import glob
+import itertools
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -30,8 +31,8 @@ def start(platform: str = "auto", *, cache: bool = True) -> None:
     for pattern, what, requirements in _DRIVERS:
       if glob.glob(pattern):
         logger.warning(
-          f"{what} is installed, but JAX does not use it and trains on the CPU; install {requirements}, or "
-          "choose the CPU\n  --config.train.platform=cpu"
+          f"{what} is installed, but JAX does not use it and computes on the CPU; install {requirements}, or "
+          "choose the CPU\n  export JAX_PLATFORMS=cpu"
         )
   if cache and not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
     place = os.path.join(os.path.expanduser("~"), ".cache", "text_encoder_pretraining", "jax")
@@ -76,12 +77,19 @@ def memory_errors(line: Callable[[str], str]) -> Iterator[None]:
 
 def enough_memory(batch_size: int, microbatches: int) -> contextlib.AbstractContextManager[None]:
   """Turns an out-of-memory error in the block into a ConfigError that lists the fields to change."""
-  return memory_errors(
-    lambda reason: (
-      f"out of memory: train.batch_size={batch_size} rows in train.microbatches={microbatches} on "
-      f"{jax.device_count()} devices; the newest checkpoint is complete ({reason})\n"
-      f"  --config.train.microbatches={2 * microbatches}\n"
-      "  --config.mesh.fsdp=-1 --config.mesh.data=1  # shards weights\n"
-      "  --dry_run  # estimates the memory"
+
+  def line(reason: str) -> str:
+    count = jax.device_count()
+    more = (parts for parts in range(microbatches + 1, batch_size + 1) if batch_size % (parts * count) == 0)
+    ways = [f"--config.train.microbatches={parts}" for parts in itertools.islice(more, 1)]
+    ways += ["--config.mesh.fsdp=-1 --config.mesh.data=1  # shards weights"] * (count > 1)
+    return "\n  ".join(
+      [
+        f"out of memory: train.batch_size={batch_size} rows in train.microbatches={microbatches} on "
+        f"{count} devices; the newest checkpoint, if there is one, is complete ({reason})",
+        *ways,
+        "--dry_run  # estimates the memory",
+      ]
     )
-  )
+
+  return memory_errors(line)

@@ -196,14 +196,14 @@ class Trunk(nn.Module):
       collect = jnp.broadcast_to(everywhere, x.shape[:2])
     detach = None
     if detach_after:
-      detach = jnp.asarray(np.isin(np.arange(config.num_layers + 1), detach_after))
+      detach = jnp.asarray(np.isin(1 + np.arange(config.num_layers), detach_after))
     collected = None
     if config.num_layers:
       stack = self.get_variable("params", "layers")
-      steps = LayerFacts(jnp.arange(config.num_layers), None if detach is None else detach[:-1], offsets)
+      steps = LayerFacts(jnp.arange(config.num_layers), detach, offsets)
       carry, collected = _run_layers(stack, config, carry, rows, steps, collect)
     if last is not None:
-      step = LayerFacts(jnp.asarray(config.num_layers), None if detach is None else detach[-1], None)
+      step = LayerFacts(jnp.asarray(config.num_layers), None, None)
       run = _recomputed(_layer(config, config.num_layers, None, last.read), config, in_loop=False)
       carry, _ = run(last.params, carry, rows, step)
     return Hidden(carry.normed, collected)

@@ -40,7 +40,7 @@ class LayerFacts(NamedTuple):
   """The facts of one layer."""
 
   index: jax.Array  # [] int32 from 0
-  detach: jax.Array | None  # [] bool: no gradient flows from this layer into its input; None: it does
+  detach: jax.Array | None  # [] bool: no gradient flows from the next layer into this one; None: it does
   offset: jax.Array | None  # [batch, length, embed] float added to the output
 
 
@@ -122,12 +122,18 @@ class AddedNorm(nn.Module):
 
   @nn.compact
   def __call__(
-    self, stream: jax.Array, branch: Branch, part: Part | None, offset: jax.Array | None = None
+    self,
+    stream: jax.Array,
+    branch: Branch,
+    part: Part | None,
+    offset: jax.Array | None = None,
+    detach: jax.Array | None = None,
   ) -> Carry:
     """Adds a branch, and an `offset` of the same shape, to the stream [batch, length, width].
 
     A post-LN encoder normalises the sum and goes on with the result alone; a pre-norm encoder goes on with
-    the sum, and hands its norm to the next branch.
+    the sum, and hands its norm to the next branch. With `detach` this norm still learns from that branch, but
+    passes no gradient to the sum.
     """
     config = self.config
     scale, bias = _norm_parameters(self, config, stream.shape[-1])
@@ -142,7 +148,12 @@ class AddedNorm(nn.Module):
       normed = normed if offset is None else normed + offset
       return Carry(normed)
     added = added if offset is None else added + offset
-    return Carry(_normed(config, added, scale, bias), added)
+    return Carry(_normed(config, _detached(added, detach), scale, bias), added)
+
+
+def _detached(x: jax.Array, detach: jax.Array | None) -> jax.Array:
+  """Returns x, without a gradient to it if `detach`, [] bool, is true."""
+  return x if detach is None else jnp.where(detach, jax.lax.stop_gradient(x), x)
 
 
 class _Dense(nn.Module):
@@ -286,8 +297,6 @@ class Layer(nn.Module):
     config = self.config
     keys = None if rows.row_keys is None else row_random.fold(rows.row_keys, step.index)
     rows = rows._replace(row_keys=keys)
-    if (detach := step.detach) is not None:
-      carry = jax.tree.map(lambda x: jnp.where(detach, jax.lax.stop_gradient(x), x), carry)
     x = carry.normed
     stream = x if carry.stream is None else carry.stream
     part = None if read is None else Part(read, 0, x.shape[1])
@@ -301,10 +310,11 @@ class Layer(nn.Module):
     stream = middle.normed if middle.stream is None else middle.stream
     branch = self._mlp(middle.normed, keys)
     rate, use = config.dropout if config.dropout_at == "all" else 0.0, Use.MLP_OUTPUT_DROPOUT
-    carry = AddedNorm(config, use, rate, name="mlp_norm")(stream, branch, part, step.offset)
-    if collect is None:
-      return carry, None
-    return carry, take_positions(carry.normed if carry.stream is None else carry.stream, collect)
+    carry = AddedNorm(config, use, rate, name="mlp_norm")(stream, branch, part, step.offset, step.detach)
+    output = carry.normed if carry.stream is None else carry.stream
+    collected = None if collect is None else take_positions(output, collect)
+    output = _detached(output, step.detach)
+    return Carry(output) if carry.stream is None else Carry(carry.normed, output), collected
 
   def _mlp(self, x: jax.Array, row_keys: jax.Array | None) -> Branch:
     """Returns down(act(up x)), or gated down(act(gate x) * up x), of [batch, length, embed]."""

@@ -82,11 +82,14 @@ def _generator_parts(config: Mapping[str, Any]) -> dict[str, float]:
   length = config["data"]["length"]
   trunk = sum(layers_flops(model, length=length, depth=depth, **sizes) for depth in depths)
   num_heads = len(fields["separate_layers"]) or len(fields["mlm_layers"]) or 1
-  # The head's output has the width of the token table that it is multiplied with.
-  output = width if fields["projection"] == "embeddings" else own
+  # The head's output gets the width of the token table that it is multiplied with: from its dense layer, or
+  # from the transposed projection of the table.
+  head = 2 * own * (width if fields["projection"] == "embeddings" else own)
+  head += 2 * own * width if own != width and fields["projection"] == "table" else 0
+  output = own if fields["projection"] == "none" else width
   parts = {
     "generator": trunk,
-    "generator heads": num_heads * masked * (2 * own * output + 2 * output * vocab),
+    "generator heads": num_heads * masked * (head + 2 * output * vocab),
   }
   if own != width and fields["projection"] != "none":
     parts["generator projection"] = 2 * width * own

@@ -27,6 +27,7 @@ class Finite(Listener):
     cause = diagnosis.write(self._run, state, ids, step=step, examples=examples, workdir=self._workdir)
     raise DivergedError(
       f"loss or gradients were not finite for {in_a_row} steps in a row up to step {step:,}; none of "
-      f"those updates was applied; lower optimizer.learning_rate or raise optimizer.warmup_steps "
-      f"(last checkpoint: {'none' if latest is None else f'step {latest:,}'}; {cause})"
+      f"those updates was applied; begin a new run with a lower optimizer.learning_rate or more warmup_steps "
+      f"(last checkpoint: {'none' if latest is None else f'step {latest:,}'}; {cause})\n"
+      f"  --workdir=NEW --config.optimizer.learning_rate={self._run.config.optimizer.learning_rate / 2:g}"
     )

@@ -23,15 +23,18 @@ class Replicas(Listener):
   def __init__(self, run: Run) -> None:
     """Reads the interval from the config of the run."""
     self.every, self._mesh = run.config.train.replica_check_every, run.mesh
+    self._agreed: int | None = None  # the last step of this start at which they did not differ
 
   def after(self, step: int, state: Any) -> None:
     """Raises DivergedError if replicas differ; see `Listener.after`."""
     lines = replicas_that_differ(state.params, self._mesh)
     if lines:
+      since = "that this start has saved" if self._agreed is None else f"after step {self._agreed:,}"
       raise DivergedError(
-        f"at step {step:,} {trees.first_lines(lines)}: a device has a fault; remove it and run the same "
-        "command again, which resumes from the last checkpoint"
+        f"at step {step:,} {trees.first_lines(lines)}: a device has a fault; remove it, move the checkpoints "
+        f"{since} away, which may have its numbers, and run the same command again"
       )
+    self._agreed = step
 
 
 def replicas_that_differ(params: ArrayTree, mesh: Mesh) -> list[str]:

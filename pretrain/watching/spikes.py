@@ -69,8 +69,9 @@ class Spikes:
       left_out = sum(skip.batches for skip in self.skips if skip.at == to)
       raise DivergedError(
         f"the loss jumped again at step {step:,}, although {left_out:,} batches after step {to:,} were "
-        f"skipped in {tried} attempts; lower optimizer.learning_rate, or inspect the text there\n"
-        f"  python -m pretrain.checkpoints examples WORKDIR --steps={to + 1}:{step}"
+        f"skipped in {tried} attempts; begin a new run with a lower rate, or inspect the text there\n"
+        f"  --workdir=NEW --config.train.init_from=WORKDIR --config.optimizer.learning_rate=LOWER\n"
+        f"  python -m pretrain.checkpoints examples WORKDIR --steps={to + left_out + 1}:{step + left_out}"
       )
     return RollBack(Skip(to, step - to, step, loss, zscore))
 

@@ -40,6 +40,23 @@ def add(name, function, feature, number):
 
 add("one", lines, dict(text=TEXT), 100)
 add("two", other, dict(text=TEXT), 20)
+
+def nested(split, shuffle_files=False, seed=None):
+  return ids(split).map(lambda x: dict(x, more=dict(x)))
+
+
+def broken(split, shuffle_files=False, seed=None):
+  return lines(split).map(lambda x: x["content"])
+
+
+add("nested", nested, dict(targets=seqio.Feature(seqio.PassThroughVocabulary(9))), 2)
+add("broken", broken, dict(text=TEXT), 100)
+seqio.TaskRegistry.add(
+  "empty",
+  seqio.TextLineDataSource(dict(train=PATH + ".none*"), num_input_examples=dict(train=3)),
+  preprocessors=[],
+  output_features=dict(text=TEXT),
+)
 add("only_ids", ids, dict(targets=seqio.Feature(seqio.PassThroughVocabulary(9))), 2)
 seqio.TaskRegistry.add(
   "untrained",
@@ -119,12 +136,13 @@ def results(tmp_path_factory, vocabulary_directory):
     "import sys\nimport tensorflow_datasets as tfds\n"
     "tfds.dataset_builders.store_as_tfds_dataset(name='tiny', version='1.2.0', data_dir=sys.argv[2],\n"
     "  features=tfds.features.FeaturesDict({'body': tfds.features.Text(), 'tags':\n"
-    "    tfds.features.Sequence(tfds.features.ClassLabel(names=['O', 'B-X']))}),\n"
-    "  split_datasets={'train': [(i, {'body': f'text {i}\\n\\nmore', 'tags': [1, 0][i % 3:]})\n"
-    "    for i in range(30)]})\n"
+    "    tfds.features.Sequence(tfds.features.ClassLabel(names=['O', 'B-X'])), 'spans':\n"
+    "    tfds.features.Sequence({'label': tfds.features.ClassLabel(names=['O', 'B-X'])})}),\n"
+    "  split_datasets={'train': [(i, {'body': f'text {i}\\n\\nmore', 'tags': [1, 0][i % 3:],\n"
+    "    'spans': {'label': [1]}}) for i in range(30)]})\n"
   )
   names = ["seqio:one", "seqio:both", "seqio:only_ids", "seqio:untrained", "seqio:zero", "seqio:onne"]
-  names.append("seqio:absent")
+  names += ["seqio:absent", "seqio:nested", "seqio:broken", "seqio:empty"]
   requests = [{"source": name, "module": str(module), "tfds_directory": str(directory)} for name in names]
   tfds = {"source": "tfds:tiny", "tfds_directory": str(directory / "tfds")}
   requests += [{**tfds, "text_field": "body"}, tfds, {"source": "seqio:one", "module": "no_such_module"}]
@@ -190,6 +208,7 @@ def test_labels_in_lists_of_a_tfds_data_set_are_names(results):
   assert code == 0 and len(rows) == 30
   tags = {tuple(row["tags"]) for row in rows}
   assert tags == {("B-X", "O"), ("O",), ()} and rows[0]["body"].endswith("more")
+  assert rows[0]["spans"] == {"label": ["B-X"]}
 
 
 def test_a_damaged_data_set_is_one_line(results):
@@ -217,6 +236,19 @@ def test_a_task_without_text_is_refused(results):
   code, message = results["seqio:only_ids"]
   assert code == 3
   assert "no text feature 'text'; it has targets (int32)" in message
+
+
+@pytest.mark.parametrize(
+  ("name", "told"),
+  [
+    ("nested", "it has targets (int32), more (dict); set --text_field"),
+    ("broken", "; correct the Task"),
+    ("empty", "'empty': its split 'train' has no file; correct the Task"),
+  ],
+)
+def test_a_task_that_cannot_be_read_is_one_line(results, name, told):
+  code, message = results[f"seqio:{name}"]
+  assert code == 3 and told in message
 
 
 def test_a_task_without_a_training_split_is_refused(results):

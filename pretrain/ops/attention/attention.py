@@ -30,7 +30,7 @@ _RUNS_ON = {body: on for on in ("tpu", "gpu") for body in _FASTEST[on]}
 BY_DISTANCE = ("pallas_tpu", "triton")  # the kernels whose bias is [heads, 2 length - 1]
 
 # GPUs without bfloat16 or these bodies: NVIDIA's before the A100, and other vendors'.
-_NOT_FUSED = r"V100|T4|P100|P40?\b|GTX|TITAN|RTX 20|Quadro RTX|AMD|Radeon|Instinct|gfx\d"
+_NOT_FUSED = r"V100|T4|P100|P40?\b|\bT\d{3,4}\b|GTX|TITAN|RTX 20[5-8]0|Quadro RTX|AMD|Radeon|Instinct|gfx\d"
 _FUSED = "cudnn"  # name of cuDNN's body in `jax.nn.dot_product_attention`
 
 
@@ -189,7 +189,7 @@ def choose(
     "plain": "",
     "by_rows": _not_by_rows(),
     "pallas_tpu": _not_on_tpu(length, head_dim, dropout_rate, has_bias=has_bias) or on_mesh,
-    "cudnn": _not_by_cudnn(length, head_dim, dtype, dropout_rate, is_masked=is_masked),
+    "cudnn": _not_by_cudnn(length, head_dim, dtype, dropout_rate, is_masked=is_masked, has_bias=has_bias),
     "triton": _not_by_triton(head_dim, dtype) or on_mesh,
   }
   on = platform()
@@ -226,14 +226,14 @@ def _not_on_tpu(length: int, head_dim: int, dropout_rate: float, *, has_bias: bo
 
 
 def _not_by_cudnn(
-  length: int, head_dim: int, dtype: jnp.dtype, dropout_rate: float, *, is_masked: bool
+  length: int, head_dim: int, dtype: jnp.dtype, dropout_rate: float, *, is_masked: bool, has_bias: bool
 ) -> str:
   """Explains why cuDNN does not support these arrays; '' if it does."""
   if is_masked:  # its windows reach back only, with a causal mask
     return "cuDNN's attention has no window, segments or gaps here"
   if dropout_rate:
     return f"cuDNN's dropout cannot be reproduced, and model.attention_dropout is {dropout_rate:g}"
-  if length % 2:
+  if length % 2 and has_bias:
     return f"rows have {length} tokens, but with a bias cuDNN supports even lengths only"
   return _not_on_gpu(head_dim, dtype)
 

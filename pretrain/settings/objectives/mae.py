@@ -45,9 +45,6 @@ class MaskedAutoencoder(Objective):
     if config["objectives.scl.weight"] and config["corruption.mask_special"] == "all":
       special = self.show(config, "weight", "objectives.scl.weight", "corruption.mask_special")
       yield f"{special}: [CLS] may be left out\n  --config.corruption.mask_special=sep_only"
-    if config["model.attention"] == "cudnn":
-      attention = self.show(config, "weight", "model.attention")
-      yield f"{attention}: cuDNN hides the end of a row only\n  --config.model.attention=auto"
     if self.decoder_positions == "shared" and config["model.position"] != "learned":
       positions = self.show(config, "decoder_positions", "model.position")
       yield f"{positions}: there is no table to share\n  --config.objectives.mae.decoder_positions=own"

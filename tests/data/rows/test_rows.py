@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import re
 import sys
 import tracemalloc
 import types
@@ -15,6 +16,7 @@ from pyarrow import parquet
 from data import rows, text_files
 from data.errors import DataError, UserError
 from data.rows import row as rows_row
+from data.rows import values
 
 TABLE = [{"text": "a, b", "label": "x"}, {"text": 'said "yes"', "label": "y"}, {"text": "ä", "label": "x"}]
 
@@ -95,6 +97,7 @@ def test_standard_input_is_a_text_a_line(monkeypatch):
     ),
     ("a.csv", b"text,label\na,x\n\xef\xbb\xbftext,label\nb,y\n", "row 2: the names of the col"),
     ("a.tsv", b"text\tlabel\na\tx\ntext\tlabel\n", "row 2: the names of the columns again"),
+    ("a.csv", b'"text"x,label\na,x\n', "its header is damaged ("),
     ("a.csv", b"text,label\na,x\ncaf\xe9,y\n", "line 3: not UTF-8 (byte 0xe9 at 4)"),
     ("a.tsv", b"text\tlabel\na\tx\nb\ty\tz\n", "row 2: 3 cells, expected 2"),
     ("a.jsonl", b'{"text": "a"}\n{"text": "b"\n', "line 2: not JSON"),
@@ -110,6 +113,9 @@ def test_what_is_wrong_names_file_and_row(tmp_path, name, content, message):
   path.write_bytes(content)
   with pytest.raises(DataError) as caught:
     list(rows.read(str(path)))
+  if "header" in message:
+    with pytest.raises(DataError, match=re.escape(message)):
+      rows.columns(str(path))
   assert str(caught.value).startswith(str(path)) and message in str(caught.value)
   assert "\n" not in str(caught.value).replace("\n  ", "")
 
@@ -168,6 +174,24 @@ def test_numbers_are_words_where_no_ids_are_first(tmp_path):
   path = tmp_path / "a.conll"
   path.write_text("won\tO\n3-2\tO\nin\tO\n2.5\tO\n\n3-1\tO\n")
   assert [row.fields["1"] for row in rows.read(str(path))] == [["won", "3-2", "in", "2.5"], ["3-1"]]
+  path.write_text("1\tB\n3.5\tO\n\n2-1\tO\n")
+  assert [row.fields["1"] for row in rows.read(str(path))] == [["1", "3.5"], ["2-1"]]
+  path.write_text("1\tCD\tO\nof\tIN\tO\n2-1\tCD\tO\n")
+  assert [row.fields["1"] for row in rows.read(str(path))] == [["1", "of", "2-1"]]
+
+
+@pytest.mark.parametrize(
+  ("text", "expected"),
+  [
+    ("['a' 'b\"c']", ["a", 'b"c']),
+    ("[1 -2.5]", [1, -2.5]),
+    ("[01 02]", None),
+    ("[10.05.2020 11.05.2020]", None),
+    ("[... ...]", None),
+  ],
+)
+def test_lists_as_numpy_prints_them(text, expected):
+  assert values.as_list(text) == expected
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path):

@@ -232,6 +232,10 @@ def test_an_import_that_was_changed_is_refused(folder, tmp_path):
   path.write_text(json.dumps(described | {"special_pieces": {"cls": "[CLS]"}}))
   with pytest.raises(errors.DataError, match="special_pieces has an unknown value"):
     vocabulary.load(tmp_path / "v")
+  other = json.dumps(described | {"special_pieces": {**byte_level.SPECIAL, "mask": "<of another>"}})
+  path.write_text(other)
+  with pytest.raises(errors.DataError, match="no piece <of another>"):
+    vocabulary.load(tmp_path / "v")
 
 
 def test_the_command_imports_it_without_a_warning(folder, tmp_path, capfd):

@@ -96,6 +96,8 @@ def test_case_is_kept_only_where_asked(tmp_path):
   made = vocabulary_train.train(sentences(), tmp_path / "v", kind="sentencepiece", cased=True, size=150)
   assert made.encode("The") != made.encode("the")
   assert made.cased
+  model = str(tmp_path / "v" / "sp.model")
+  assert vocabulary_train.import_files(tmp_path / "import", sp_model=model, cased=False).cased
 
 
 def test_ids_outside_the_vocabulary_are_refused(trained):
@@ -135,6 +137,8 @@ def test_a_size_that_is_too_large_is_refused_with_the_largest_possible(tmp_path)
 def test_a_size_that_is_too_small_is_refused(tmp_path):
   with pytest.raises(errors.DataError, match=r"20 pieces is too small: (\d+) are needed .*:\n  --size=\1$"):
     vocabulary_train.train(sentences(), tmp_path / "v", kind="sentencepiece", cased=False, size=20)
+  with pytest.raises(errors.DataError, match=r"20 pieces is too small for .* gave (\d+); use:\n  --size=\1$"):
+    vocabulary_train.train(sentences(), tmp_path / "v", kind="wordpiece", cased=False, size=20)
 
 
 @pytest.mark.parametrize("kind", vocabulary.KINDS)

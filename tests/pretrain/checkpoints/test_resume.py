@@ -75,6 +75,20 @@ WSD = {"optimizer.schedule": "wsd", "optimizer.warmup_steps": 10, "train.total_s
     (60, {"optimizer.decay_steps": 40}, {"train.total_steps": 80, "optimizer.decay_steps": 20}, None),
     (60, {"optimizer.decay_steps": 40}, {"optimizer.decay_steps": 0}, None),
     (60, {}, {"optimizer.decay_steps": 40}, None),
+    (60, {}, {"optimizer.decay_steps": 40, "optimizer.decay_shape": "one_minus_sqrt"}, None),
+    (60, {}, {"optimizer.decay_steps": 40, "optimizer.end_learning_rate": 1e-5}, None),
+    (
+      61,
+      {"optimizer.decay_steps": 40},
+      {"optimizer.decay_shape": "one_minus_sqrt"},
+      r"one_minus_sqrt \(step 61 is past step 60, where the rate",
+    ),
+    (
+      10,
+      {"optimizer.schedule": "linear"},
+      {"optimizer.schedule": "linear", "optimizer.end_learning_rate": 1e-5},
+      "end_learning_rate",
+    ),
     (
       61,
       {},

@@ -23,6 +23,14 @@ CASES = [
     {"model.attention": "cudnn", "model.attention_dropout": 0.0, "model.dtype": "float32"},
     "needs bfloat16",
   ),
+  (
+    MLM,
+    {"model.attention": "cudnn", "model.attention_dropout": 0.0, "model.dtype": "bfloat16"}
+    | {"data.packing": "segments"},
+    "data.packing='segments': cuDNN hides the end of a row only\n  --config.model.attention=auto",
+  ),
+  (MLM, {"model.attention": "cudnn", "model.global_every": 2}, "cuDNN hides the end of a row only"),
+  (MLM, {"optimizer.decay_shape": "one_minus_sqrt"}, "only 'wsd' has it"),
   (MLM, {"model.scan_unroll": 3}, "the model has fewer layers to unroll"),
   (MLM, {"model.relative_buckets": 33}, "expected an even number"),
   (MLM, {"model.relative_max_distance": 9}, "expected a distance above 9"),
@@ -98,6 +106,11 @@ CASES = [
       "data.source": "seqio:mine",
     },
     "a feed has batches of one size\n  --config.data.feed=records",
+  ),
+  (
+    MLM,
+    {"train.batch_size_start": 8, "train.batch_warmup_steps": 6_000, "train.microbatches": 4},
+    "would not reach its size before the end; for example\n  --config.train.batch_warmup_steps=399",
   ),
   (
     COCO,

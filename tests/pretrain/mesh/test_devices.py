@@ -74,10 +74,16 @@ def _beyond_memory():
 
 
 def test_the_end_of_memory_is_one_line_that_names_what_decides_it():
-  rows = r"train\.batch_size=8 rows in train\.microbatches=1 on 8 devices; the newest checkpoint is complete"
+  rows = (
+    r"train\.batch_size=8 rows in train\.microbatches=1 on 8 devices; the newest checkpoint, if there is one, is "
+    "complete"
+  )
   with pytest.raises(ConfigError, match=rf"^out of memory: {rows} \(RESOURCE_EXHAUSTED: .*\)\n") as raised:
     _beyond_memory()
   assert all(line.startswith("  --") for line in str(raised.value).splitlines()[1:])
+  assert "microbatches=2" not in str(raised.value)  # 8 devices have no half of a row
+  with pytest.raises(ConfigError, match=r"\n  --config.train.microbatches=3\n"), devices.enough_memory(48, 2):
+    raise MemoryError
   with pytest.raises(ConfigError, match=rf"{rows} \(MemoryError\)"), devices.enough_memory(8, 1):
     raise MemoryError
   with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), devices.enough_memory(8, 1):
@@ -98,7 +104,7 @@ def test_a_run_that_is_out_of_memory_leaves_its_checkpoint(small_records, tmp_pa
     return short_of_memory
 
   monkeypatch.setattr(SharedRun, "compile_train_step", compiled)
-  with pytest.raises(ConfigError, match="the newest checkpoint is complete"):
+  with pytest.raises(ConfigError, match="the newest checkpoint, if there is one, is complete"):
     run_training(config, tmp_path)
   assert checkpoint.saved_steps(tmp_path / "checkpoints")[-1] == 4
   assert resume.newest_good_step(tmp_path) == 4

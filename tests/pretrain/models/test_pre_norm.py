@@ -185,6 +185,22 @@ def test_layers_in_a_loop_in_turns_and_written_out_are_the_same(config):
   _assert_same(loop, written_out)
 
 
+def test_a_detached_layer_is_not_trained_from_above_but_the_norm_that_the_next_one_reads_is(config):
+  params, detached = _drawn_parameters(config), 1
+
+  def total(trunk, x):
+    last = encoder.run_trunk(trunk, config, x, MASK, None, detach_after=(detached,)).last
+    return jnp.sum(last * drawn.normal(9, *last.shape))
+
+  x = drawn.normal(8, *IDS.shape, config.hidden_size)
+  of_trunk, of_input = jax.jit(jax.grad(total, argnums=(0, 1)))(params["trunk"], x)
+  for path, leaf in jax.tree.leaves_with_path(jax.device_get(of_trunk["layers"])):
+    is_reached = config.norm_placement == "pre" and path[0].key == "mlp_norm"
+    assert np.any(leaf[:detached] != 0) == is_reached, path
+    assert np.any(leaf[detached:] != 0), path
+  assert not np.any(of_input)
+
+
 def test_the_stream_is_float32_and_is_not_normalised():
   config = dataclasses.replace(MODERN, dtype="bfloat16")
   _, hidden = jax.jit(

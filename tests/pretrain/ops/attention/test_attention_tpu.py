@@ -185,7 +185,10 @@ def test_on_a_gpu_attention_is_cudnns_where_it_can_be(monkeypatch):
       assert choose("auto", **changed) == "plain"
       with pytest.raises(ConfigError, match=f"model.attention='cudnn'.*{reason}"):
         choose("cudnn", **changed)
-    for kind in ("Tesla V100-SXM2-16GB", "AMD Instinct MI300X"):
+    assert choose("auto", dropout_rate=0.0, length=461, has_bias=False) == "cudnn"
+    with mock.patch.object(attention, "_device_kind", return_value="NVIDIA RTX 2000 Ada Generation"):
+      assert choose("auto", dropout_rate=0.0) == "cudnn"
+    for kind in ("Tesla V100-SXM2-16GB", "AMD Instinct MI300X", "NVIDIA GeForce RTX 2080 Ti", "NVIDIA T1000"):
       with mock.patch.object(attention, "_device_kind", return_value=kind):
         assert choose("auto", dropout_rate=0.0) == "plain"
         with pytest.raises(ConfigError, match=f"or newer, but this is {kind}"):

@@ -83,9 +83,11 @@ def test_on_tpus_the_bias_is_a_column_of_the_product_and_its_gradient_is_the_sam
   monkeypatch.setattr(op, "platform", lambda: "tpu")
   (loss, _), gradient = _loss_and_gradient(function, arrays, jnp.bfloat16)
   assert loss == plain
-  for name, a, b in zip(("x", "table", "bias"), gradient, expected):
+  # The product with one more column is summed in another order on some CPUs; the bias is rounded to bfloat16.
+  rounding = {"x": 0.0, "table": 2.0**-20, "bias": 2.0**-8}
+  for (name, share), a, b in zip(rounding.items(), gradient, expected):
     scale = np.abs(np.asarray(b, np.float32)).max()
-    np.testing.assert_allclose(a, b, rtol=0, atol=2.0**-8 * scale * (name == "bias"), err_msg=name)
+    np.testing.assert_allclose(a, b, rtol=0, atol=share * scale, err_msg=name)
   assert not np.array_equal(gradient[2], expected[2])  # it is another sum
 
 

@@ -19,7 +19,7 @@ ROOMS = ("glue", "squad", "prompt", "own", "embedding")
 
 # Lines of Python. A feature that needs more changes a number in its own commit, with its reason; every other
 # change may only lower it. The house is to come down to 39,000 and 42,000 (the lab is where it should be).
-PRODUCT_LINES, LAB_LINES, TEST_LINES = 54_520, 6_500, 54_600
+PRODUCT_LINES, LAB_LINES, TEST_LINES = 54_700, 6_500, 54_880
 SAME_CLASS_NAMES = 28  # class names of the product that two or more classes have
 
 # Where an objective's name belongs: its own files, configs, tables of what papers and official code call it.

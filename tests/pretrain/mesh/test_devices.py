@@ -75,8 +75,8 @@ def _beyond_memory():
 
 def test_the_end_of_memory_is_one_line_that_names_what_decides_it():
   rows = (
-    r"train\.batch_size=8 rows in train\.microbatches=1 on 8 devices; the newest checkpoint, if there is one, is "
-    "complete"
+    r"train\.batch_size=8 rows in train\.microbatches=1 on 8 devices; "
+    "the newest checkpoint, if there is one, is complete"
   )
   with pytest.raises(ConfigError, match=rf"^out of memory: {rows} \(RESOURCE_EXHAUSTED: .*\)\n") as raised:
     _beyond_memory()

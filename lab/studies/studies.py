@@ -147,7 +147,7 @@ STUDIES = {
     "E8: old and new backbone, masked LM and detection, at equal FLOPs",
     backbones.arms(),
     budget=4_000,
-    seeds=4,
+    seeds=3,
     fine_tunings=("entities_200", "sts"),
     primary=(_AMBIGUOUS,),
     contrasts=backbones.contrasts(),

@@ -81,8 +81,6 @@ LEFT_ALONE = {
   "embedding.passage_length": ("16", "embedding", _EMBEDDING),
   "embedding.sizes": ("8", "embedding", _EMBEDDING),
   "embedding.score_range": ("0,5", "embedding", _ROWS),
-  "data.train_file": ("a.csv", "own", _OWN),
-  "data.dev_file": ("b.csv", "own", _OWN),
   "data.module": ("tasks.py", "own", _OWN),
   "data.dev_fraction": ("0.2", "own", _OWN),
   "data.text": ("text", "own", _OWN),
@@ -94,8 +92,10 @@ LEFT_ALONE = {
   "data.long": ("windows", "own", _OWN),
 }
 
-# {field: the tests that hold it}: the search here cannot do without its own value.
+# {field: the tests that hold it}: the search here cannot do without its own value, or has none.
 ELSEWHERE = {
+  "data.train_file": _OWN,
+  "data.dev_file": _OWN,
   "kind": _WIRES,
   "checkpoint": _MAIN,
   "vocabulary": _WIRES,

@@ -85,6 +85,13 @@ def test_fields_of_other_things_change_nothing(command, unchanged, capsys):
   assert facets([*command, *more], capsys, is_traced=True) == unchanged
 
 
+def test_a_file_that_this_kind_does_not_read_is_refused(command, capsys):
+  with pytest.raises(SystemExit, match="2"):
+    facets([*command, "--config.data.train_file=a.csv"], capsys, is_traced=True)
+  error = capsys.readouterr().err
+  assert "kind='glue' does not read it; use\n  --config=configs/finetune_own.py" in error
+
+
 def test_every_run_has_the_rate_and_the_warm_up_of_its_own_cell(unchanged):
   (seeds, rates, steps, warmups), *_ = unchanged["programs"]
   assert seeds == [0, 1, 0, 1] and steps == [6] * 4 and warmups == [0] * 4

@@ -84,7 +84,7 @@ def test_the_leaderboards_run_is_the_best_of_all_the_test_seeds(predict, seed, m
   glue = types.SimpleNamespace(
     config=types.SimpleNamespace(output=types.SimpleNamespace(predict=predict, save_model=True)),
     session=types.SimpleNamespace(test_seeds=[0, 1, 2, 3, 4], head=HeadSettings()),
-    tests={"rte": None},
+    tests={"rte": types.SimpleNamespace(sets={"rte": None})},
     encoding=lambda task: types.SimpleNamespace(divisor=1.0),
   )
   Glue.finish(glue, search, _RECORDS)  # pyright: ignore

@@ -38,7 +38,7 @@ _MAY_CHANGE = {
   *("train.probe_every", "train.probe_data", "train.trackers"),
   *("train.microbatches", "train.multihost", "train.platform", "train.peak_flops", "train.total_steps"),
   *("mesh.data", "mesh.fsdp", "mesh.tensor", "mesh.fsdp_across_slices", "optimizer.shard_update"),
-  "optimizer.decay_steps",  # of 'wsd', while the rate is flat: test_resume.py
+  *("optimizer.decay_steps", "optimizer.decay_shape"),  # of 'wsd', while the rate is flat: test_resume.py
 }
 
 

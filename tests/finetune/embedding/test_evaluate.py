@@ -155,7 +155,7 @@ def test_a_model_with_a_task_is_evaluated_by_its_task(small_encoder_run, tmp_pat
   assert _evaluate(task, source, "--sizes=4") == 2
   assert "--sizes=4: only for vectors, but" in capsys.readouterr().err
   assert _evaluate(task, tmp_path) == 3
-  assert "there is no such file" in capsys.readouterr().err
+  assert "this is a folder, but" in capsys.readouterr().err
 
 
 def test_a_model_without_a_vocabulary_is_refused(model, tmp_path, capsys):

@@ -229,7 +229,7 @@ def _data() -> ConfigDict:
       "text_field": "",  # field or column with the text in JSON, Parquet or examples; '': 'text'
       "module": "",  # file or module that registers seqio Tasks; only a child process imports it
       "tfds_directory": "",  # TFDS data_dir; '': its default
-      "clean": "",  # cleaning steps, 'exact,near:0.8,language:en'; see `python -m data.prepare --help`
+      "clean": "",  # cleaning steps, 'exact,language:en,near:0.8'; see `python -m data.prepare --help`
       "vocabulary": "",  # directory of a vocabulary; '': trained on the source with the fields below
       "vocabulary_kind": "sentencepiece",  # if one is trained: 'sentencepiece' (BPE), 'wordpiece'
       "vocabulary_cased": False,  # keep case

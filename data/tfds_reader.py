@@ -4,7 +4,6 @@
 process reads the data sets.
 """
 
-import contextlib
 import importlib.util
 import json
 import os
@@ -154,14 +153,10 @@ def train_texts(path: str, text_field: str, *, start: int, stop: int) -> Iterato
     .builder_from_directory(path)
     .as_dataset(split=f"{TRAIN}[{start}shard:{stop}shard]", shuffle_files=False)
   )
-  with readable(f"TFDS data set {path}"):
+  advice = "build it again, or take another copy"
+  with errors.translated(errors.DataError, f"TFDS data set {path} cannot be read", advice):
     for example in dataset.as_numpy_iterator():
       yield as_text(example[text_field])
-
-
-def readable(what: str) -> contextlib.AbstractContextManager[None]:
-  """Turns any error of the block, in which TensorFlow reads examples, into a DataError."""
-  return errors.translated(errors.DataError, f"{what} cannot be read", "build it again, or take another copy")
 
 
 def as_text(value: Any) -> str:

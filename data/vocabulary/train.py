@@ -140,11 +140,11 @@ def _train_wordpiece(sentences: _Counted, *, cased: bool, size: int, size_flag: 
   tokenizer.train_from_iterator(text, trainer)
   pieces = tokenizer.get_vocab()
   if len(pieces) != size:
-    what = "is too small for" if len(pieces) > size else "does not fit"
-    way = "" if len(pieces) > size else "use more text, or"
+    is_small = len(pieces) > size
     raise errors.DataError(
-      f"a vocabulary of {size} pieces {what} {errors.counted(sentences.characters, 'character')} of text; "
-      f"the training gave {len(pieces)}; {way or 'use'}:\n  {size_flag}={len(pieces)}"
+      f"a vocabulary of {size} pieces {'is too small for' if is_small else 'does not fit'} "
+      f"{errors.counted(sentences.characters, 'character')} of text; the training gave {len(pieces)}; "
+      f"{'use' if is_small else 'use more text, or'}:\n  {size_flag}={len(pieces)}"
     )
   return sorted(pieces, key=pieces.__getitem__)
 

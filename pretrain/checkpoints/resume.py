@@ -226,9 +226,9 @@ def _refusal(name: str, saved: Mapping[str, Any], given: Mapping[str, Any], step
   both = (saved, given)
   is_cooldown = all(fields_of["optimizer.schedule"] == "wsd" for fields_of in both)
   flat = min(fields_of["train.total_steps"] - fields_of["optimizer.decay_steps"] for fields_of in both)
-  is_flat = None if step <= flat else f"step {step:,} is past step {flat:,}, where the rate begins to fall"
+  is_falling = None if step <= flat else f"step {step:,} is past step {flat:,}, where the rate begins to fall"
   if name in ("optimizer.decay_shape", "optimizer.end_learning_rate"):
-    return is_flat if is_cooldown else ""
+    return is_falling if is_cooldown else ""
   if name not in ("train.total_steps", "optimizer.decay_steps"):
     return None if name in SAFE_FIELDS else ""
   if saved["corruption.mask_rates"]:
@@ -240,4 +240,4 @@ def _refusal(name: str, saved: Mapping[str, Any], given: Mapping[str, Any], step
   if not is_cooldown:
     is_longer = name == "train.total_steps" and given[name] >= saved[name]
     return None if is_longer else ""
-  return is_flat
+  return is_falling

@@ -1,6 +1,7 @@
 """`python -m finetune.predict`: what it answers, beside which columns, after a kill, and what is wrong."""
 
 import csv
+import dataclasses
 import io
 import json
 import pathlib
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
+from data.errors import DataError
 from data.rows import Row
 from finetune import evaluate, predict
 from finetune.inference.model import Model, open_answering, schema_of
@@ -153,6 +155,8 @@ def test_a_model_of_glue_names_its_columns_itself(small_encoder_run, tmp_path):
   assert [row["predicted"] for row in rows] == [0, 1, 2]  # the column of the input
   assert [list(row) for row in rows] == [["sentence1", "mine", "predicted", "predicted 2"]] * 3
   saved = open_model(model)
+  with pytest.raises(DataError, match="fine-tuned with prompts, which this command does not answer"):
+    schema_of(dataclasses.replace(saved, meta=saved.meta | {"task": {"words": ["great"]}}))
   assert schema_of(saved).max_length == 12  # as it was trained, and not the encoder's 32 positions
   words = saved.load_vocabulary("", flag="")[1]
   ids = words.with_special_ids(*words.encode_batch(["a good film", "the mat"]))

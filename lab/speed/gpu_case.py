@@ -18,6 +18,7 @@ USUAL = "32x512"
 LARGE = {"taco_base": "256x256", "coco_lm_base": "96x512", "amos_base": "96x512"}
 USUAL_LARGE = "128x512"
 RECIPES = ("roberta_base", "coco_lm_base", "amos_base", "electra_base", "taco_base")
+WHOLE = ("train.microbatches=1",)
 REPEATS = 20
 
 
@@ -46,8 +47,9 @@ def table() -> list[Case]:
 
 def _checks() -> Iterator[Case]:
   options = {"shape": "32x64", "is_check": True}
-  for recipe in ("roberta_tiny", "coco_lm_tiny", "amos_tiny", "taco_tiny", "electra_tiny"):
-    yield Case(f"twenty_steps_{recipe}", "twenty_steps", recipe, **options)
+  recipes = ("roberta_tiny", "coco_lm_tiny", "amos_tiny", "taco_tiny", "electra_tiny")
+  for recipe in (*recipes, "modernbert_tiny", "electra_gdes_tiny"):
+    yield Case(f"twenty_steps_{recipe}", "twenty_steps", recipe, changes=WHOLE, **options)
   changes = ("model.dropout=0.1", "model.attention_dropout=0.1")
   yield Case("resume", "resume", "roberta_tiny", changes=changes, **options)
 
@@ -57,15 +59,17 @@ def _speeds() -> Iterator[Case]:
   shapes = {recipe: SHAPES.get(recipe, USUAL) for recipe in RECIPES}
   for recipe, shape in shapes.items():
     yield Case(recipe, "step", recipe, shape, has_profile=True)
+  for shape in ("32x512", "16x1024", "2x8192"):  # as many tokens each
+    yield Case(f"modernbert_base_{shape}", "step", "modernbert_base", shape, WHOLE, has_profile=True)
+    peer = f"peer_modern_bert_{shape}"
+    yield Case(peer, "peer", "modernbert_base", shape, WHOLE, peer="modern_bert_compiled")
   for times in (1, 4, 2):
     for recipe, shape in shapes.items():
       rows, _, length = shape.partition("x")
       name = f"peer_{recipe}" + (f"_x{times}" if times > 1 else "")
       yield Case(name, "peer", recipe, f"{times * int(rows)}x{length}", peer="torch_compiled")
     if times == 1:
-      modern = ("corruption.mask_rate=0.3",)
       yield Case("peer_hugging_face", "peer", "roberta_base", peer="hugging_face_compiled")
-      yield Case("peer_modern_bert", "peer", "roberta_base", USUAL, modern, peer="modern_bert_compiled")
       for recipe in RECIPES:
         yield Case(f"{recipe}_large", "step", recipe, LARGE.get(recipe, USUAL_LARGE))
 

@@ -47,9 +47,8 @@ def _is_end(line: Line, key: str) -> bool:
 def _speeds(lines: Sequence[Line]) -> Iterator[Line]:
   """Yields timed steps; adds to ours the share of a matrix product's rate and the speed ratio to the peer."""
   peak = next((line["tflops"] for line in lines if line.get("what") == "product"), None)
-  compiled = {
-    (line["recipe"], line["shape"]): line["ms"] for line in lines if line.get("peer") == "torch_compiled"
-  }
+  peers = ("torch_compiled", "modern_bert_compiled")
+  compiled = {(line["recipe"], line["shape"]): line["ms"] for line in lines if line.get("peer") in peers}
   for line in lines:
     if "recipe" in line and "ms" in line:
       theirs = None if "peer" in line else compiled.get((line["recipe"], line["shape"]))

@@ -6,11 +6,14 @@ from transformers import ModernBertConfig, ModernBertForMaskedLM
 
 
 class ModernBert(nn.Module):
-  """ModernBertForMaskedLM of base size, or of the recipe's sizes if that is narrower."""
+  """ModernBertForMaskedLM of base size, or of the recipe's sizes if that is narrower.
+
+  It scores the positions with labels alone, as ours does.
+  """
 
   def __init__(self, config) -> None:
     super().__init__()
-    model, sizes = config.model, {}
+    model, sizes = config.model, {"sparse_prediction": True}
     if model.hidden_size < 768:
       special = {
         "pad_token_id": 1,
@@ -19,7 +22,7 @@ class ModernBert(nn.Module):
         "cls_token_id": 0,
         "sep_token_id": 2,
       }
-      sizes = special | {
+      sizes |= special | {
         "vocab_size": model.vocab_size,
         "hidden_size": model.hidden_size,
         "intermediate_size": 2 * model.hidden_size,

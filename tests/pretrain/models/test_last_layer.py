@@ -10,7 +10,7 @@ import pytest
 
 from pretrain.models import encoder, layers
 from pretrain.models.config import EncoderConfig
-from pretrain.ops.attention import attention_at
+from pretrain.ops.attention import attention, attention_at
 from pretrain.ops.draws import row_random
 from pretrain.ops.draws.row_random import Part
 from pretrain.ops.positions import take_positions
@@ -138,6 +138,21 @@ def test_on_tpus_a_kernel_attends_for_all_queries_if_more_than_an_eighth_of_them
     return encoder.run_trunk(params["trunk"], config, x, MASK, KEYS, read=READ[:, :queries]).last
 
   assert str(jax.make_jaxpr(last)(params)).count("= pallas_call") == kernels
+
+
+@pytest.mark.parametrize(
+  ("position", "queries", "by"), [("rope", 4, "all"), ("rope", 2, "read"), ("learned", 4, "read")]
+)
+def test_on_gpus_the_kernels_attend_for_all_queries_that_rotate(position, queries, by, monkeypatch):
+  monkeypatch.setattr(attention, "choose", lambda body, **_: attention.Choice(body, ""))
+  config = dataclasses.replace(
+    CONFIG, num_layers=1, attention="triton", position=position, relative_position="none"
+  )
+  params, x, calls = init_encoder(config), jnp.zeros((B, L, config.hidden_size)), []
+  for name, what in (("attention", "all"), ("attention_at", "read")):
+    monkeypatch.setattr(layers, name, lambda query, *_, what=what, **__: calls.append(what) or query)
+  encoder.run_trunk(params["trunk"], config, x, MASK, KEYS, read=READ[:, :queries])
+  assert calls == [by]
 
 
 @pytest.mark.parametrize(("axis", "shape"), [(0, (3, 5)), (1, (2, 3, 5))])

@@ -19,7 +19,7 @@ from pretrain.ops.draws.row_random import Part, Use
 from pretrain.ops.gelu import gelu
 from pretrain.ops.gelu_product import biased_gelu_product
 from pretrain.ops.kept import keep
-from pretrain.ops.norm.added_norm import Branch, Settings, added_norm, added_to
+from pretrain.ops.norm.added_norm import Branch, Settings, added_norm, added_to, norm_and_sum
 from pretrain.ops.norm.layer_norm import layer_norm, rms_norm
 from pretrain.ops.positions import take_positions
 
@@ -142,6 +142,8 @@ class AddedNorm(nn.Module):
       normed = added_norm(stream, branch, scale, bias, settings, part=part)
       normed = normed if offset is None else normed + offset
       return Carry(normed)
+    if config.norm == "layernorm" and offset is None and detach is None:
+      return Carry(*norm_and_sum(stream, branch, scale, bias, settings, part=part))
     added = added_to(stream, branch, settings, part=part)
     if config.norm_placement == "post":
       normed = _normed(config, added, scale, bias)

@@ -2,7 +2,7 @@
 
 import functools
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,12 +25,13 @@ class Branch(NamedTuple):
 
 
 class Settings(NamedTuple):
-  """Static settings of `added_norm`: dropout, epsilon and the result's dtype."""
+  """Static settings of `added_norm`: dropout, epsilon, the norm's dtype and whether the sum is a result."""
 
   rate: float  # of dropout
   use: row_random.Use
   eps: float
-  dtype: jnp.dtype  # of the result
+  dtype: jnp.dtype  # of the norm
+  has_sum: bool = False
 
 
 def added_norm(
@@ -53,12 +54,34 @@ def added_norm(
     bias: [width] float32, of the norm.
     part: the part of longer rows that these are, for the dropout; None: whole rows.
   """
-  kernels = {"tpu": added_norm_tpu, "gpu": added_norm_triton}.get(platform())
-  is_whole = part is None and not automatic_axes() and branch.bias is not None
-  if kernels and is_whole and kernels.takes(x.shape[-1]):
+  kernels = _kernels(x, part)
+  if kernels and branch.bias is not None:
     return with_kernels(kernels, settings, x, branch, scale, bias)
   added = added_to(x, branch, settings, part=part)
   return layer_norm.layer_norm(added, scale, bias, settings.eps, settings.dtype)
+
+
+def norm_and_sum(
+  x: jax.Array,
+  branch: Branch,
+  scale: jax.Array,
+  bias: jax.Array,
+  settings: Settings,
+  *,
+  part: row_random.Part | None = None,
+) -> tuple[jax.Array, jax.Array]:
+  """Computes `added_norm` and, in x's dtype, the sum; NVIDIA GPUs do both in one kernel, as there."""
+  if _kernels(x, part) is added_norm_triton:
+    return with_kernels(added_norm_triton, settings._replace(has_sum=True), x, branch, scale, bias)
+  added = added_to(x, branch, settings, part=part)
+  return layer_norm.layer_norm(added, scale, bias, settings.eps, settings.dtype), added
+
+
+def _kernels(x: jax.Array, part: row_random.Part | None) -> ModuleType | None:
+  """Returns the kernels for whole rows of which nothing is left to the partitioner; None: there are none."""
+  kernels = {"tpu": added_norm_tpu, "gpu": added_norm_triton}.get(platform())
+  is_whole = part is None and not automatic_axes()
+  return kernels if kernels and is_whole and kernels.takes(x.shape[-1]) else None
 
 
 def added_to(
@@ -74,18 +97,21 @@ def added_to(
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def with_kernels(
   kernels: ModuleType, settings: Settings, x: jax.Array, branch: Branch, scale: jax.Array, bias: jax.Array
-) -> jax.Array:
-  """Computes `added_norm` of whole rows with the kernels of `added_norm_tpu` or `added_norm_triton`."""
+) -> Any:
+  """Computes `added_norm` of whole rows with the kernels of `added_norm_tpu` or `added_norm_triton`.
+
+  With `settings.has_sum` and `added_norm_triton` alone it is `norm_and_sum`.
+  """
   return _forward(kernels, settings, x, branch, scale, bias)[0]
 
 
 def _forward(
   kernels: ModuleType, settings: Settings, x: jax.Array, branch: Branch, scale: jax.Array, bias: jax.Array
-) -> tuple[jax.Array, tuple]:
-  assert branch.bias is not None  # `added_norm` computes branches without one itself
+) -> tuple[Any, tuple]:
   words, kept_rows = _of_rows(settings, len(x), branch.kept_rows, branch.row_keys)
   if kernels is added_norm_triton:
-    vectors = jnp.stack([vector.astype(jnp.float32) for vector in (branch.bias, scale, bias)])
+    of_branch = jnp.zeros_like(scale) if branch.bias is None else branch.bias
+    vectors = jnp.stack([vector.astype(jnp.float32) for vector in (of_branch, scale, bias)])
     arrays = x, branch.product, vectors, added_norm_triton.facts(words, kept_rows)
     normed, added = added_norm_triton.forward(*arrays, _rate(settings, words), settings.eps, settings.dtype)
     # Without the norm's result the kernel, and the product before it, would run again for the gradients.
@@ -96,14 +122,18 @@ def _forward(
     # Only its moments are kept: products whose gradients read the norm's result recompute it.
     normed, _ = layer_norm.forward(added, scale, bias, settings.eps, settings.dtype)
     fixed = scale, words, kept_rows
-  return normed, (added, tuple(fixed), words, jnp.zeros((), branch.bias.dtype))
+  like = [None if of is None else jnp.zeros((), of.dtype) for of in (branch.product, branch.bias)]
+  return (normed, added) if settings.has_sum else normed, (added, tuple(fixed), words, *like)
 
 
-def _backward(kernels: ModuleType, settings: Settings, saved: tuple, given: jax.Array) -> tuple:
-  added, fixed, words, like_bias = saved
-  found = kernels.gradients(added, given, *fixed, _rate(settings, words), settings.eps)
+def _backward(kernels: ModuleType, settings: Settings, saved: tuple, given: Any) -> tuple:
+  added, fixed, words, like_product, like_bias = saved
+  given, of_sum = given if settings.has_sum else (given, None)
+  options = {} if of_sum is None else {"of_sum": of_sum, "dtype": like_product.dtype}
+  found = kernels.gradients(added, given, *fixed, _rate(settings, words), settings.eps, **options)
   d_x, d_product, d_branch_bias, *of_norm = found
-  return d_x, Branch(d_product, d_branch_bias.astype(like_bias.dtype), None, None), *of_norm
+  d_branch_bias = None if like_bias is None else d_branch_bias.astype(like_bias.dtype)
+  return d_x, Branch(d_product, d_branch_bias, None, None), *of_norm
 
 
 def _rate(settings: Settings, words: jax.Array | None) -> float:

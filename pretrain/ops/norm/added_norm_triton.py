@@ -65,6 +65,9 @@ def gradients(
   facts: jax.Array,
   dropout_rate: float,
   eps: float,
+  *,
+  of_sum: jax.Array | None = None,
+  dtype: jnp.dtype | None = None,
 ) -> tuple[jax.Array, ...]:
   """Returns gradients of the norm's input, the branch, the branch's bias, the norm's scale and its bias.
 
@@ -72,12 +75,14 @@ def gradients(
     added: [rows, length, width] float, the sum that was normalised.
     given: the gradient of the norm's result, like `added`.
     vectors, facts: as in `forward`.
+    of_sum: the gradient of the sum as another result, like `added`; None: it is none.
+    dtype: that of the branch; None: that of `added`.
   """
-  constants = _constants(added.shape, dropout_rate, eps)
+  constants = _constants(added.shape, dropout_rate, eps) | {"has_sum": of_sum is not None}
   constants["programs"] = programs = min(_PROGRAMS, -(-constants["tokens"] // _BLOCK))
-  wide = jax.ShapeDtypeStruct(added.shape, added.dtype)
-  results = wide, wide, jax.ShapeDtypeStruct((programs, 3, added.shape[-1]), jnp.float32)
-  arrays = added, given, vectors, facts
+  wide = [jax.ShapeDtypeStruct(added.shape, of) for of in (added.dtype, dtype or added.dtype)]
+  results = *wide, jax.ShapeDtypeStruct((programs, 3, added.shape[-1]), jnp.float32)
+  arrays = added, given, given if of_sum is None else of_sum, vectors, facts
   launch = Launch(programs, max(1, constants["lanes"] // _LANES))
   *found, sums = triton_call.call(
     "norm.added_norm_triton_kernels.norm_backward", arrays, results, launch, constants

@@ -69,6 +69,7 @@ def norm_forward(
 def norm_backward(
   added,
   given,  # the gradient of the norm
+  of_sum,  # the gradient of the sum as another result, if `has_sum`
   vectors,
   facts,
   d_x,
@@ -82,6 +83,7 @@ def norm_backward(
   eps: tl.constexpr,
   limit: tl.constexpr,
   keeps: tl.constexpr,
+  has_sum: tl.constexpr,
   programs: tl.constexpr,
 ):
   """Writes the gradients of x and the product, and each program's part of the vectors' gradients."""
@@ -101,7 +103,10 @@ def norm_backward(
     d_normed = gradient * scale
     of_mean = (tl.sum(d_normed, 1) / width)[:, None]
     of_inverse = (tl.sum(d_normed * normed, 1) / width)[:, None]
-    total = (inverse * (d_normed - of_mean - normed * of_inverse)).to(d_x.dtype.element_ty)
+    total = inverse * (d_normed - of_mean - normed * of_inverse)
+    if has_sum:
+      total += tl.load(of_sum + places, mask=real, other=0.0).to(tl.float32)
+    total = total.to(d_x.dtype.element_ty)
     tl.store(d_x + places, total, mask=real)
     is_kept = _kept(facts, tl.minimum(token, tokens - 1), lane, length, width, limit) & real
     branch = tl.where(is_kept, total.to(tl.float32) * (1 / keeps), 0.0).to(d_product.dtype.element_ty)

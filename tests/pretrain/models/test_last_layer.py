@@ -140,10 +140,8 @@ def test_on_tpus_a_kernel_attends_for_all_queries_if_more_than_an_eighth_of_them
   assert str(jax.make_jaxpr(last)(params)).count("= pallas_call") == kernels
 
 
-@pytest.mark.parametrize(
-  ("position", "queries", "by"), [("rope", 4, "all"), ("rope", 2, "read"), ("learned", 4, "read")]
-)
-def test_on_gpus_the_kernels_attend_for_all_queries_that_rotate(position, queries, by, monkeypatch):
+@pytest.mark.parametrize("position, n, by", [("rope", 4, "all"), ("rope", 2, "read"), ("learned", 4, "read")])
+def test_on_gpus_the_kernels_attend_for_all_queries_that_rotate(position, n, by, monkeypatch):
   monkeypatch.setattr(attention, "choose", lambda body, **_: attention.Choice(body, ""))
   config = dataclasses.replace(
     CONFIG, num_layers=1, attention="triton", position=position, relative_position="none"
@@ -151,7 +149,7 @@ def test_on_gpus_the_kernels_attend_for_all_queries_that_rotate(position, querie
   params, x, calls = init_encoder(config), jnp.zeros((B, L, config.hidden_size)), []
   for name, what in (("attention", "all"), ("attention_at", "read")):
     monkeypatch.setattr(layers, name, lambda query, *_, what=what, **__: calls.append(what) or query)
-  encoder.run_trunk(params["trunk"], config, x, MASK, KEYS, read=READ[:, :queries])
+  encoder.run_trunk(params["trunk"], config, x, MASK, KEYS, read=READ[:, :n])
   assert calls == [by]
 
 

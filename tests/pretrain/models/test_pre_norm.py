@@ -12,7 +12,9 @@ from pretrain.checkpoints import growth
 from pretrain.models import encoder
 from pretrain.models.config import EncoderConfig
 from pretrain.models.layers import normalised_inner
+from pretrain.ops import triton_call
 from pretrain.ops.attention import attention
+from pretrain.ops.norm import added_norm, added_norm_triton
 from pretrain.ops.positions import take_positions
 from tests.pretrain import drawn
 from tests.pretrain.models.small_encoder import CONFIG, IDS, KEYS, MASK, B, L, init_encoder
@@ -64,6 +66,28 @@ def _assert_same(found, expected, factor=1e-5):
   for (path, one), other in zip(jax.tree.leaves_with_path(found), jax.tree.leaves(expected), strict=True):
     atol = factor * max(float(np.max(np.abs(other))), 0.5)
     np.testing.assert_allclose(one, other, rtol=0, atol=atol, err_msg=jax.tree_util.keystr(path))
+
+
+def test_on_gpus_a_kernel_adds_and_normalises_with_the_same_gradients(monkeypatch):
+  pytest.importorskip("triton")
+  from tests.pretrain.ops import triton_interpreted
+
+  params = _drawn_parameters(MODERN)
+
+  def loss(params):
+    hidden = encoder.encode(params, MODERN, IDS, MASK, pad_id=TOKENS.pad)[1].last
+    return jnp.sum(jnp.where(MASK[..., None], jnp.sin(hidden), 0.0))
+
+  def gradient():
+    return jax.jit(jax.grad(lambda params: loss(params)))(params)
+
+  expected = gradient()
+  monkeypatch.setattr(triton_call, "run", triton_interpreted.run)
+  monkeypatch.setattr(triton_call, "is_installed", lambda: True)
+  monkeypatch.setattr(added_norm, "platform", lambda: "gpu")
+  with mock.patch.object(added_norm_triton, "gradients", wraps=added_norm_triton.gradients) as kernel:
+    _assert_same(gradient(), expected)
+  assert kernel.call_args.kwargs["of_sum"] is not None
 
 
 @pytest.mark.parametrize("kind", ["pre_t5", "ultra"])

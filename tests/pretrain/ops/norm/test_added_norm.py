@@ -105,6 +105,28 @@ def test_on_gpus_values_and_gradients_are_those_of_the_parts(rows, length, width
   np.testing.assert_array_equal(found["product"] == 0, expected["product"] == 0)
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [(jnp.float32, 2e-6), (jnp.float16, 2**-10)])
+def test_on_gpus_the_sum_is_a_result_with_a_gradient_of_its_own(dtype, tolerance, monkeypatch):
+  _interpret_triton(monkeypatch)
+  monkeypatch.setattr(added_norm_triton, "_PROGRAMS", 4)
+  x, product, _, scale, bias, given = _case(3, 7, 40)
+  settings = Settings(0.2, Use.MLP_OUTPUT_DROPOUT, 1e-5, jnp.dtype(dtype))
+  keys, kept = row_random.step_row_keys(0, 3, jnp.arange(3)), jnp.arange(3) != 1
+
+  def both(settings, function) -> list[np.ndarray]:
+    def norm(x, product, scale, bias):
+      return function(settings, x, Branch(product, None, kept, keys), scale, bias)
+
+    value, pull_back = jax.vjp(jax.jit(norm), x, product.astype(dtype), scale, bias)
+    found = *value, *pull_back((given.astype(dtype), 3 * product))
+    assert [of.dtype for of in found] == [dtype, x.dtype, x.dtype, dtype, scale.dtype, bias.dtype]
+    return [np.asarray(of, np.float32) for of in found]
+
+  found = both(settings._replace(has_sum=True), _on_gpus)
+  expected = both(settings, lambda settings, *arrays: added_norm.norm_and_sum(*arrays, settings))
+  _assert_same(dict(enumerate(found)), dict(enumerate(expected)), tolerance=tolerance)
+
+
 def test_in_bfloat16_the_gradients_are_those_of_float32_to_its_rounding():
   case = _case(4, 33, 128)
   found = _results(_on_tpus, case, dtype=jnp.bfloat16, rate=0.1)

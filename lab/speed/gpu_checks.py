@@ -22,7 +22,7 @@ from pretrain.logs import metrics
 from pretrain.ops.attention import attention
 from pretrain.ops.draws import row_random
 from pretrain.ops.gelu_product import biased_gelu_product
-from pretrain.ops.norm import added_norm
+from pretrain.ops.norm import added_norm, layer_norm
 from pretrain.ops.vocab.lookup import lookup
 
 BFLOAT16, FLOAT32 = 1e-2, 2e-5
@@ -155,8 +155,24 @@ def _norm(rows: int, length: int, width: int, rate: float, dtype, tolerance: flo
     centred = added - added.mean(-1, keepdims=True)
     return centred * jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + 1e-5) * scale + bias
 
-  name = f"norm, {jnp.dtype(dtype)}, width {width}, dropout {rate:g}"
-  compared(name, ours, plain, (x.astype(dtype), product.astype(dtype), *vectors), tolerance)
+  def sums(function: Callable) -> Callable:  # of a float32 stream and its norm, side by side
+
+    def both(x, product, branch_bias, scale, bias):
+      branch = added_norm.Branch(product, branch_bias, None, keys)
+      settings = added_norm.Settings(rate, use, 1e-5, product.dtype)
+      normed, added = function(x, branch, scale, bias, settings)
+      return jnp.concatenate([normed.astype(jnp.float32), added], axis=-1)
+
+    return both
+
+  def parts_of_sum(x, branch, scale, bias, settings):
+    added = added_norm.added_to(x, branch, settings)
+    return layer_norm.layer_norm(added, scale, bias, settings.eps, settings.dtype), added
+
+  name = f"{jnp.dtype(dtype)}, width {width}, dropout {rate:g}"
+  compared(f"norm, {name}", ours, plain, (x.astype(dtype), product.astype(dtype), *vectors), tolerance)
+  arrays = x, product.astype(dtype), *vectors
+  compared(f"norm and sum, {name}", sums(added_norm.norm_and_sum), sums(parts_of_sum), arrays, tolerance)
 
 
 def _gelu(rows: int, length: int) -> None:

@@ -70,7 +70,7 @@ def norm_and_sum(
   *,
   part: row_random.Part | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-  """Computes `added_norm` and, in x's dtype, the sum; NVIDIA GPUs do both in one kernel, as there."""
+  """Computes `added_norm` and, in x's dtype, the sum, by the same kernels on NVIDIA GPUs."""
   if _kernels(x, part) is added_norm_triton:
     return with_kernels(added_norm_triton, settings._replace(has_sum=True), x, branch, scale, bias)
   added = added_to(x, branch, settings, part=part)

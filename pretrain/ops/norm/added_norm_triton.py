@@ -45,7 +45,7 @@ def forward(
   """Returns the norm of x + dropout(product + bias of the branch), in `dtype`, and the sum, in x's dtype.
 
   Args:
-    x: [rows, length, width] float, like `product`.
+    x: [rows, length, width] float; `product` has its shape.
     vectors: [3, width] float32, the branch's bias, the norm's scale and its bias.
     facts: [rows, 3] int32 of `facts`.
   """
@@ -73,7 +73,7 @@ def gradients(
 
   Args:
     added: [rows, length, width] float, the sum that was normalised.
-    given: the gradient of the norm's result, like `added`.
+    given: the gradient of the norm's result, of the shape of `added`.
     vectors, facts: as in `forward`.
     of_sum: the gradient of the sum as another result, like `added`; None: it is none.
     dtype: that of the branch; None: that of `added`.

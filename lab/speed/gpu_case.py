@@ -18,7 +18,7 @@ USUAL = "32x512"
 LARGE = {"taco_base": "256x256", "coco_lm_base": "96x512", "amos_base": "96x512"}
 USUAL_LARGE = "128x512"
 RECIPES = ("roberta_base", "coco_lm_base", "amos_base", "electra_base", "taco_base")
-WHOLE = ("train.microbatches=1",)
+WHOLE = ("train.microbatches=1",)  # those of a recipe would not divide the rows of a case
 REPEATS = 20
 
 

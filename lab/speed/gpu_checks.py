@@ -22,7 +22,7 @@ from pretrain.logs import metrics
 from pretrain.ops.attention import attention
 from pretrain.ops.draws import row_random
 from pretrain.ops.gelu_product import biased_gelu_product
-from pretrain.ops.norm import added_norm, layer_norm
+from pretrain.ops.norm import added_norm
 from pretrain.ops.vocab.lookup import lookup
 
 BFLOAT16, FLOAT32 = 1e-2, 2e-5
@@ -145,34 +145,31 @@ def _norm(rows: int, length: int, width: int, rate: float, dtype, tolerance: flo
   x, product = (jnp.asarray(random.standard_normal((rows, length, width), np.float32)) for _ in range(2))
   vectors = [jnp.asarray(random.standard_normal(width, np.float32)) for _ in range(3)]
   keys, use = row_random.step_row_keys(0, 0, jnp.arange(rows)), row_random.Use.MLP_OUTPUT_DROPOUT
+  settings = added_norm.Settings(rate, use, 1e-5, dtype)
 
   def ours(x, product, branch_bias, scale, bias):
     branch = added_norm.Branch(product, branch_bias, None, keys)
-    return added_norm.added_norm(x, branch, scale, bias, added_norm.Settings(rate, use, 1e-5, dtype))
+    return added_norm.added_norm(x, branch, scale, bias, settings)
+
+  def summed(x, product, branch_bias):
+    return x + row_random.dropout(product + branch_bias, keys, use, rate=rate)
 
   def plain(x, product, branch_bias, scale, bias):
-    added = x + row_random.dropout(product + branch_bias, keys, use, rate=rate)
+    added = summed(x, product, branch_bias)
     centred = added - added.mean(-1, keepdims=True)
     return centred * jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + 1e-5) * scale + bias
 
-  def sums(function: Callable) -> Callable:  # of a float32 stream and its norm, side by side
+  def ours_both(x, product, branch_bias, scale, bias):  # of a float32 stream, the sum beside its norm
+    branch = added_norm.Branch(product, branch_bias, None, keys)
+    normed, added = added_norm.norm_and_sum(x, branch, scale, bias, settings)
+    return jnp.concatenate([normed.astype(jnp.float32), added], axis=-1)
 
-    def both(x, product, branch_bias, scale, bias):
-      branch = added_norm.Branch(product, branch_bias, None, keys)
-      settings = added_norm.Settings(rate, use, 1e-5, product.dtype)
-      normed, added = function(x, branch, scale, bias, settings)
-      return jnp.concatenate([normed.astype(jnp.float32), added], axis=-1)
+  def plain_both(*arrays):
+    return jnp.concatenate([plain(*arrays), summed(*arrays[:3])], axis=-1)
 
-    return both
-
-  def parts_of_sum(x, branch, scale, bias, settings):
-    added = added_norm.added_to(x, branch, settings)
-    return layer_norm.layer_norm(added, scale, bias, settings.eps, settings.dtype), added
-
-  name = f"{jnp.dtype(dtype)}, width {width}, dropout {rate:g}"
-  compared(f"norm, {name}", ours, plain, (x.astype(dtype), product.astype(dtype), *vectors), tolerance)
-  arrays = x, product.astype(dtype), *vectors
-  compared(f"norm and sum, {name}", sums(added_norm.norm_and_sum), sums(parts_of_sum), arrays, tolerance)
+  name, low = f"{jnp.dtype(dtype)}, width {width}, dropout {rate:g}", product.astype(dtype)
+  compared(f"norm, {name}", ours, plain, (x.astype(dtype), low, *vectors), tolerance)
+  compared(f"norm and sum, {name}", ours_both, plain_both, (x, low, *vectors), tolerance)
 
 
 def _gelu(rows: int, length: int) -> None:

@@ -79,7 +79,7 @@ def test_on_gpus_a_kernel_adds_and_normalises_with_the_same_gradients(monkeypatc
     return jnp.sum(jnp.where(MASK[..., None], jnp.sin(hidden), 0.0))
 
   def gradient():
-    return jax.jit(jax.grad(lambda params: loss(params)))(params)
+    return jax.jit(jax.grad(lambda params: loss(params)))(params)  # a lambda is traced anew
 
   expected = gradient()
   monkeypatch.setattr(triton_call, "run", triton_interpreted.run)

@@ -9,7 +9,6 @@ import pathlib
 from collections.abc import Sequence
 from typing import Protocol
 
-import grain
 import numpy as np
 
 from data import errors, files, manifest
@@ -100,6 +99,8 @@ class PackedRecords:
     self._check_fit(split)
     self._check_files()
     self._dtype = np.dtype(self.manifest.dtype).newbyteorder("<")
+    import grain  # here, because it imports JAX and orbax: two seconds that `--help` does not need
+
     self._source = grain.sources.ArrayRecordDataSource(
       [str(self._directory / shard.name) for shard in self._split.shards]
     )

@@ -5,7 +5,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,8 +13,11 @@ from data.annotated import MinimalPair
 from data.glue.tasks import Split
 from lab.analysis import linear, spans
 from lab.analysis.spans import Annotated, Task
-from lab.analysis.words import DEPTHS, FrozenEncoder
 
+if TYPE_CHECKING:
+  from lab.analysis.words import FrozenEncoder  # imports JAX, which the names of the probes do not need
+
+DEPTHS = ("tokens", "middle", "last")  # rows of the token table; after half of the layers; after all
 CERTAIN = 0.9  # a word form is ambiguous if its most frequent tag has a smaller share than this
 WITHOUT = "no model"
 
@@ -54,7 +57,7 @@ class Probe(Protocol):
     """Returns the scores of the baseline without a model."""
     ...
 
-  def measure(self, encoder: FrozenEncoder) -> Iterator[Figure]:
+  def measure(self, encoder: "FrozenEncoder") -> Iterator[Figure]:
     """Yields the scores of an encoder."""
     ...
 
@@ -93,7 +96,7 @@ class SpanProbe:
       answers = linear.commonest_answers(train, labels, test)
     return list(self._figures(answers, WITHOUT))
 
-  def measure(self, encoder: FrozenEncoder) -> Iterator[Figure]:
+  def measure(self, encoder: "FrozenEncoder") -> Iterator[Figure]:
     """Yields the accuracy of a classifier on the encoder's vectors, for each of its `DEPTHS`."""
     train, test = (spans.vectors(encoder.words, part) for part in (self.train, self.test))
     for depth, read in enumerate(DEPTHS):
@@ -142,7 +145,7 @@ def _labels(split: Split) -> list[str]:
   return [str(label) for label in split.labels]
 
 
-def sentence_vectors(encoder: FrozenEncoder, texts: Sequence[str]) -> dict[str, np.ndarray]:
+def sentence_vectors(encoder: "FrozenEncoder", texts: Sequence[str]) -> dict[str, np.ndarray]:
   """Returns {'cls', 'mean': [texts, embed]}, vectors of the last layer; 'mean' is over tokens."""
   return {name: given.vectors(given.inputs(texts)) for name, given in encoder.embedders.items()}
 
@@ -169,7 +172,7 @@ class Sentiment:
     bags = [[text.split() for text in split.first] for split in (self.train, self.test)]
     return [self._figure(linear.bag_predictions(bags[0], _labels(self.train), bags[1]), WITHOUT)]
 
-  def measure(self, encoder: FrozenEncoder) -> Iterator[Figure]:
+  def measure(self, encoder: "FrozenEncoder") -> Iterator[Figure]:
     """Yields the accuracy of a classifier on [CLS], and of one on the mean of the tokens."""
     train, test = (sentence_vectors(encoder, split.first) for split in (self.train, self.test))
     for read, vectors in train.items():
@@ -193,7 +196,7 @@ class Similarity:
     """Returns the baseline: how cosines of tf-idf bags of words correlate with human scores."""
     return [self._figure(linear.bag_cosines(self.pairs.first, self.pairs.second or ()), WITHOUT)]
 
-  def measure(self, encoder: FrozenEncoder) -> Iterator[Figure]:
+  def measure(self, encoder: "FrozenEncoder") -> Iterator[Figure]:
     """Yields the correlations of cosines of [CLS], and of the means of the tokens."""
     first, second = (sentence_vectors(encoder, side) for side in (self.pairs.first, self.pairs.second or ()))
     for read, vectors in first.items():
@@ -227,7 +230,7 @@ class MinimalPairs:
       values.append(0.5 + 0.5 * float(np.sign(often - seldom)))
     return [Figure(self.name, self.cases, "accuracy", WITHOUT, float(np.mean(values)), len(values))]
 
-  def measure(self, encoder: FrozenEncoder) -> Iterator[Figure]:
+  def measure(self, encoder: "FrozenEncoder") -> Iterator[Figure]:
     """Yields the accuracy of every pretraining head of the checkpoint."""
     sides = [pair.good for pair in self.pairs], [pair.bad for pair in self.pairs]
     for read, score in (("mlm", encoder.likelihoods), ("rtd", encoder.originality)):

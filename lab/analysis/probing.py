@@ -3,17 +3,13 @@
 import pathlib
 from collections.abc import Callable
 
-import jax
 import numpy as np
-from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from data import vocabulary
 from data.errors import DataError
 from lab.analysis import probe_sets
 from lab.analysis.probes import Figure, Probe
-from lab.analysis.words import FrozenEncoder
-from pretrain.checkpoints.saved_model import OpenedEncoder, frozen_config
 
 # Defaults of the command's flags.
 TRAIN_SENTENCES = 3_000  # of the treebank, from its beginning
@@ -44,6 +40,8 @@ class Probing:
 
     DataError: there are no data for any probe, or they are damaged.
     """
+    from pretrain.checkpoints.saved_model import frozen_config
+
     self._probes = find(config.train.probe_data)
     self._directory = pathlib.Path(words_of)
     self._vocabulary = vocabulary.load(self._directory)
@@ -51,11 +49,16 @@ class Probing:
 
   def measure(self, params: dict, *, is_stopping: Callable[[], bool]) -> dict[str, float] | None:
     """Returns {metric: value} of a run's host parameters; None if `is_stopping()` before some probe."""
+    import jax
+
+    from lab.analysis.words import FrozenEncoder
+    from pretrain.checkpoints.saved_model import OpenedEncoder
+
     opened = OpenedEncoder(params["encoder"], self._config, self._vocabulary, self._directory)
     encoder = FrozenEncoder(opened, params.get("heads", {}), batch_size=BATCH_SIZE)
     metrics: dict[str, float] = {}
     # The run's mesh is set during training; the frozen encoder needs its own.
-    with jax.set_mesh(Mesh(np.asarray(jax.local_devices()), ("rows",))):
+    with jax.set_mesh(jax.sharding.Mesh(np.asarray(jax.local_devices()), ("rows",))):
       for probe in self._probes:
         if is_stopping():
           return None

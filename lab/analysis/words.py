@@ -25,7 +25,6 @@ from pretrain.ops.vocab.vocab_cross_entropy import vocab_scores
 
 Words = Sequence[str]
 Arrays = Mapping[str, jax.Array]  # a `Batch` within a compiled program
-DEPTHS = ("tokens", "middle", "last")  # rows of the token table; after half of the layers; after all
 
 
 class FrozenEncoder:
@@ -64,7 +63,7 @@ class FrozenEncoder:
     }
 
   def words(self, sentences: Sequence[Words]) -> list[np.ndarray]:
-    """Returns the vectors of each sentence's words at all DEPTHS, [words, depths, embed] float32.
+    """Returns the vectors of each sentence's words at all `probes.DEPTHS`, [words, depths, embed] float32.
 
     A word is the mean of its pieces. Words without pieces, or beyond the last position, are zeros.
     """
@@ -114,7 +113,7 @@ class FrozenEncoder:
 
 
 def _word_vectors(params: Any, config: EncoderConfig, batch: Arrays, *, pad_id: int) -> jax.Array:
-  """Computes word vectors at all DEPTHS, [batch, length, depths, embed]: word w is at position w - 1."""
+  """Computes word vectors, [batch, length, `probes.DEPTHS`, embed]: word w is at position w - 1."""
   ids = batch["ids"]
   table = token_vectors(params["embeddings"]["token"]["embedding"], ids, pad_id=pad_id)
   embedded, hidden = encode(params, config, ids, ids != pad_id, pad_id=pad_id, collect="all")

@@ -19,11 +19,9 @@ from ml_collections import ConfigDict
 from data import errors, files
 from data.command import STOPPED, commit, run_child
 from data.errors import ConfigError, DataError, DivergedError
-from lab.analysis import logs
 from lab.studies.fine_tunings import FINE_TUNINGS, files_of
 from lab.studies.study import Arm, Study
 from pretrain.command import flags
-from pretrain.logs import metrics
 
 logger = logging.getLogger(__name__)
 
@@ -126,6 +124,9 @@ def run_config(asked: Asked, arm: str) -> ConfigDict:
 
 def _weights(asked: Asked, arm: str, seed: int) -> str:
   """Returns the final mixture weights of an arm's generator heads, '0.2,0.8'; equal ones before its run."""
+  from lab.analysis import logs  # these two import JAX, which flags and refusals do not need
+  from pretrain.logs import metrics
+
   run = asked.folder(Cell(arm, seed)) / "run"
   curves = logs.series(
     metrics.read(run) if run.is_dir() else [], r"train/mixture_weight_(?:layer|generator)_(\d+)"

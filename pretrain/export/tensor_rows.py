@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data.errors import DataError
-from pretrain.mesh import trees
 
 State = dict[str, np.ndarray]  # {name in the PyTorch checkpoint: array}
 
@@ -192,6 +191,8 @@ def write(params: dict, parts: Iterable[Part], *, ties: Iterable[Tie] = ()) -> S
 
   Parts without parameters in the tree are left out; `ties` are stored twice, as in the official models.
   """
+  from pretrain.mesh import trees  # imports JAX, which the names of layouts do not need
+
   leaves, state = trees.by_path(params), {}
   for part in parts:
     for row in part.rows:
@@ -218,4 +219,6 @@ def extra_of(params: dict, parts: Iterable[Part]) -> State:
 
 def flatten(params: dict) -> State:
   """Returns {'encoder/trunk/...': contiguous float32 array} of a tree of parameters."""
+  from pretrain.mesh import trees
+
   return {path: np.ascontiguousarray(leaf, np.float32) for path, leaf in trees.by_path(params).items()}

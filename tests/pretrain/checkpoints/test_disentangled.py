@@ -9,8 +9,8 @@ import pytest
 from data import manifest
 from data.records import PackedRecords
 from pretrain.checkpoints import warm_start
-from pretrain.checkpoints.__main__ import average
 from pretrain.checkpoints.checkpoint import load_params
+from pretrain.checkpoints.manage import average
 from pretrain.checkpoints.opened import open_generator, open_run
 from pretrain.checkpoints.saved_model import open_model
 from pretrain.corruption import token_tables

@@ -17,8 +17,7 @@ import pytest
 from configs import base
 from data import errors
 from data.feed.client import FedRecords
-from pretrain.checkpoints import __main__ as checkpoints
-from pretrain.checkpoints import resume
+from pretrain.checkpoints import manage, resume
 from pretrain.checkpoints.checkpoint import read_meta, step_path
 from pretrain.command.rules import problems
 from pretrain.plan import dry_run
@@ -75,7 +74,7 @@ def test_a_run_that_is_stopped_and_resumed_equals_one_that_is_not(folder, tmp_pa
   assert meta["feed"]["source"] == "seqio:one" and meta["feed_read"][0] == 6
   assert meta["feed_read"] == read_meta(step_path(cut, 6))["feed_read"]  # with a digest of all that was read
   with pytest.raises(errors.ConfigError, match="which can only be read from its beginning"):
-    checkpoints.show_examples(whole, steps="1:1")
+    manage.show_examples(whole, steps="1:1")
   assert (whole / "vocabulary" / "vocabulary.json").is_file()
 
 

@@ -5,11 +5,13 @@ Set before anything imports jax; subprocesses of tests inherit it.
 
 import gc
 import importlib.metadata
+import json
 import os
 import pathlib
 import signal
 import sys
 
+import psutil
 import pytest
 
 if "jax" in sys.modules:
@@ -22,38 +24,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# The files that take longest on two workers, longest first. They start first, so that no worker is left with
-# one of them when the other has nothing to do any more; all other files follow as they are collected.
-_LONGEST = (
-  "faults/test_faults.py",
-  "pretrain/test_sharded.py",
-  "pretrain/pod/test_two_processes.py",
-  "test_goldens.py",
-  "finetune/test_main.py",
-  "pretrain/export/test_export.py",
-  "pretrain/test_recipe.py",
-  "pretrain/test_field_sensitivity.py",
-  "old_version/test_old_version.py",
-  "pretrain/test_train.py",
-  "pretrain/test_main.py",
-  "finetune/test_field_sensitivity.py",
-  "pretrain/export/test_fine_tuned.py",
-  "pretrain/test_recipe_gradients.py",
-  "finetune/search/test_program.py",
-  "pretrain/models/test_encoder.py",
-  "pretrain/models/test_last_layer.py",
-  "pretrain/test_vocabulary_memory.py",
-  "configs/test_ablation_training.py",
-  "test_docs.py",
-  "finetune/search/test_driver.py",
-  "pretrain/demo/test_demo.py",
-  "pretrain/test_evaluate.py",
-  "pretrain/checkpoints/test_resume.py",
-  "pretrain/corruption/test_generator.py",
-  "finetune/prompt/test_search.py",
-  "pretrain/mesh/test_collectives.py",
-  "data/test_seqio_tasks.py",
-)
+# Seconds of each file in the last whole run of this checkout, else of the run that was committed: the longest
+# start first, so that no worker is left with one of them when the other has nothing to do any more.
+_MEASURED, _COMMITTED = _ROOT / ".cache" / "test_seconds.json", _ROOT / "tests" / "seconds.json"
+_MOST_MEMORY = 2 << 30  # bytes of a worker above which compiled programs are dropped between files
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Compiling is most of the suite's time. At LLVM's level 0 it takes a third, without the MLIR emitters half of
@@ -65,7 +39,9 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):  # later ones end a
   _FLAGS += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAGS}".strip()
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_ROOT / ".cache" / "jax"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+# The tests' programs are small: JAX's own limits, a second and 64 KB, would keep few of them.
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # its notices bury a failed test's output
 
 # A hundred tests start a command of ours: its modules are made bytecode once, whatever the shell asks for.
@@ -77,22 +53,46 @@ sys.dont_write_bytecode = False
 gc.set_threshold(50_000, 20, 5)
 
 
+class _Seconds:
+  """Adds up the seconds of each file, of all workers, and keeps them for the order of the next run."""
+
+  def __init__(self) -> None:
+    self._of_file: dict[str, float] = {}
+
+  def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+    file = report.nodeid.partition("::")[0]
+    self._of_file[file] = self._of_file.get(file, 0.0) + report.duration
+
+  def pytest_sessionfinish(self) -> None:
+    seconds = {file: round(second, 1) for file, second in self._of_file.items()}
+    _MEASURED.parent.mkdir(exist_ok=True)
+    _MEASURED.write_text(json.dumps(seconds, indent=0, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _seconds() -> dict[str, float]:
+  path = _MEASURED if _MEASURED.is_file() else _COMMITTED
+  return json.loads(path.read_text(encoding="utf-8"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+  """Notes the seconds of a whole run, where the reports of all workers arrive."""
+  if not hasattr(config, "workerinput") and not config.getoption("file_or_dir"):
+    config.pluginmanager.register(_Seconds())
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-  """Brings the files of `_LONGEST` to the front; the order within a file stays."""
-  tests = _ROOT / "tests"
-  missing = [name for name in _LONGEST if not (tests / name).is_file()]
-  if missing:
-    raise pytest.UsageError(f"tests/conftest.py: _LONGEST names files that are not there: {missing}")
-  ranks = {tests / name: rank for rank, name in enumerate(_LONGEST)}
-  items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
+  """Brings the longest files to the front; the order within a file stays."""
+  seconds = _seconds()
+  items.sort(key=lambda item: -seconds.get(item.path.relative_to(_ROOT).as_posix(), 0.0))
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _forget_compiled_programs():
-  """Drops a module's compiled programs when it ends; a worker that kept them all grew to 7 GB."""
+  """Keeps the programs of a worker for its next files, until they take much memory."""
   yield
-  if "jax" in sys.modules:
+  if "jax" in sys.modules and psutil.Process().memory_info().rss > _MOST_MEMORY:
     sys.modules["jax"].clear_caches()
+    gc.collect()
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """The benchmarks of speed: what they take for a case; that the PyTorch peers do the work they stand for."""
 
-import json
 import subprocess
 import sys
 
@@ -16,7 +15,6 @@ from pretrain.build import build
 from pretrain.corruption.masking import TokenIds
 from pretrain.plan.forecast import Forecast
 
-TINY = ("roberta_tiny", "electra_tiny", "coco_lm_tiny", "amos_tiny", "taco_tiny")
 SMALL = (
   "model.hidden_size=16",
   "model.mlp_size=32",
@@ -26,62 +24,37 @@ SMALL = (
 )
 
 
-def test_a_case_is_its_recipe_at_another_size():
+def test_a_case_is_its_recipe_at_another_size_and_its_tokens_are_neither_alike_nor_special():
   config = cases.make_config("taco_tiny", batch=6, length=128, changes=["model.vocab_size=500"])
   assert (config.train.batch_size, config.data.length, config.model.max_length) == (6, 128, 128)
   assert config.objectives.taco.group_size == 2 and config.model.vocab_size == 500  # 2 divides 6 and 32
   with pytest.raises(ConfigError, match=r"model\.layers"):
     cases.make_config("taco_tiny", batch=6, length=128, changes=["model.layers=3"])
-
-
-def test_the_tokens_of_a_case_are_neither_alike_nor_special():
-  config = cases.make_config("roberta_tiny", batch=16, length=64)
   first, second = cases.random_ids(config, 2)
-  assert first.shape == (16, 64) and first.dtype == np.int32
+  assert first.shape == (6, 128) and first.dtype == np.int32
   assert not np.array_equal(first, second)
   inner = first[:, 1:-1]
-  assert inner.min() >= len(cases.SPECIAL) and inner.max() < config.model.vocab_size
-  assert len(np.unique(inner)) > 200
+  assert inner.min() >= len(cases.SPECIAL) and inner.max() < 500 and len(np.unique(inner)) > 100
   assert set(first[:, 0]) == {cases.SPECIAL["cls"]} and set(first[:, -1]) == {cases.SPECIAL["sep"]}
-
-
-def test_a_line_says_what_it_was_measured_on(capsys):
-  cases.report({"benchmark": "none", "seconds": 0.123456})
-  line = json.loads(capsys.readouterr().out)
-  assert line["seconds"] == 0.1235
-  assert {"commit", "date", "device", "machine", "load", "python", "jax"} <= set(line)
 
 
 def test_packings_are_compared_on_the_rows_of_their_records(segment_records):
   made, directory = manifest.read(segment_records), str(segment_records)
-  fields = [change for change in SMALL if "vocab" not in change]
-  step = packing.step_on(directory, "roberta_tiny", batch=4, changes=fields)
-  assert step.run.recipe.has_segments
   source = records.PackedRecords(directory, length=made.length, seed=0)
-  np.testing.assert_array_equal(step.batches[1], source.batch(1, 4))
   line = packing.line(directory, batch=4, taken={"seconds": 2.0, "cpu_seconds": 1.0})
-  tokens = made.splits["train"].tokens
   assert line["seconds_for_all"] == line["records"] / 2
-  assert line["tokens_per_second"] * line["seconds_for_all"] == pytest.approx(tokens)
+  assert line["tokens_per_second"] * line["seconds_for_all"] == pytest.approx(made.splits["train"].tokens)
   rows = source.rows(0, len(source))
   assert line["full"] == pytest.approx((rows != source.pad).mean())
-  assert line["segments_a_record"] == pytest.approx((rows == step.run.recipe.tokens.cls).sum(axis=1).mean())
+  assert line["segments_a_record"] == pytest.approx(
+    (rows == made.vocabulary.special_ids["cls"]).sum(axis=1).mean()
+  )
 
 
 def test_a_step_is_measured_whole():
   config = cases.make_config("roberta_tiny", batch=2, length=16, changes=SMALL)
-  made = []
-
-  class Kept(cases.Step):
-    def __init__(self, config, **options):
-      super().__init__(config, **options)
-      made.append(self)
-
-  with pytest.MonkeyPatch.context() as patched:
-    patched.setattr(cases, "Step", Kept)
-    found = step.measure(config, repeats=2)
+  found = step.measure(config, repeats=2)
   assert found["shape"] == "2x16" and found["seconds"] > 0 and found["bytes"]["temporaries"] > 0
-  assert int(made[0].state.step) == made[0].done == 3  # one to warm up; the state moved on
   assert np.isfinite(found["loss"])
 
 
@@ -93,30 +66,32 @@ def test_a_planned_batch_is_rows_times_the_devices_that_share_them():
   assert line["milliseconds_estimated"] == 2.0 and line["tokens_per_second_estimated"] == 128_000
 
 
-@pytest.mark.parametrize("recipe", TINY)
-def test_a_peer_has_our_sizes_and_learns(recipe):
+def test_a_peer_has_our_sizes_and_learns():
   torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
   from lab.speed.peers import methods, server
 
-  config = cases.make_config(recipe, batch=4, length=32, changes=SMALL)
-  torch.manual_seed(0)
   torch.set_num_threads(1)  # at this size more wait for each other
-  peer, batch = methods.build(config), server.make_batch(config, 0)
-  tokens = TokenIds(**cases.SPECIAL, vocab_size=config.model.vocab_size)
-  ours = jax.eval_shape(build(config, tokens).init, jax.random.key(0))
-  counts = [sum(leaf.size for leaf in jax.tree.leaves(ours)), sum(leaf.numel() for leaf in peer.parameters())]
-  assert counts[1] == pytest.approx(counts[0], rel=0.1)
-  optimizer, losses = torch.optim.Adam(peer.parameters(), lr=1e-2), []
-  for _ in range(12):
-    loss = peer(batch)
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    losses.append(float(loss.detach()))
-  assert np.mean(losses[-3:]) < np.mean(losses[:3])
+  for recipe in ("roberta_tiny", "electra_tiny", "coco_lm_tiny", "amos_tiny", "taco_tiny"):
+    config = cases.make_config(recipe, batch=4, length=32, changes=SMALL)
+    torch.manual_seed(0)
+    peer, batch = methods.build(config), server.make_batch(config, 0)
+    tokens = TokenIds(**cases.SPECIAL, vocab_size=config.model.vocab_size)
+    ours = jax.eval_shape(build(config, tokens).init, jax.random.key(0))
+    numbers = sum(leaf.numel() for leaf in peer.parameters())
+    assert numbers == pytest.approx(sum(leaf.size for leaf in jax.tree.leaves(ours)), rel=0.1), recipe
+    optimizer, losses = torch.optim.Adam(peer.parameters(), lr=1e-2), []
+    for _ in range(12):
+      loss = peer(batch)
+      loss.backward()
+      optimizer.step()
+      optimizer.zero_grad()
+      losses.append(float(loss.detach()))
+    assert np.mean(losses[-3:]) < np.mean(losses[:3]), recipe
 
 
-def test_a_start_is_timed_until_its_first_step_and_ends_there(monkeypatch, tmp_path):
+def test_a_start_is_timed_until_its_first_step_and_one_that_fails_is_no_time(monkeypatch, tmp_path):
+  with pytest.raises(DataError, match=r"absent\.py"):
+    start.seconds_to_first_step(["--config=absent.py", "--workdir=w"], cache=tmp_path)
   program = tmp_path / "program"
   program.write_text("#!/bin/sh\necho compiling\nsleep 0.2\necho 'step 1/3  loss 5'\nexec sleep 60\n")
   program.chmod(0o700)
@@ -124,40 +99,35 @@ def test_a_start_is_timed_until_its_first_step_and_ends_there(monkeypatch, tmp_p
   assert 0.2 < start.seconds_to_first_step([], cache=tmp_path) < 30
 
 
-def test_a_start_that_fails_is_no_time(tmp_path):
-  with pytest.raises(DataError, match=r"code 2 before its first step: error: .*absent\.py"):
-    start.seconds_to_first_step(["--config=absent.py", "--workdir=w"], cache=tmp_path)
-
-
 def test_what_the_benchmarks_import():
   names = ("ahead", "cases", "compare", "input", "parts", "start", "step", "peers.server")
-  code = "; ".join(
-    [f"import {', '.join(f'benchmarks.{name}' for name in names)}", "import sys", "print(*sys.modules)"]
-  )
-  loaded = subprocess.run(
-    [sys.executable, "-c", code], capture_output=True, text=True, check=True
-  ).stdout.split()
+  imports = f"import {', '.join(f'benchmarks.{name}' for name in names)}"
+  code = f"import benchmarks.gpu_day, sys; print(*sys.modules); {imports}; print(*sys.modules)"
+  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+  light, loaded = (line.split() for line in done.stdout.splitlines())
+  assert not {"jax", "numpy", "ml_collections", "torch", "absl"} & set(light)
   assert not {"tensorflow", "seqio", "tensorflow_datasets", "transformers"} & set(loaded)
 
 
-@pytest.mark.parametrize("part", parts.PARTS)
-def test_the_forms_of_a_part_compute_the_same(part):
-  forms = parts.PARTS[part](parts.Sizes(2, 8, 16, 2, 64, "float32"))
-  made = {name: jax.tree.leaves(function(*arrays)) for name, (function, arrays) in forms.items()}
-  if part == "update":
-    ours, plain = (np.asarray(made[name][0]) for name in (parts.OURS, parts.PLAIN))
-    assert np.abs(ours - plain).max() < 2e-4  # the learning rate: it warms up on one side alone
-  elif part in parts.EQUAL:
-    np.testing.assert_allclose(made[parts.OURS], made[parts.PLAIN], rtol=1e-4)
+@pytest.mark.nightly
+def test_the_forms_of_a_part_compute_the_same():
+  for part in parts.PARTS:
+    forms = parts.PARTS[part](parts.Sizes(2, 8, 16, 2, 64, "float32"))
+    made = {name: jax.tree.leaves(function(*arrays)) for name, (function, arrays) in forms.items()}
+    if part == "update":
+      ours, plain = (np.asarray(made[name][0]) for name in (parts.OURS, parts.PLAIN))
+      assert np.abs(ours - plain).max() < 2e-4  # the learning rate: it warms up on one side alone
+    elif part in parts.EQUAL:
+      np.testing.assert_allclose(made[parts.OURS], made[parts.PLAIN], rtol=1e-4, err_msg=part)
 
 
 def test_a_form_that_is_wrong_in_one_gradient_shows_in_the_line(monkeypatch):
-  def forms(sizes):
+  def forms_of(sizes):
     x = jnp.arange(4.0)
     wrong = jax.custom_vjp(lambda x: (x * x).sum())
     wrong.defvjp(lambda x: ((x * x).sum(), x), lambda x, given: (given * x,))
     return {parts.OURS: (wrong, (x,)), parts.PLAIN: (lambda x: (x * x).sum(), (x,))}
 
-  monkeypatch.setitem(parts.PARTS, "attention", forms)
+  monkeypatch.setitem(parts.PARTS, "attention", forms_of)
   sizes = parts.Sizes(1, 1, 1, 1, 1, "float32")
   assert parts.measure("attention", sizes, repeats=1)["largest_difference"] == pytest.approx(0.5)

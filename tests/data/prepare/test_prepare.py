@@ -2,7 +2,6 @@
 
 import collections
 import hashlib
-import json
 import pathlib
 import shutil
 import signal
@@ -11,12 +10,14 @@ import sys
 import time
 
 import numpy as np
-import pytest
 
-from data import errors, manifest, records, sources, vocabulary
+from data import errors, manifest, records, vocabulary
 from data.prepare import command as prepare
-from data.prepare import pipeline, preparation, sentences, shards, training_text, workers
+from data.prepare import pipeline, preparation, sentences, shards
+from data.vocabulary import train as vocabulary_train
 from tests.data.conftest import ROOT, arguments, make_documents
+
+DOCUMENTS = [document for number in range(3) for document in make_documents(60, seed=number)]  # of `corpus`
 
 
 def digests(directory):
@@ -25,46 +26,73 @@ def digests(directory):
   return {str(p.relative_to(directory)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 
-def test_the_manifest_describes_the_files(prepared):
+def lines(documents):
+  """Returns the sentences of documents."""
+  return [s for d in documents for paragraph in d for s in sentences.split(paragraph, collections.Counter())]
+
+
+def rows_of(directory, split="train", length=32):
+  """Returns the padded records of a split, and the id of their padding."""
+  source = records.PackedRecords(directory, split=split, length=length, seed=0)
+  return source.rows(0, len(source)), source.pad
+
+
+def stop(*_, **__):
+  raise KeyboardInterrupt
+
+
+def test_the_manifest_describes_the_files(prepared, corpus, vocabulary_directory):
   made = manifest.read(prepared)
-  assert made.length == 32
-  assert made.counts["documents"] == 180
+  assert made.settings == {
+    "source": f"{corpus}/*.txt",
+    "text_field": "text",
+    "module": "",
+    "limit": 0,
+    "length": 32,
+    "packing": "complete",
+    "seed": 0,
+    "heldout_fraction": 0.1,
+    "fraction": 1.0,
+    "clean": "",
+    "vocabulary": vocabulary.load(vocabulary_directory).digest,
+  }
+  assert (made.length, made.packing, made.counts["documents"]) == (32, "complete", 180)
+  assert made.counts["sentences"] == len(lines(DOCUMENTS))
+  assert made.counts["characters"] == sum(map(len, lines(DOCUMENTS)))
+  assert not [name for name in made.counts if name.startswith(("documents_read", "dropped"))]
   assert made.splits["train"].records > made.splits["heldout"].records > 0
-  for split in made.splits.values():
-    assert sum(shard.records for shard in split.shards) == split.records
+  for name, split in made.splits.items():
+    assert sum(shard.records for shard in split.shards) == split.records == made.counts[f"{name}_records"]
     for shard in split.shards:
       content = (prepared / shard.name).read_bytes()
       assert (len(content), hashlib.sha256(content).hexdigest()) == (shard.bytes, shard.sha256)
-  assert not (prepared / "work").exists()
+  assert sorted(path.name for path in prepared.iterdir()) == [
+    "heldout-00000-of-00001.arrayrecord",
+    "manifest.json",
+    "train-00000-of-00001.arrayrecord",
+    "unigram.npy",
+    "vocabulary",
+  ]
 
 
 def test_every_token_arrives_once_and_documents_stay_on_one_side(prepared):
-  words = vocabulary.load(prepared / "vocabulary")
+  words, made = vocabulary.load(prepared / "vocabulary"), manifest.read(prepared)
   special = words.special_ids
-  expected = {split: np.zeros(words.size, np.int64) for split in pipeline.SPLITS}
-  for document in (document for number in range(3) for document in make_documents(60, seed=number)):
-    is_heldout = pipeline.document_fraction(document, "heldout", 0) < 0.1
-    text = [sentence for line in document for sentence in sentences.split(line, collections.Counter())]
-    ids = [i for sentence in words.encode_batch(text) for i in sentence]
-    expected["heldout" if is_heldout else "train"] += np.bincount(ids, minlength=words.size)
   for split in pipeline.SPLITS:
-    source = records.PackedRecords(prepared, split=split, length=32, seed=0)
-    rows = source.rows(0, len(source))
-    assert (rows[:, 0] == special.cls).all()
-    assert not (rows[:, 1:] == special.cls).any()
-    found = np.bincount(rows.ravel(), minlength=words.size)
-    found[[special.cls, special.pad, special.sep]] = 0
-    np.testing.assert_array_equal(found, expected[split])
-
-
-def test_unigram_counts_are_those_of_the_training_records(prepared):
-  source = records.PackedRecords(prepared, length=32, seed=0)
-  rows = source.rows(0, len(source))
-  counts = np.bincount(rows.ravel(), minlength=source.manifest.vocabulary.size)
-  counts[source.pad] = 0
-  np.testing.assert_array_equal(np.load(prepared / "unigram.npy"), counts)
-  assert counts.sum() == source.manifest.splits["train"].tokens
-  assert counts.nonzero()[0].max() <= source.manifest.max_id
+    documents = [
+      document
+      for document in DOCUMENTS
+      if (pipeline.document_fraction(document, "heldout", 0) < 0.1) == (split == "heldout")
+    ]
+    rows, pad = rows_of(prepared, split)
+    assert (rows[:, 0] == special.cls).all() and not (rows[:, 1:] == special.cls).any()
+    found = np.bincount(rows[rows != pad], minlength=words.size)
+    assert found.sum() == made.splits[split].tokens
+    if split == "train":
+      np.testing.assert_array_equal(np.load(prepared / "unigram.npy"), found)
+    found[[special.cls, special.sep]] = 0
+    ids = [i for sentence in words.encode_batch(lines(documents)) for i in sentence]
+    np.testing.assert_array_equal(found, np.bincount(ids, minlength=words.size))
 
 
 def test_two_workers_give_the_same_bytes_as_one(prepared, corpus, vocabulary_directory, tmp_path):
@@ -72,49 +100,74 @@ def test_two_workers_give_the_same_bytes_as_one(prepared, corpus, vocabulary_dir
   assert digests(tmp_path / "two") == digests(prepared)
 
 
-def test_records_of_segments_are_counted_and_the_same_by_any_number_of_workers(
-  corpus, vocabulary_directory, tmp_path, capsys
-):
-  for number in (1, 2):
-    flags = ["--packing=segments", "--length=64", f"--workers={number}"]
-    assert prepare.main([*arguments(corpus, vocabulary_directory, tmp_path / str(number)), *flags]) == 0
-  assert digests(tmp_path / "1") == digests(tmp_path / "2")
-  made, begins = manifest.read(tmp_path / "1"), []
-  cls = vocabulary.load(vocabulary_directory).special_ids.cls
-  for split in pipeline.SPLITS:
-    source = records.PackedRecords(tmp_path / "1", split=split, length=64, seed=0)
-    begins += (source.rows(0, len(source)) == cls).sum(axis=1).tolist()
-  assert (made.counts[manifest.SEGMENTS], made.counts[manifest.MOST_SEGMENTS]) == (sum(begins), max(begins))
-  assert sum(begins) > len(begins)
-  expected = f"segments    {sum(begins):,}, {np.mean(begins):.1f} a record, at most {max(begins)}\n"
-  assert capsys.readouterr().err.count(expected) == 2
+def test_most_segments_and_the_largest_id_are_those_of_all_files(vocabulary_directory, tmp_path, capsys):
+  """The last file has one segment a record and small ids, and so have the held-out records of the first."""
+  words = vocabulary.load(vocabulary_directory)
+  last = words.piece(words.size - 1)
+  rare = next(text for n in range(1, 99) if not is_heldout(text := " ".join([last] * n)))
+  short = [text for n in range(99) if not is_heldout(text := f"the {n}")][:20]
+  held = next(text for n in range(99) if is_heldout(text := f"of {'a ' * 40}{n}"))
+  (tmp_path / "a.txt").write_text("\n\n".join([rare, *short, held]))
+  (tmp_path / "b.txt").write_text("the people " * 60)
+  flags = [f"--source={tmp_path}/*.txt", f"--vocabulary={vocabulary_directory}", f"--output={tmp_path}/o"]
+  flags += ["--packing=segments", "--length=64", "--heldout_fraction=0.3", "--workers=1"]
+  assert prepare.main(flags) == 0
+  made = manifest.read(tmp_path / "o")
+  all_rows = [rows_of(tmp_path / "o", split, length=64)[0] for split in pipeline.SPLITS]
+  begins = [(rows == words.special_ids.cls).sum(axis=1) for rows in all_rows]
+  assert all_rows[0].max() == made.max_id == words.size - 1 > all_rows[1].max()
+  assert begins[0].max() == made.counts[manifest.MOST_SEGMENTS] > begins[1].max() == 1
+  segments, number = sum(map(np.sum, begins)), sum(map(len, begins))
+  assert made.counts[manifest.SEGMENTS] == segments > number
+  shown = f"segments    {segments:,}, {segments / number:.1f} a record, at most {begins[0].max()}\n"
+  assert shown in capsys.readouterr().err
+
+
+def is_heldout(text: str) -> bool:
+  return pipeline.document_fraction([text.strip()], "heldout", 0) < 0.3
 
 
 def test_another_seed_gives_another_order_of_the_same_records(corpus, vocabulary_directory, tmp_path):
   rows = []
   for seed in (0, 1):
-    output = tmp_path / str(seed)
-    flags = arguments(corpus, vocabulary_directory, output, f"--seed={seed}", "--heldout_fraction=0")
-    assert prepare.main(flags) == 0
-    source = records.PackedRecords(output, length=32, seed=0)
-    rows.append(source.rows(0, len(source)).tolist())
+    flags = arguments(corpus, vocabulary_directory, tmp_path / str(seed), "--heldout_fraction=0")
+    assert prepare.main([*flags, f"--seed={seed}"]) == 0
+    rows.append(rows_of(tmp_path / str(seed))[0].tolist())
   assert rows[0] != rows[1]
   assert sorted(rows[0]) == sorted(rows[1])
 
 
-def test_a_preparation_with_another_value_of_these_flags_is_another_one(
-  prepared, corpus, vocabulary_directory, capsys
+def test_a_vocabulary_is_trained_on_training_documents_alone_and_its_flags_are_settings(corpus, tmp_path):
+  flags = [f"--source={corpus}/*.txt", f"--output={tmp_path}/o", "--length=32", "--workers=1"]
+  flags += ["--heldout_fraction=0.5", "--seed=1"]
+  asked = ["--train_vocabulary_size=140", "--train_vocabulary_cased"]
+  assert prepare.main([*flags, *asked]) == 0
+  training = [d for d in DOCUMENTS if pipeline.document_fraction(d, "heldout", 1) >= 0.5]
+  assert 60 < len(training) < 120
+  expected = vocabulary_train.train(
+    lines(training), tmp_path / "expected", kind="sentencepiece", cased=True, size=140
+  )
+  made = manifest.read(tmp_path / "o").vocabulary
+  assert (made.digest, made.size, made.cased) == (expected.digest, 140, True)
+  others = [[asked[0]], [asked[1]], [*asked, "--train_vocabulary_size=141"]]
+  others += [[*asked, "--train_vocabulary_kind=wordpiece"], [f"--vocabulary={tmp_path}/expected"]]
+  codes = [prepare.main([*flags, *other]) for other in (asked, *others)]
+  assert codes == [0, *[errors.ConfigError.exit_code] * 5]
+
+
+def test_another_value_of_a_flag_is_another_preparation(
+  prepared, corpus, vocabulary_directory, tmp_path, capsys
 ):
   values = {"length": 16, "packing": "none", "seed": 1, "heldout_fraction": 0.2, "fraction": 0.5, "limit": 3}
-  values |= {"text_field": "body", "module": "tasks.py", "source": f"{corpus}/part0.txt"}
+  values |= {"text_field": "body", "module": "tasks.py", "source": f"{corpus}/part0.txt", "clean": "exact"}
+  failures = []
   for name, value in values.items():
-    flags = arguments(corpus, vocabulary_directory, prepared, f"--{name}={value}")
-    assert prepare.main(flags) == errors.ConfigError.exit_code, name
-    assert name in capsys.readouterr().err
-
-
-def test_an_edited_module_is_another_setting(corpus, vocabulary_directory, tmp_path):
-  module, codes = tmp_path / "tasks.py", set()
+    code = prepare.main(arguments(corpus, vocabulary_directory, prepared, f"--{name}={value}"))
+    said = capsys.readouterr().err
+    if code != errors.ConfigError.exit_code or f"{name}: " not in said:
+      failures.append(f"{name}: {code} {said}")
+  assert not failures, "\n".join(failures)
+  module, codes = tmp_path / "tasks.py", set()  # and its content
   for content in ("a = 1\n", "a = 2\n", "a = 1\n"):
     module.write_text(content)
     flags = arguments(corpus, vocabulary_directory, tmp_path / "out", f"--module={module}")
@@ -122,32 +175,14 @@ def test_an_edited_module_is_another_setting(corpus, vocabulary_directory, tmp_p
   assert len(codes) == 2
 
 
-def test_the_vocabulary_is_trained_on_training_documents_alone_which_the_seed_decides(corpus, tmp_path):
-  request, documents = (
-    sources.Request(f"{corpus}/*.txt"),
-    [d for n in range(3) for d in make_documents(60, n)],
-  )
-  trained_on = []
-  for seed in (0, 1):
-    job = pipeline.Job(request, str(tmp_path), 32, "complete", seed, heldout_fraction=0.5, fraction=1.0)
-    training = [d for d in documents if pipeline.document_fraction(d, "heldout", seed) >= 0.5]
-    assert 60 < len(training) < 120  # of 180
-    expected = [s for d in training for line in d for s in sentences.split(line, collections.Counter())]
-    source = training_text.Source(job, sources.plan(request).units)
-    with training_text.sample([source], workers.Pool(None)) as text:
-      trained_on.append(list(text))
-    assert trained_on[-1] == expected
-  assert trained_on[0] != trained_on[1]
-
-
 def test_many_shards_hold_every_record_once(prepared, corpus, vocabulary_directory, tmp_path, monkeypatch):
   monkeypatch.setattr(shards, "SHARD_BYTES", 5_000)
   output = tmp_path / "many"
   assert prepare.main(arguments(corpus, vocabulary_directory, output)) == 0
-  assert len(manifest.read(output).splits["train"].shards) > 3
-  many, one = (records.PackedRecords(path, length=32, seed=0) for path in (output, prepared))
-  assert len(many) == len(one)
-  assert sorted(many.rows(0, len(many)).tolist()) == sorted(one.rows(0, len(one)).tolist())
+  split = manifest.read(output).splits["train"]
+  assert len(split.shards) == -(-split.tokens * 2 // 5_000) > 3
+  many, one = (rows_of(path)[0].tolist() for path in (output, prepared))
+  assert many == one
 
 
 def test_killed_at_any_moment_and_started_again_gives_the_same_bytes(
@@ -168,40 +203,37 @@ def test_killed_at_any_moment_and_started_again_gives_the_same_bytes(
   assert codes[0] == -signal.SIGKILL  # a later one may find the work done before it is there
   deadline = time.monotonic() + 20
   while time.monotonic() < deadline:  # workers that outlive their parent would still write
-    if prepare.main(flags) == 0:
+    if prepare.main([*flags, "--workers=1"]) == 0:
       break
   assert digests(output) == digests(prepared)
 
 
-@pytest.mark.parametrize("lost", ["unit-000001.json", "train", "vocabulary", "unit-000002.train.ids"])
-def test_what_is_missing_is_made_again(lost, prepared, corpus, vocabulary_directory, tmp_path, monkeypatch):
-  output = tmp_path / "again"
-  flags = arguments(corpus, vocabulary_directory, output)
+def test_what_is_missing_is_made_again(prepared, corpus, vocabulary_directory, tmp_path, monkeypatch):
+  output = tmp_path / "output"
   with monkeypatch.context() as patch:
-
-    def stop(*_):
-      raise KeyboardInterrupt
-
     patch.setattr(manifest, "write", stop)  # everything but the manifest is there
-    assert prepare.main(flags) == 130
-  if lost == "train":
-    next(output.glob("train-*")).unlink()
-  elif lost == "vocabulary":
-    shutil.rmtree(output / "vocabulary")
-  else:
-    (output / "work" / lost).unlink()
-    if lost.endswith("ids"):
-      (output / "work" / "unit-000002.json").unlink()
-  assert prepare.main(flags) == 0
-  assert digests(output) == digests(prepared)
+    assert prepare.main(arguments(corpus, vocabulary_directory, output)) == 130
+  shutil.copytree(output, tmp_path / "whole")
+  for lost in (
+    ["work/unit-000001.json"],
+    ["train-00000-of-00001.arrayrecord"],
+    ["vocabulary/sp.model", "vocabulary/vocabulary.json", "vocabulary"],
+    ["work/unit-000002.train.ids", "work/unit-000002.json"],
+  ):
+    shutil.rmtree(output)
+    shutil.copytree(tmp_path / "whole", output)
+    for name in lost:
+      (output / name).rmdir() if (output / name).is_dir() else (output / name).unlink()
+    for left in (".vocabulary.1234.part", "work/unit-000000.abcdef01.part"):  # by killed processes
+      (output / left).mkdir()
+    assert prepare.main(arguments(corpus, vocabulary_directory, output)) == 0, lost
+    assert digests(output) == digests(prepared), lost
+    assert not list(output.glob(".*"))
 
 
 def test_a_half_written_shard_never_has_its_final_name(
   corpus, vocabulary_directory, tmp_path, monkeypatch, capsys
 ):
-  def stop(*_):
-    raise KeyboardInterrupt
-
   monkeypatch.setattr(manifest, "Shard", stop)  # described before it gets its name
   assert prepare.main(arguments(corpus, vocabulary_directory, tmp_path / "o")) == 130
   assert (tmp_path / "o" / "work" / "unit-000002.json").is_file()
@@ -209,86 +241,46 @@ def test_a_half_written_shard_never_has_its_final_name(
   assert "run the same command again" in capsys.readouterr().err
 
 
-def test_a_finished_preparation_is_left_alone(prepared, corpus, vocabulary_directory, capsys):
+def test_a_finished_preparation_is_left_alone(prepared, corpus, vocabulary_directory):
   before = {path: path.stat().st_mtime_ns for path in prepared.rglob("*")}
   assert prepare.main(arguments(corpus, vocabulary_directory, prepared)) == 0
-  assert "finished already" in capsys.readouterr().err
   assert {path: path.stat().st_mtime_ns for path in prepared.rglob("*")} == before
-
-
-def test_a_vocabulary_is_trained_where_none_is_given(corpus, tmp_path):
-  flags = [f"--source={corpus}/*.txt", f"--output={tmp_path}/o", "--length=32", "--workers=1"]
-  assert prepare.main([*flags, "--train_vocabulary_size=150"]) == 0
-  words = vocabulary.load(tmp_path / "o" / "vocabulary")
-  assert (words.size, words.cased) == (150, False)
-  assert manifest.read(tmp_path / "o").vocabulary.digest == words.digest
 
 
 def test_text_of_one_document_is_held_out_by_blocks(corpus, vocabulary_directory, tmp_path):
   (tmp_path / "one.txt").write_text((corpus / "part0.txt").read_text().replace("\n\n", "\n"))
-  for name in ("one", "two"):
-    flags = [f"--source={tmp_path}/one.txt", f"--vocabulary={vocabulary_directory}", "--length=32"]
-    flags += [f"--output={tmp_path}/{name}", f"--workers={1 + (name == 'two')}"]
-    assert prepare.main(flags) == 0
-  assert digests(tmp_path / "one") == digests(tmp_path / "two")
+  flags = [f"--source={tmp_path}/one.txt", f"--vocabulary={vocabulary_directory}", "--length=32"]
+  assert prepare.main([*flags, f"--output={tmp_path}/one", "--workers=1"]) == 0
   made = manifest.read(tmp_path / "one")
-  sides = {s: records.PackedRecords(tmp_path / "one", split=s, length=32, seed=0) for s in pipeline.SPLITS}
-  rows = {split: side.rows(0, len(side)) for split, side in sides.items()}
-  all_rows = np.concatenate(list(rows.values()))
-  assert made.counts["documents"] == 1
-  assert made.counts["heldout_blocks"] == len(rows["heldout"]) == int(0.02 * len(all_rows)) > 0
-  assert len({tuple(row) for row in all_rows}) == len(all_rows)  # no block is on both sides
+  rows = {}
   for split in pipeline.SPLITS:
-    counts = np.bincount(rows[split][rows[split] != sides[split].pad], minlength=150)
+    rows[split], pad = rows_of(tmp_path / "one", split)
+    counts = np.bincount(rows[split][rows[split] != pad], minlength=150)
     assert counts.sum() == made.splits[split].tokens == made.counts[f"{split}_tokens"]
+    assert made.splits[split].records == made.counts[f"{split}_records"] == len(rows[split])
     if split == "train":
       np.testing.assert_array_equal(np.load(tmp_path / "one" / "unigram.npy"), counts)
+  all_rows = np.concatenate(list(rows.values()))
+  assert made.counts["documents"] == 1
+  assert made.counts["heldout_blocks"] == len(rows["heldout"]) == int(0.02 * len(all_rows)) > 1
+  assert len({tuple(row) for row in all_rows}) == len(all_rows)  # no block is on both sides
 
 
 def test_text_of_two_blocks_has_one_on_each_side_and_of_one_block_none(vocabulary_directory, tmp_path):
-  for sentences_, expected in ((2, [1, 1]), (1, [1, 0])):
-    (tmp_path / "a.txt").write_text("it is the time.\n" * sentences_)
+  for number, fraction, expected in ((2, 0.02, [1, 1]), (1, 0.02, [1, 0]), (3, 0.7, [1, 2]), (3, 0, [3, 0])):
+    (tmp_path / "a.txt").write_text("it is the time.\n" * number)
     flags = [f"--source={tmp_path}/a.txt", f"--vocabulary={vocabulary_directory}", "--packing=eos"]
-    assert prepare.main([*flags, f"--output={tmp_path}/{sentences_}", "--workers=1"]) == 0
-    made = manifest.read(tmp_path / str(sentences_))
-    assert [made.splits[split].records for split in pipeline.SPLITS] == expected
+    output = tmp_path / f"{number}-{fraction}"
+    assert prepare.main([*flags, f"--output={output}", f"--heldout_fraction={fraction}", "--workers=1"]) == 0
+    made = manifest.read(output)
+    assert [made.splits[split].records for split in pipeline.SPLITS] == expected, number
 
 
 def test_a_fraction_and_a_limit_take_fewer_documents(corpus, vocabulary_directory, tmp_path):
   half = tmp_path / "half"
   assert prepare.main(arguments(corpus, vocabulary_directory, half, "--fraction=0.5")) == 0
-  assert 60 < manifest.read(half).counts["documents"] < 120  # of 180; 4 standard deviations
+  expected = sum(pipeline.document_fraction(document, "fraction", 0) < 0.5 for document in DOCUMENTS)
+  assert 60 < manifest.read(half).counts["documents"] == expected < 120
   few = tmp_path / "few"
   assert prepare.main(arguments(corpus, vocabulary_directory, few, "--limit=5")) == 0
   assert manifest.read(few).counts["documents"] == 15
-
-
-def test_of_a_fraction_of_the_documents_the_same_share_is_held_out(corpus, tmp_path):
-  request, counts = sources.Request(f"{corpus}/*.txt"), collections.Counter()
-  job = pipeline.Job(request, str(tmp_path), 32, "complete", 0, heldout_fraction=0.2, fraction=0.5)
-  chunks = [
-    chunk for unit in sources.plan(request).units for chunk in pipeline.text_chunks(job, unit, counts)
-  ]
-  heldout, train = (sum(len(chunk[split]) for chunk in chunks) for split in ("heldout", "train"))
-  assert heldout + train == counts["documents"]
-  assert 0.1 < heldout / (heldout + train) < 0.3
-
-
-def test_text_sources_never_import_tensorflow(prepared, corpus, vocabulary_directory, tmp_path):
-  program = (
-    "import json, sys\nfrom data.prepare import command as prepare\n"
-    f"code = prepare.main({arguments(corpus, vocabulary_directory, tmp_path / 'o')!r})\n"
-    "heavy = {'tensorflow', 'seqio', 'tensorflow_datasets', 'jax', 'grain', 'flax'} & set(sys.modules)\n"
-    "print(json.dumps([code, sorted(heavy)]))\n"
-  )
-  result = subprocess.run(
-    [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-  )
-  assert json.loads(result.stdout) == [0, []]
-
-
-def test_what_a_kill_left_of_a_vocabulary_goes(corpus, vocabulary_directory, tmp_path):
-  (tmp_path / "o" / "work").mkdir(parents=True)
-  (tmp_path / "o" / ".vocabulary.1234.part").mkdir()
-  assert prepare.main(arguments(corpus, vocabulary_directory, tmp_path / "o")) == 0
-  assert not list((tmp_path / "o").glob(".*"))

@@ -1,16 +1,20 @@
-"""A preparation that cannot be: one line, an exit code, and nothing left behind."""
+"""A preparation that cannot be: one line, an exit code, and nothing left behind; damage that is counted."""
 
+import errno
+import gzip
 import json
 import os
+import pathlib
 import re
 import shutil
 
 import pytest
 
-from data import files, manifest, sources, tfds_reader
+from data import errors, files, manifest, sources, tfds_reader
 from data.prepare import command as prepare
-from data.prepare import preparation, shards, workers
+from data.prepare import output_directory, preparation, shards, workers
 from tests.data.conftest import arguments, make_documents, write_text
+from tests.data.prepare.test_prepare import digests, stop
 
 
 def refused(capsys, *flags):
@@ -21,118 +25,121 @@ def refused(capsys, *flags):
   return code, said[said.index("error: ") :]
 
 
-def test_another_setting_in_the_same_directory_is_refused(prepared, corpus, vocabulary_directory, capsys):
-  flags = arguments(corpus, vocabulary_directory, prepared, "--length=64", "--packing=none")
-  code, line = refused(capsys, *flags)
-  assert code == 2
-  assert "length: 32 there, 64 asked" in line
-  assert "packing: 'complete' there, 'none' asked" in line
+WRONG = [  # flags, exit code, what the error must contain
+  (["--source=nothing*.txt"], 3, "nothing*.txt"),
+  (["--source=tfds:wikipedia/20230601.en:1.0.0"], 3, "\n  --download\n"),
+  (["--source=seqio:wikipedia_books"], 3, "\n  --download\n"),
+  (["--source=seqio:"], 2, "seqio:NAME"),
+  (["--source="], 2, "--source"),
+  (["--source=a", "--lenght=3"], 2, "'--length'"),
+  (["--source=a", "--packing=all"], 2, "complete_doc"),
+  (["--source=a", "--length=many"], 2, "many"),
+  (["--source=a", "--length=7", "--fraction=0"], 2, "--fraction=0.0"),
+  (["--source=a", "--length=7"], 2, "--length=7"),
+  (["--source=a", "--fraction=1.5"], 2, "--fraction=1.5"),
+  (["--source=a", "--heldout_fraction=1"], 2, "[0, 1)"),
+  (["--source=a", "--heldout_fraction=-0.1"], 2, "[0, 1)"),
+  (["--source=a", "--workers=-1"], 2, "--workers"),
+  (["--source=a", "--limit=-1"], 2, "--limit"),
+  (["--source=a", "--seed=-1"], 2, "--seed"),
+  (["--source=a", f"--seed={2**63}"], 2, "--seed"),
+  (["--source=a", "--train_vocabulary_size=-1"], 2, "--train_vocabulary_size"),
+  (["--source=a", "--clean=exakt"], 2, "'exact'"),
+  (["--source=installed_docs", "--vocabulary=nowhere"], 3, "nowhere"),
+]
 
 
-def test_a_second_preparation_at_work_in_the_directory_is_refused(
-  corpus, vocabulary_directory, tmp_path, capsys
-):
+def test_wrong_flags_and_sources_are_one_line_at_once(tmp_path, capsys, monkeypatch):
+  for module, slow in ((tfds_reader, "import_tfds"), (sources, "plan"), (workers, "pool")):
+    monkeypatch.setattr(module, slow, lambda *_, slow=slow: pytest.fail(f"{slow} takes seconds"))
+  failures = []
+  for flags, code, word in WRONG:
+    found, line = refused(capsys, f"--output={tmp_path}/o", f"--tfds_directory={tmp_path}", *flags)
+    if found != code or word not in line or (tmp_path / "o").exists():
+      failures.append(f"{flags}: {found} {line}")
+  assert not failures, "\n".join(failures)
+  limits = ["--length=8", "--fraction=1", "--heldout_fraction=0", f"--seed={2**63 - 1}", "--limit=0"]
+  args = prepare.parse(["--source=a", "--output=o", *limits, "--train_vocabulary_cased"])
+  assert (args.length, args.seed, args.train_vocabulary_size) == (8, 2**63 - 1, 64_000)
+
+
+def test_unusable_text_is_refused_and_leaves_nothing(tmp_path, capsys, vocabulary_directory):
+  cases = [
+    ("empty.txt", b"", "no usable text"),
+    ("controls.txt", b"\x00\x01\n", "no usable text"),
+    ("a.jsonl", b'{"text": ""}\n', "no usable text"),
+    ("b.jsonl", b'{"body": "a"}\n', "b.jsonl: line 1 is no text in the field 'text'"),
+    ("a.txt.gz", b"not gzip", "a.txt.gz: cannot be read"),
+  ]
+  failures = []
+  for name, content, message in cases:
+    for vocabulary in ("", vocabulary_directory):
+      (tmp_path / name).write_bytes(content)
+      flags = [f"--source={tmp_path}/{name}", f"--output={tmp_path}/a/o", "--workers=1"]
+      code, line = refused(capsys, *flags, f"--vocabulary={vocabulary}")
+      if code != 3 or message not in line or [path.name for path in tmp_path.iterdir()] != [name]:
+        failures.append(f"{name}: {code} {line}")
+    (tmp_path / name).unlink()
+  assert not failures, "\n".join(failures)
+
+
+def test_a_vocabulary_too_large_for_the_text_leaves_nothing(corpus, tmp_path, capsys):
+  code, line = refused(capsys, f"--source={corpus}/*.txt", f"--output={tmp_path}/o", "--workers=1")
+  assert code == 3 and "\n  --train_vocabulary_size=" in line
+  assert not (tmp_path / "o").exists()
+
+
+def test_a_directory_of_others_is_refused(corpus, vocabulary_directory, tmp_path, capsys):
+  code, line = refused(capsys, *arguments(corpus, vocabulary_directory, corpus))
+  assert code == 2 and "holds files that no preparation made" in line
   (tmp_path / "work").mkdir()
   with files.locked(tmp_path / "work" / "lock", busy="", advice=""):
     code, line = refused(capsys, *arguments(corpus, vocabulary_directory, tmp_path))
-  assert code == 3
-  assert f"another data.prepare is active in {tmp_path} (process {os.getpid()} on " in line
+  assert code == 3 and f"active in {tmp_path} (process {os.getpid()} on " in line
+  if os.path.isdir("/proc"):  # a place where nobody may write
+    code, line = refused(capsys, *arguments(corpus, vocabulary_directory, "/proc/nowhere"))
+    assert code == 5 and "/proc/nowhere" in line
 
 
-def test_a_changed_input_is_not_mixed_into_an_unfinished_preparation(
+def test_an_unfinished_preparation_of_other_input_or_of_an_older_version_is_refused(
   corpus, vocabulary_directory, tmp_path, capsys, monkeypatch
 ):
   shutil.copytree(corpus, tmp_path / "corpus")
   flags = arguments(tmp_path / "corpus", vocabulary_directory, tmp_path / "output")
   with monkeypatch.context() as patch:
-
-    def stop(*_, **__):
-      raise KeyboardInterrupt
-
     patch.setattr(shards, "write_shard", stop)
     assert prepare.main(flags) == 130
   write_text(tmp_path / "corpus" / "part3.txt", make_documents(3, seed=5))
   code, line = refused(capsys, *flags)
-  assert code == 3
-  assert "the input changed" in line
+  assert code == 3 and "the input changed" in line and f"\n  rm -r {tmp_path / 'output'}" in line
+  (tmp_path / "corpus" / "part3.txt").unlink()
+  path = tmp_path / "output" / "work" / "settings.json"
+  settings = json.loads(path.read_text())
+  assert settings.pop("format") == 2
+  path.write_text(json.dumps(settings))
+  code, line = refused(capsys, *flags)
+  assert code == 3 and f"older version; remove it and start again:\n  rm -r {tmp_path / 'output'}" in line
+  path.write_text(json.dumps(settings | {"format": 2}))
+  assert prepare.main(flags) == 0
 
 
 def test_files_that_changed_since_a_finished_preparation_are_told(
   prepared, corpus, vocabulary_directory, tmp_path, capsys
 ):
   shutil.copytree(corpus, tmp_path / "corpus")
-  source = f"--source={tmp_path}/corpus/*.txt"
   shutil.copytree(prepared, tmp_path / "o")
   made = manifest.read(tmp_path / "o")
-  made.settings["source"] = source.removeprefix("--source=")
+  made.settings["source"] = f"{tmp_path}/corpus/*.txt"
   manifest.write(tmp_path / "o", made)
-  flags = [*arguments(corpus, vocabulary_directory, tmp_path / "o")[1:], source]
+  flags = arguments(tmp_path / "corpus", vocabulary_directory, tmp_path / "o")
   assert prepare.main(flags) == 0
   part = tmp_path / "corpus" / "part0.txt"
   for after in (part.read_text().swapcase(), part.read_text() + "More text.\n"):  # the first is as long
     part.write_text(after)
     code, line = refused(capsys, *flags)
-    assert code == 3
-    assert "changed (names, sizes or content)" in line and f"rm -r {tmp_path / 'o'}" in line
+    assert code == 3 and "changed" in line and f"rm -r {tmp_path / 'o'}" in line
   shutil.rmtree(tmp_path / "corpus")  # records can be used where the text is not
   assert prepare.main(flags) == 0
-
-
-@pytest.mark.parametrize(
-  ("flags", "code", "message"),
-  [
-    (["--source=nothing*.txt"], 3, "--source=nothing*.txt matches no file"),
-    (["--source=tfds:wikipedia/20230601.en:1.0.0"], 3, "\n  --download\n"),
-    (["--source=seqio:wikipedia_books"], 3, "\n  --download\n"),
-    (["--source=seqio:"], 2, "expected seqio:NAME"),
-    (["--source="], 2, "--source is empty"),
-    (["--source=installed_docs", "--lenght=3"], 2, "did you mean '--length'?"),
-    (["--source=installed_docs", "--packing=all"], 2, "'complete_doc'"),
-    (["--source=installed_docs", "--length=many"], 2, "invalid int value"),
-    (["--source=installed_docs", "--length=4", "--fraction=0"], 2, "below 8 tokens; --fraction=0.0"),
-    (["--source=installed_docs", "--heldout_fraction=1"], 2, "outside [0, 1)"),
-    (["--source=installed_docs", "--vocabulary=nowhere"], 3, "nowhere holds no vocabulary"),
-  ],
-)
-def test_wrong_flags_and_sources_are_one_line_at_once(tmp_path, capsys, monkeypatch, flags, code, message):
-  for module, slow in ((tfds_reader, "import_tfds"), (sources, "plan"), (workers, "pool")):
-    monkeypatch.setattr(module, slow, lambda *_, slow=slow: pytest.fail(f"{slow} takes seconds"))
-  found, line = refused(capsys, f"--output={tmp_path}/o", f"--tfds_directory={tmp_path}", *flags)
-  assert found == code
-  assert message in line
-  assert not (tmp_path / "o").exists()
-
-
-@pytest.mark.parametrize(
-  ("name", "content", "message"),
-  [
-    ("empty.txt", b"", "no usable text"),
-    ("blank.txt", b" \n\n\t\n", "no usable text"),
-    ("controls.txt", b"\x00\x01\n", "no usable text"),
-    ("a.jsonl", b'{"text": ""}\n', "no usable text"),
-    ("a.jsonl", b'{"body": "a"}\n', "a.jsonl: line 1 is no text in the field 'text'"),
-    ("a.txt.gz", b"not gzip", "a.txt.gz: cannot be read"),
-  ],
-)
-@pytest.mark.parametrize("train", [False, True], ids=["given vocabulary", "trained vocabulary"])
-def test_unusable_text_is_refused_and_leaves_nothing(
-  tmp_path, capsys, vocabulary_directory, name, content, message, train
-):
-  (tmp_path / name).write_bytes(content)
-  flags = [f"--source={tmp_path}/{name}", f"--output={tmp_path}/a/o", "--workers=1"]
-  if not train:
-    flags.append(f"--vocabulary={vocabulary_directory}")
-  code, line = refused(capsys, *flags)
-  assert code == 3
-  assert message in line
-  assert [path.name for path in tmp_path.iterdir()] == [name]
-
-
-def test_a_vocabulary_too_large_for_the_text_leaves_nothing(corpus, tmp_path, capsys):
-  code, line = refused(capsys, f"--source={corpus}/*.txt", f"--output={tmp_path}/o", "--workers=1")
-  assert code == 3
-  assert "32768 pieces is too large" in line and "\n  --train_vocabulary_size=" in line
-  assert not (tmp_path / "o").exists()
 
 
 def test_a_failure_takes_nothing_away_that_was_there_before(vocabulary_directory, tmp_path, capsys):
@@ -145,21 +152,79 @@ def test_a_failure_takes_nothing_away_that_was_there_before(vocabulary_directory
   # Of a start that was killed after its vocabulary.
   (output / "work").mkdir()
   settings = preparation.settings_of(prepare.parse(flags))
-  (output / "work" / "settings.json").write_text(json.dumps(settings))
+  (output / "work" / "settings.json").write_text(json.dumps(settings | {"format": 2}))
   shutil.copytree(vocabulary_directory, output / "vocabulary")
   assert refused(capsys, *flags, "--workers=1")[0] == 3
   assert {path.name for path in output.iterdir()} == {"work", "vocabulary"}
   assert [path.name for path in (output / "work").iterdir()] == ["settings.json"]
 
 
-def test_a_foreign_directory_is_refused(corpus, vocabulary_directory, capsys):
-  code, line = refused(capsys, *arguments(corpus, vocabulary_directory, corpus))
-  assert code == 2
-  assert "holds files that no preparation made" in line
+def test_what_was_made_stays_where_the_same_command_goes_on(tmp_path):
+  for error, stays in ((errors.ResumableError, True), (errors.StorageError, True), (errors.DataError, False)):
+    output = tmp_path / error.__name__
+    (output / "work").mkdir(parents=True)
+    with pytest.raises(error), output_directory.removed_on_failure(output, []):
+      (output / "vocabulary").mkdir()  # after hours
+      raise error("a worker process died")
+    assert (output / "vocabulary").is_dir() == stays, error
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc"), reason="needs a place where nobody may write")
-def test_an_output_that_cannot_be_made_is_a_storage_error(corpus, vocabulary_directory, capsys):
-  code, line = refused(capsys, *arguments(corpus, vocabulary_directory, "/proc/nowhere"))
-  assert code == 5
-  assert "/proc/nowhere" in line
+def test_what_workers_of_an_earlier_start_write_is_no_error(
+  prepared, corpus, vocabulary_directory, tmp_path, monkeypatch
+):
+  """They write into directories that are being removed, and rename what was listed."""
+
+  def not_empty(path, **_):
+    raise OSError(errno.ENOTEMPTY, "Directory not empty", path)
+
+  def write(*arguments):
+    real(*arguments)
+    monkeypatch.setattr(os, "rmdir", not_empty)
+
+  real, glob, work = manifest.write, pathlib.Path.glob, tmp_path / "started" / "work"
+  monkeypatch.setattr(manifest, "write", write)
+  assert prepare.main(arguments(corpus, vocabulary_directory, tmp_path / "records")) == 0
+  (work / "unit-0.ab.part").mkdir(parents=True)
+  (tmp_path / "started" / ".vocabulary.ab").mkdir()
+  monkeypatch.setattr(pathlib.Path, "glob", lambda self, name: [*glob(self, name), work / "unit-1.cd.part"])
+  output_directory.start_or_continue(tmp_path / "started", {"seed": 1})
+  monkeypatch.undo()
+  assert (work / "settings.json").is_file()
+  assert digests(tmp_path / "records") == digests(prepared)
+
+
+def test_repairs_and_files_without_documents_are_counted_and_the_worst_files_named(
+  vocabulary_directory, tmp_path, capsys
+):
+  for name, number in (("a", 1), ("b", 3), ("c", 0), ("d", 2), ("e", 4)):
+    (tmp_path / f"{name}.txt").write_bytes(b"of the time\n\n" * 400 + b"the p\xff the\x00 a\x00\n" * number)
+  empty = {"f.txt": b"", "g.txt": b" \n\n \n", "h.csv": b"id,text\n", "i.txt.gz": gzip.compress(b"")}
+  for name, content in empty.items():
+    (tmp_path / name).write_bytes(content)
+  (tmp_path / "j.txt").write_bytes(b"it is the time\n\n\x07\n\n" + b"of the time " * 900)
+  flags = [f"--source={tmp_path}/*", f"--vocabulary={vocabulary_directory}", f"--output={tmp_path}/o/o"]
+  assert prepare.main([*flags, "--length=32", "--workers=1"]) == 0
+  made = manifest.read(tmp_path / "o" / "o")
+  counts = {"invalid_characters": 10, "control_characters": 21, "files_without_documents": 4}
+  counts |= {"empty_documents": 1, "long_sentences_cut": 1, "documents": 400 * 5 + 4 + 2}
+  assert {name: made.counts.get(name) for name in counts} == counts
+  assert made.damaged_files == {
+    **{
+      str(tmp_path / f"{name}.txt"): {"invalid_characters": number, "control_characters": 2 * number}
+      for name, number in (("a", 1), ("b", 3), ("d", 2), ("e", 4))
+    },
+    **{str(tmp_path / name): {"files_without_documents": 1} for name in empty},
+    str(tmp_path / "j.txt"): {"control_characters": 1, "long_sentences_cut": 1},
+  }
+  said = capsys.readouterr().err
+  named = [line.split(": ")[0].split("/")[-1] for line in said.split("\n") if f"{tmp_path}/" in line]
+  assert [name for name in named if name.endswith(".txt")] == ["e.txt", "b.txt", "d.txt"]
+  assert "and 6 more" in said and "iconv -f ENCODING -t UTF-8" in said
+
+
+def test_a_text_in_letters_that_the_vocabulary_lacks_is_warned_of(vocabulary_directory, tmp_path, capsys):
+  (tmp_path / "thai.txt").write_text("กขฃคฅฆงจฉชซฌญฎฏฐฑฒณ\n" * 20 + "\n\nthe time\n", encoding="utf-8")
+  flags = [f"--source={tmp_path}/*.txt", f"--vocabulary={vocabulary_directory}", f"--output={tmp_path}/o"]
+  assert prepare.main([*flags, "--length=32", "--workers=1"]) == 0
+  assert "--train_vocabulary_kind=sentencepiece" in capsys.readouterr().err
+  assert manifest.read(tmp_path / "o").counts["unknown_tokens"] == 20

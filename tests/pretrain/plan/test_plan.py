@@ -1,244 +1,429 @@
-"""`--dry_run --plan`: which machines there are, what is tried, what is printed, and the command itself."""
+"""`--dry_run` and `--plan`: FLOP by hand-worked numbers, bytes of a device, does it fit, largest batch."""
 
 import dataclasses
 import os
 import subprocess
 import sys
+from unittest import mock
 
 import jax
+import jax.numpy as jnp
 import pytest
 
+from configs import backbones, base
 from data.errors import ConfigError
 from pretrain import main
 from pretrain.mesh import chips
-from pretrain.ops import triton_call
 from pretrain.plan import __main__ as child
-from pretrain.plan import forecast, make, report, search, targets
+from pretrain.plan import (
+  collectives,
+  costs,
+  dry_run,
+  flops,
+  forecast,
+  make,
+  report,
+  roofline,
+  search,
+  targets,
+)
 from pretrain.plan.forecast import Forecast
-from tests.pretrain.small_run import get_config
+from pretrain.plan.program import parse
+from tests.pretrain.small_run import devices, get_config, small_config, small_run
 
-CHIP = chips.Chip("host", "NVIDIA H100", hbm_bytes=1000.0, bandwidth=1e9, link_bandwidth=1e9, platform="cpu")
-
-
-def target(number=8, chip=CHIP):
-  return targets.Target("host", chip, jax.devices()[:number])
-
-
-@pytest.mark.parametrize(
-  ("name", "platform", "devices"),
-  [
-    ("v5e:2x4", "tpu", 8),
-    ("v6e:16x16", "tpu", 256),
-    ("v5p:2x2x4", "tpu", 16),
-    ("v5p:4x4x4", "tpu", 64),
-    ("h100", "cuda", 1),
-    ("h200:8", "cuda", 8),
-    ("a100:24", "cuda", 24),
-    ("cpu:3", "cpu", 3),
-    ("cpu", "cpu", 1),
-  ],
-)
-def test_machines_that_can_be_planned_for(name, platform, devices):
-  spec = chips.parse(name)
-  assert (spec.platform, spec.devices) == (platform, devices)
-  assert (spec.chip is None) == (platform == "cpu")
-
-
-@pytest.mark.parametrize(
-  "name",
-  ["v5e", "v5e:", "v5e:2x3", "v5e:2x2x2", "v5p:2x4", "v5p:3x4x4", "v5p:0x4x4", "h100:12", "h100:0"]
-  + ["h100:2x8", "cpu:0", "cpu:513", "cpu:", "b300:8", ":8"],
-)
-def test_others_are_one_line_with_those_that_there_are(name, capsys):
-  with pytest.raises(SystemExit) as ended:
-    main.main(["--config=configs/bert_tiny.py", "--dry_run", f"--plan={name}"])
-  (line,) = capsys.readouterr().err.splitlines()
-  assert ended.value.code == 2
-  assert name in line and "v5p:AxBxC (2x2x1" in line and "h200:N" in line and "cpu:N" in line
+COCO_LM = {
+  "corruption.kind": "generator",
+  "generator.num_layers": 4,
+  "objectives.rtd.weight": 50.0,
+  "objectives.clm.weight": 1.0,
+  "objectives.scl.weight": 1.0,
+}
+AMOS = {
+  "corruption.kind": "generator",
+  "generator.num_layers": 8,
+  "generator.mlm_layers": (4, 6, 8),
+  "generator.mixture": "adversarial",
+  "generator.sampling_dropout": "zero",
+  "objectives.rtd.weight": 50.0,
+}
+MLM = {"objectives.mlm.weight": 1.0}
+MAE = {"objectives.mae.weight": 1.0}
+RTD = {"corruption.kind": "generator", "objectives.rtd.weight": 50.0}
+ONE_PASS = {"generator.sampling_dropout": "train"}
+LARGE = {"model.hidden_size": 1024, "model.num_layers": 24, "model.num_heads": 16, "model.mlp_size": 4096}
+ELECTRA = {"generator.num_layers": 12, "generator.hidden_size": 256, "generator.mlp_size": 1024}
+TACO = {"data.length": 256, "model.vocab_size": 30_522, "objectives.taco.weight": 1.0}
+BIG_VOCABULARY = {"model.vocab_size": 64_000}
 
 
-def test_a_plan_is_a_dry_run(capsys):
-  with pytest.raises(SystemExit) as ended:
-    main.main(["--config=configs/bert_tiny.py", "--plan=cpu:2"])
-  assert ended.value.code == 2
-  assert capsys.readouterr().err == "error: --plan=cpu:2: only a dry run makes a plan; add\n  --dry_run\n"
+def config(*changes: dict):
+  made = base.get_config()
+  for change in changes:
+    made.update_from_flattened_dict(change)
+  return made
+
+
+# MFLOP per token, worked out apart from this program from the formulas in the papers' sizes.
+TABLE = [
+  ("MLM base", 589, (MLM,)),
+  ("RTD only base", 778, (RTD, ONE_PASS)),
+  ("ELECTRA base", 666, (RTD, ELECTRA, ONE_PASS)),
+  ("COCO-LM base, one pass", 1304, (COCO_LM, ONE_PASS)),
+  ("COCO-LM base, second pass for sampling", 1375, (COCO_LM,)),
+  ("COCO-LM base++", 1348, (COCO_LM, ONE_PASS, BIG_VOCABULARY)),
+  ("COCO-LM large++", 4323, (COCO_LM, ONE_PASS, BIG_VOCABULARY, LARGE, {"generator.num_layers": 6})),
+  ("AMOS base", 1036, (AMOS,)),
+  ("AMOS base++", 1123, (AMOS, BIG_VOCABULARY)),
+  ("TACO base", 560, (MLM, TACO)),
+  ("MLM large", 1994, (MLM, LARGE)),
+  ("MLM base, length 128", 548, (MLM, {"data.length": 128})),
+  ("COCO-LM base, length 128", 1215, (COCO_LM, ONE_PASS, {"data.length": 128})),
+]
+# The same of local layers, at ModernBERT's 30 % of masked tokens and its vocabulary.
+LOCAL = [
+  ("modern", {512: 786, 1_024: 824, 8_192: 1_353}),
+  ("modern_large", {512: 2_243, 1_024: 2_307, 8_192: 3_189}),
+  ("ettin_17m", {512: 53, 1_024: 58, 8_192: 124}),
+]
+
+
+def test_training_cost_is_the_tables():
+  rows = [(name, expected, config(*changes)) for name, expected, changes in TABLE]
+  fields = MLM | {"corruption.mask_rate": 0.3, "model.vocab_size": 50_368}
+  for backbone, by_length in LOCAL:
+    for length, expected in by_length.items():
+      made = backbones.apply(config(fields, {"data.length": length}), backbone)
+      rows.append((f"{backbone} {length}", expected, made))
+  found = {name: flops.training_flops_per_token(made) / 1e6 for name, _, made in rows}
+  # The table is rounded to 1 MFLOP and leaves out the RTD head's 2H = 0.005 MFLOP (0.006 for large).
+  assert found == pytest.approx({name: expected for name, expected, _ in rows}, abs=0.55, rel=0)
+  amos = config(AMOS)
+  assert flops.training_flops_per_token(amos.to_dict()) == flops.training_flops_per_token(amos)  # stored
+
+
+def difference(changes: dict, *before: dict) -> float:
+  with_change = flops.training_flops_per_token(config(*before, changes))
+  return with_change - flops.training_flops_per_token(config(*before))
+
+
+def test_what_each_field_adds_to_the_cost():
+  whole, some = 2 * 768 * 32_768, 77 / 512  # a softmax; the share of masked tokens
+  coco, amos = (flops.forward_parts(config(fields)) for fields in (COCO_LM, AMOS))
+  names = {"encoder", "generator", "generator heads", "sampling pass", "rtd head", "clm head", "scl pass"}
+  assert set(coco) == names
+  generator = coco["generator"] + coco["generator heads"]
+  assert coco["sampling pass"] == pytest.approx(generator / 3)
+  frozen, still = {"generator.frozen": True}, {"model.dropout": 0.0, "model.attention_dropout": 0.0}
+  half = difference({"objectives.scl.crop_fraction": 0.5}, COCO_LM)
+  taco = {"objectives.taco.weight": 1.0, "objectives.taco.num_negatives": 50}
+  rows = [
+    ("a frozen generator runs forward only", difference(frozen, COCO_LM, ONE_PASS), -2 * generator),
+    ("what is frozen has no dropout", difference(ONE_PASS, COCO_LM, frozen), 0),
+    ("without dropout no second pass", difference(ONE_PASS, COCO_LM, still), 0),
+    ("one dropout is enough", difference(ONE_PASS, COCO_LM, {"model.dropout": 0.0}), -generator),
+    ("soft embeddings", difference({"generator.mixture": "uniform"}, AMOS), -3 * some * whole),
+    ("all-token MLM", difference({"objectives.all_token.weight": 1.0}, RTD), 3 * whole),
+    ("a dense RTD head", difference({"objectives.rtd.head": "dense"}, RTD, ELECTRA), 3 * 2 * 768**2),
+    ("a product for each candidate", difference(taco, MLM), 3 * 2 * 768 * 51),
+    ("crops in tokens", difference({"objectives.scl.crop_fraction": 256.0}, COCO_LM), half),
+  ]
+  every = {"objectives.mlm.positions": "all"}
+  rows.append(("all positions", difference(every, MLM), 3 * (1 - some) * (whole + 2 * 768**2)))
+  fewer = -3 * some * 2 * 256 * 256  # MC-BERT's head goes to the encoder's width by its own product
+  electra = flops.forward_parts(config(RTD, ELECTRA, ONE_PASS))["generator heads"]
+  rows.append(("heads of ELECTRA", electra, some * 2 * (256 * 256 + 256 * 768 + 768 * 32_768)))
+  given = {"generator.projection": "embeddings"}
+  rows.append(("by the table's projection", difference(given, RTD, ELECTRA, ONE_PASS), fewer))
+  separate = {"generator.separate_layers": (4, 6, 8), "generator.mlm_layers": ()}
+  separate = flops.forward_parts(config(AMOS, separate))
+  rows.append(("separate generators", separate["generator"], amos["generator"] * 18 / 8))
+  rows.append(("their heads", separate["generator heads"], amos["generator heads"]))
+  mae = flops.forward_parts(config(MAE, {"objectives.mae.decoder_layers": 2}))
+  rows.append(("a decoder", mae["mae decoder"], flops.forward_parts(config(MLM))["encoder"] / 6))
+  fields = {"objectives.scl.max_segments": 4, "data.packing": "segments"}
+  rows.append(("whole rows", flops.forward_parts(config(COCO_LM, fields))["scl pass"], coco["encoder"]))
+  # 0.07 * 100 is 7.000000000000001 in floating point; of stages the largest rate counts.
+  change = {"corruption.mask_rates": ((0.0, 0.05), (0.8, 0.07)), "data.length": 100}
+  head = flops.forward_parts(config(MLM, change))["mlm head"]
+  rows.append(("masked positions", head, 0.07 * 2 * 768 * (768 + 32_768)))
+  found = {name: value for name, value, _ in rows}
+  assert found == pytest.approx({name: expected for name, _, expected in rows}, rel=1e-6, abs=1)
+
+
+def test_machines_their_peaks_and_those_that_there_are_not():
+  names = {"v5e:2x4": 8, "v6e:16x16": 256, "v5p:2x2x4": 16, "v5p:4x4x4": 64, "h100": 1, "h200:8": 8}
+  names |= {"a100:24": 24, "cpu:3": 3, "cpu": 1, "cpu:512": 512}
+  assert {name: chips.parse(name).devices for name in names} == names
+  platforms = {name: chips.parse(name).platform for name in ("v5e:2x4", "h100", "cpu:3")}
+  assert platforms == {"v5e:2x4": "tpu", "h100": "cuda", "cpu:3": "cpu"}
+  wrong = ["v5e", "v5e:", "v5e:2x3", "v5e:2x2x2", "v5p:2x4", "v5p:3x4x4", "v5p:0x4x4", "h100:12", "h100:0"]
+  taken = []
+  for name in [*wrong, "h100:2x8", "cpu:0", "cpu:513", "cpu:", "b300:8", ":8", ""]:
+    with pytest.raises(ConfigError, match="v5p:AxBxC") as raised:
+      taken.append((name, chips.parse(name)))
+    assert repr(name) in str(raised.value)
+  tera = {"NVIDIA H200": 989, "NVIDIA H100 80GB HBM3": 989, "NVIDIA H100 PCIe": 756, "TPU v4": 275}
+  tera |= {"NVIDIA A100-SXM4-40GB": 312, "Tesla V100-SXM2-16GB": 125, "TPU v5 lite": 197, "TPU v5p": 459}
+  tera |= {"TPU v5": 459, "TPU v6 lite": 918}
+  assert {kind: chips.peak_flops(kind) for kind in tera} == {kind: of * 1e12 for kind, of in tera.items()}
+  assert chips.peak_flops("cpu") is None
+  for name, units in {"v5e": 4 * 128**2, "v5p": 8 * 128**2, "v6e": 4 * 256**2}.items():
+    chip = chips.CHIPS[name]
+    assert chip.peak_flops == pytest.approx(2 * units * chip.clock, rel=0.01), name
+
+
+def test_bytes_of_a_device_by_formula(small_records):
+  def memory(recipe="mlm", number=1, **fields):
+    fields = {"model.num_layers": 4} | {name.replace("__", "."): value for name, value in fields.items()}
+    run = small_run(small_config(recipe, small_records, fields), number=number)
+    return run, dry_run.memory_per_device(run)
+
+  run, plain = memory()
+  counts = dry_run.parameter_counts(run.abstract_state.params)
+  number = counts["total"]
+  assert number == counts["encoder"] + counts["heads"] and counts["generator"] == 0
+  assert plain["gradients"] == 4 * number
+  assert 12 * number <= plain["state"] <= 12 * number + 64  # parameters, two moments, and a few counters
+  assert plain["vocabulary logits"] == 3 * 4 * 256 * 300  # all 8 x 32 positions in one chunk
+  assert memory(model__vocab_chunk_rows=8)[1]["vocabulary logits"] == 3 * 4 * 8 * 300
+  cut, shared = memory(number=8, mesh__fsdp=8)[1], memory(number=8, optimizer__shard_update=True)[1]
+  assert cut["state"] < plain["state"] / 3 and shared["state"] < plain["state"] / 3
+  assert cut["gradients"] < plain["gradients"] / 3 and shared["gradients"] == plain["gradients"]
+  assert cut["activations"] == shared["activations"] == plain["activations"] / 8
+  activations = [memory(model__remat=how)[1]["activations"] for how in ("full", "cheap", "none")]
+  assert activations == sorted(set(activations)) and activations[1] == plain["activations"]
+  assert memory(train__microbatches=4)[1]["activations"] == plain["activations"] / 4
+  assert memory(model__attention="plain")[1]["activations"] > plain["activations"]
+  of_mae = {"objectives__mlm__weight": 0.0, "objectives__mae__weight": 1.0, "model__remat": "full"}
+  one, other = (
+    memory(**of_mae, model__num_layers=encoder, objectives__mae__decoder_layers=decoder)[1]["activations"]
+    for encoder, decoder in ((1, 3), (3, 1))
+  )
+  assert one == other
+  # COCO-LM's crops pass four more layers, its generator has one.
+  coco, nine = memory("coco_lm", model__remat="full")[1], memory(model__remat="full", model__num_layers=9)[1]
+  assert coco["activations"] == nine["activations"]
+
+
+def test_a_dry_run_says_everything_and_writes_nothing(small_records, tmp_path):
+  made = small_config("union", small_records)
+  with devices(1):
+    text = dry_run.dry_run(made, workdir=str(tmp_path / "run"))
+    later = small_config("mlm", tmp_path / "later")
+    assert "do not exist yet" in dry_run.dry_run(later, workdir=str(tmp_path / "run"))
+  run = small_run(made)
+  lines = {line.split("  ")[1]: line.split()[-1] for line in text.splitlines() if line.startswith("  ")}
+  assert lines["tokens per step"] == "256" and lines["tokens in all"] == "1,536"  # 6 steps of 8 rows of 32
+  assert lines["training MFLOP per token"] == f"{flops.training_flops_per_token(made) / 1e6:,.1f}"
+  assert lines["total"] == f"{dry_run.parameter_counts(run.abstract_state.params)['total']:,}"
+  leaves = jax.tree_util.tree_leaves_with_path(run.abstract_state.params)
+  assert {jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves} <= lines.keys()
+  assert "optimizer.learning_rate" in lines and list(tmp_path.iterdir()) == []
+  assert 1e6 < dry_run.matmul_flops(128, repeats=2) < 1e16
+
+
+HOST = chips.Chip("host", "NVIDIA H100", hbm_bytes=1e9, bandwidth=1e9, link_bandwidth=1e9, platform="cpu")
+
+
+def test_a_step_for_eight_devices_is_compiled_and_read(monkeypatch):
+  target = targets.Target("host", HOST, jax.devices())
+  # All positions are read: of its one layer the formula, which knows no pruning, counts all.
+  made = get_config("mlm")
+  made.update_from_flattened_dict({"mesh.data": 4, "mesh.fsdp": 2, "objectives.mlm.positions": "all"})
+  compiled = forecast.lower_step(forecast.planned_run(made, target)).compile()
+  monkeypatch.setattr(forecast, "lower_step", lambda run: mock.Mock(compile=lambda options: compiled))
+  found = forecast.forecast(made, target)
+  assert (found.devices, found.rows, found.length) == (8, 1, 32)
+  assert found.mesh == {"data": 4, "fsdp": 2, "tensor": 1} and found.fits
+  sizes = found.bytes
+  assert sizes["total"] == sizes["arguments"] + sizes["outputs"] - sizes["aliased"] + sizes["temporaries"]
+  assert sizes["temporaries"] <= 1.3 * TEMPORARY_BYTES
+  assert abs(sum(found.parts.values()) - 1) < 1e-6
+  assert {"attention", "layers", "heads", "update"} <= set(found.parts)
+  assert any(name.startswith("all-reduce over data") for name in found.collectives)
+  assert found.seconds > 0 and found.link_seconds > 0 and found.unknown_loops == ()
+  products = roofline.total_flops(parse(compiled.as_text())) * 8
+  assert products == pytest.approx(flops.training_flops_per_token(made) * 8 * 32, rel=0.07)
+  step = flops.training_flops_per_token(made) * 32
+  assert found.mfu == pytest.approx(step / found.seconds / HOST.peak_flops)
+  small = dataclasses.replace(target, chip=dataclasses.replace(HOST, hbm_bytes=1000))
+  assert not forecast.forecast(made, small).fits
+  refused = RuntimeError("RESOURCE_EXHAUSTED: Used 2.00G of 1.00G hbm")
+  refused = mock.Mock(compile=mock.Mock(side_effect=refused))
+  monkeypatch.setattr(forecast, "lower_step", lambda run: refused)
+  found = forecast.forecast(made, target)
+  assert not found.fits and found.bytes == {"total": 2 << 30}
+
+
+# Of a step of 8 x 32 tokens on eight devices: the compiler's, the same on every machine. It must not grow
+# unnoticed; where a change lowers it for good, lower it here too.
+TEMPORARY_BYTES = 211_700
+
+
+def test_what_a_program_needs_by_its_analysis_or_by_the_compilers_refusal():
+  sizes = {"argument": 100, "output": 90, "alias": 80, "temp": 900}
+  sizes = {f"{kind}_size_in_bytes": size for kind, size in sizes.items()}
+  analysis = mock.Mock(peak_memory_in_bytes=730, **sizes)
+  for platform, temporaries in {"cpu": 900, "cuda": 900, "tpu": 620}.items():
+    found = forecast.memory(mock.Mock(memory_analysis=lambda: analysis), platform)
+    kinds = {"arguments": 100, "outputs": 90, "aliased": 80, "temporaries": temporaries}
+    assert found == kinds | {"total": 110 + temporaries}
+  messages = {
+    "RESOURCE_EXHAUSTED: ... Used 18.60G of 15.75G hbm. Exceeded ...": int(18.6 * 2**30),
+    "RESOURCE_EXHAUSTED: memory required for HLO temporaries (512.00M) exceeds HBM": (512 << 20) + 7,
+    "RESOURCE_EXHAUSTED: out of semaphores": None,
+    "INVALID_ARGUMENT: Used 1G of 2G": None,
+  }
+  assert {text: forecast.needed_bytes(text, arguments=7) for text in messages} == messages
+
+
+def test_the_largest_microbatch_is_found_in_few_compilations():
+  for limit in (1_000, 1_599, 1_600, 12_345):
+    asked = []
+
+    def of_rows(rows, limit=limit, asked=asked):
+      asked.append(rows)
+      total = 200 + 10 * rows
+      return Forecast("t", "d", 1, {}, rows, 512, {"total": total}, fits=total <= limit)
+
+    found = forecast.largest_rows(of_rows, multiple=8, limit=limit)
+    assert found.fits and found.rows == (limit - 200) // 10 // 8 * 8
+    assert len(asked) <= 5 and len(set(asked)) == len(asked)
 
 
 def small(**fields):
-  config = get_config("mlm")
-  config.update_from_flattened_dict({name.replace("__", "."): value for name, value in fields.items()})
-  return config
+  made = get_config("mlm")
+  made.update_from_flattened_dict({name.replace("__", "."): value for name, value in fields.items()})
+  return made
 
 
-def test_meshes_are_the_configs_own_and_one_other():
-  assert search.meshes(small(), target()) == [
-    {"data": 8, "fsdp": 1, "tensor": 1},
-    {"data": 1, "fsdp": 8, "tensor": 1},
-  ]
-  assert search.meshes(small(mesh__data=1, mesh__fsdp=-1), target())[1]["data"] == 8
-  assert len(search.meshes(small(), target(1))) == 1
-
-
-def test_weights_are_cut_within_a_node():
-  devices = [dataclasses.replace(Device(), id=number, process_index=number // 8) for number in range(16)]
-  nodes = targets.Target("h100:16", dataclasses.replace(CHIP, network_bandwidth=1.0), devices)
-  assert search.meshes(small(), nodes)[1] == {"data": 2, "fsdp": 8, "tensor": 1}
-  slice_ = targets.Target("v5e:4x4", CHIP, devices)
-  assert search.meshes(small(), slice_)[1] == {"data": 1, "fsdp": 16, "tensor": 1}
-
-
-@dataclasses.dataclass(frozen=True)
-class Device:
-  id: int = 0
-  process_index: int = 0
-
-
-def test_microbatches_are_those_that_the_batch_allows():
-  config = small(train__batch_size=48, objectives__mlm__weight=1.0)
-  mesh = {"data": 2, "fsdp": 1, "tensor": 1}
-  assert search.choices(config, mesh, target(2)) == {24: 1, 12: 2, 8: 3, 6: 4, 4: 6, 3: 8, 2: 12, 1: 24}
-
-
-def compilers(per_row, fixed, *, formula_per_row=None, seconds=1.0):
+def compilers(per_row, fixed, *, believed=None):
   """A world in which a step takes `fixed + per_row * rows` bytes and the formula believes otherwise."""
   asked = []
 
   def describe(config):
     mesh = search.resolved(config, 8)
     rows = config.train.batch_size // config.train.microbatches // (mesh["data"] * mesh["fsdp"])
-    believed = (formula_per_row or per_row) * rows
-    formula = {"state": fixed / 2, "gradients": fixed / 2, "activations": believed, "vocabulary logits": 0.0}
-    state = {"parameters": 1, "optimizer": 2}
-    of = {"microbatches": config.train.microbatches, "state": state, "formula": formula}
-    return Forecast("host", "d", 8, mesh, rows, 32, {}, fits=False, **of)
+    formula = {"state": fixed / 2, "gradients": fixed / 2, "activations": (believed or per_row) * rows}
+    of = {"microbatches": config.train.microbatches, "state": {"parameters": 1, "optimizer": 2}}
+    formula["vocabulary logits"] = 0.0
+    return Forecast("host", "d", 8, mesh, rows, 32, {}, fits=False, formula=formula, **of)
 
-  def forecast(config):
+  def compiled(config):
     found = describe(config)
     asked.append((found.mesh["fsdp"], found.rows))
     total = fixed + per_row * found.rows
     sizes = {"temporaries": per_row * found.rows, "total": total}
-    slower = seconds * (1 if found.mesh["fsdp"] == 1 else 1.5)
-    return dataclasses.replace(found, bytes=sizes, fits=total <= 1000, seconds=slower)
+    seconds = 1.0 if found.mesh["fsdp"] == 1 else 1.5
+    return dataclasses.replace(found, bytes=sizes, fits=total <= 1000, seconds=seconds)
 
-  return search.Compilers(describe, forecast), asked
-
-
-def tries(config, made):
-  return list(search.search(config, target(), made[0], lambda item: None))
+  return search.Compilers(describe, compiled), asked
 
 
-def test_a_batch_that_fits_at_once_is_compiled_once_a_mesh():
+def test_a_plan_compiles_few_programs_and_recommends_the_fastest_that_fits():
+  target = targets.Target("host", dataclasses.replace(HOST, hbm_bytes=1000.0), jax.devices())
+
+  def tried(config, made):
+    return list(search.search(config, target, made[0], lambda item: None))
+
   made = compilers(per_row=10, fixed=100)
-  found = tries(small(train__batch_size=256), made)
-  assert made[1] == [(1, 32), (8, 32)]
+  found = tried(small(train__batch_size=256), made)
+  assert made[1] == [(1, 32), (8, 32)]  # what fits at once is compiled once a mesh
   chosen = search.best(found)
-  assert chosen is not None and chosen.forecast.mesh["data"] == 8
-  text = report.compiled_plan(target(), found, chosen, "cpu")
-  assert "--config.mesh.data=8 --config.mesh.fsdp=1" in text
-  assert "largest microbatch that fits: 32 rows a device, the whole batch at once" in text
+  assert chosen is not None and chosen.forecast.mesh == {"data": 8, "fsdp": 1, "tensor": 1}
+  text = report.compiled_plan(target, found, chosen, "cpu")
+  assert "--config.mesh.data=8 --config.mesh.fsdp=1" in text and "that fits: 32 rows a device" in text
+  for believed in (5, 20, 100):
+    made = compilers(per_row=20, fixed=100, believed=believed)
+    found = tried(small(train__batch_size=1024), made)
+    fitting = {item.forecast.mesh["data"]: item.forecast.rows for item in found if item.forecast.fits}
+    assert fitting == {8: 32, 1: 32}  # 900 bytes for rows: 45, and 32 is the largest that divides
+    assert len(made[1]) <= 2 * search.MOST_OF_A_MESH
+    chosen = search.best(found)
+    assert chosen is not None and chosen.config.train.microbatches == 4
+    # The config as it is stands first; what the formula calls hopeless is not compiled.
+    assert found[0].forecast.rows == 128 and found[0].is_compiled == ((1, 128) in made[1]) == (believed == 5)
+  assert search.best(tried(small(train__batch_size=256), compilers(per_row=2000, fixed=100))) is None
+  two = dataclasses.replace(target, devices=jax.devices()[:2])
+  allowed = search.choices(small(train__batch_size=48), {"data": 2, "fsdp": 1, "tensor": 1}, two)
+  assert allowed == {24: 1, 12: 2, 8: 3, 6: 4, 4: 6, 3: 8, 2: 12, 1: 24}
+  assert search.meshes(small(mesh__data=1, mesh__fsdp=-1), target)[1]["data"] == 8
+  nodes = [mock.Mock(process_index=number // 8) for number in range(16)]
+  chip = dataclasses.replace(HOST, network_bandwidth=1.0)
+  within = search.meshes(small(), targets.Target("h100:16", chip, nodes))[1]
+  assert within == {"data": 2, "fsdp": 8, "tensor": 1}
 
 
-@pytest.mark.parametrize("believed", [5, 20, 100])
-def test_the_largest_microbatch_is_found_whatever_the_formula_believes(believed):
-  made = compilers(per_row=20, fixed=100, formula_per_row=believed)
-  found = tries(small(train__batch_size=1024), made)
-  fitting = {item.forecast.mesh["data"]: item.forecast.rows for item in found if item.forecast.fits}
-  assert fitting == {8: 32, 1: 32}  # 900 bytes for rows: 45, and 32 is the largest that divides
-  assert len(made[1]) <= 2 * search.MOST_OF_A_MESH
-  chosen = search.best(found)
-  assert chosen is not None and chosen.config.train.microbatches == 4
-  text = report.compiled_plan(target(), found, chosen, "cpu")
-  assert "largest microbatch that fits: 32 rows a device; " in text
-
-
-def test_the_config_as_it_is_stands_first_and_the_hopeless_is_not_compiled():
-  made = compilers(per_row=20, fixed=100)
-  found = tries(small(train__batch_size=1024), made)
-  assert not found[0].is_compiled and found[0].forecast.rows == 128
-  assert "by the formula alone" in report.row(found[0]) and "~" in report.row(found[0])
-  assert (1, 128) not in made[1]
-
-
-def test_nothing_fits():
-  made = compilers(per_row=2000, fixed=100)
-  assert search.best(tries(small(train__batch_size=256), made)) is None
-
-
-def test_a_step_waits_for_what_nothing_runs_beside():
+def test_the_whole_run_is_steps_times_seconds():
   found = Forecast("t", "d", 1, {}, 1, 1, {}, fits=True, seconds=1.0, link_seconds=0.5, waited_seconds=0.2)
-  assert found.step_seconds == pytest.approx(1.2)
+  assert found.step_seconds == pytest.approx(1.2)  # it waits for what nothing runs beside
   assert dataclasses.replace(found, link_seconds=2.0).step_seconds == pytest.approx(2.0)
-
-
-def test_the_end_of_the_run_is_steps_times_seconds():
-  config = small(train__total_steps=7200, train__batch_size=64, data__length=32)
-  lines = report.to_the_end(config, 2.0, 8)
+  made = small(train__total_steps=7200, train__batch_size=64, data__length=32)
+  lines = report.to_the_end(made, 2.0, 8)
   assert lines["hours"] == "4.0" and lines["chip-hours"] == "32.0"
   assert lines["tokens/s"] == "1,024, 128 per device"
-  assert lines["steps"] == "7,200 of 2,048 tokens"
   # Half of the run at half of the rows: three quarters of the time.
-  config.train.update({"microbatches": 2, "batch_size_start": 32, "batch_warmup_steps": 3600})
-  lines = report.to_the_end(config, 2.0, 8)
-  assert lines["hours"] == "3.0" and lines["steps"].startswith("7,200 of 1,024 to 2,048 (after 3,600")
+  made.train.update({"microbatches": 2, "batch_size_start": 32, "batch_warmup_steps": 3600})
+  assert report.to_the_end(made, 2.0, 8)["hours"] == "3.0"
 
 
-def test_formulas_where_no_compiler_is_installed(monkeypatch, capsys):
-  monkeypatch.setattr(chips, "is_installed", lambda platform: False)
-  make.print_plan(small(model__attention="triton"), chips.parse("h200:8"), name="mlm")
-  printed = capsys.readouterr().out
-  for part in ("by formula", "8 x NVIDIA H200", "chip-hours", "pip install -r requirements-plan.txt"):
-    assert part in printed, part
+GROUPS = {
+  "replica_groups={{0,1},{2,3},{4,5},{6,7}}": ("fsdp",),
+  "replica_groups=[4,2]<=[8]": ("fsdp",),
+  "replica_groups=[2,4]<=[4,2]T(1,0)": ("data",),
+  "replica_groups=[1,8]<=[8]": ("data", "fsdp"),
+  "replica_groups=mesh['x'=4,'y'=2] {'x'}": ("data",),
+  "replica_groups=mesh['x'=4,'y'=2] {'y'}": ("fsdp",),
+  "replica_groups={}": ("data", "fsdp"),
+  "source_target_pairs={{0,2},{2,4}}": ("data",),
+  "replica_groups={{0},{1},{2},{3},{4},{5},{6},{7}}": (),
+}
+KERNELS = """HloModule kernels
+
+ENTRY %main (query: bf16[2,8,32], table: f32[1000,64], rows: f32[10,64]) -> bf16[2,8,32] {
+  %query = bf16[2,8,32]{2,1,0} parameter(0)
+  %table = f32[1000,64]{1,0} parameter(1)
+  %rows = f32[10,64]{1,0} parameter(2)
+  %added = (f32[1000,64]{1,0}, f32[5]{0}) custom-call(%rows, %table), custom_call_target="triton_kernel_call", output_to_operand_aliasing={{0}: (1, {})}
+  ROOT %forward = (bf16[2,8,32]{2,1,0}, f32[2,4,1,8]{3,2,1,0}) custom-call(%query, %query, %query, %query, %query, %query, %query, %query, %query), custom_call_target="triton_kernel_call", backend_config={"estimated_cycles":"7"}
+}
+"""  # noqa: E501
+
+
+def test_a_program_is_read_loops_groups_and_kernels():
+  def function(weights, x):
+    def layer(x, weight):
+      return jax.lax.fori_loop(0, 3, lambda _, y: jnp.tanh(y @ weight), x), None
+
+    return jax.lax.scan(layer, x, weights)[0]
+
+  program = parse(jax.jit(function).lower(jnp.ones((7, 16, 16)), jnp.ones((32, 16))).compile().as_text())
+  assert {run.times for run in program.executions if run.instruction.kind == "while"} == {1, 7}
+  assert roofline.total_flops(program) == 7 * 3 * 2 * 32 * 16 * 16
+  for groups, axes in GROUPS.items():
+    text = f"ENTRY %main (p: f32[8]) -> f32[8] {{\n  ROOT %r = f32[8]{{0}} all-reduce(%p), {groups}\n}}\n"
+    (found,) = collectives.collectives(parse(text), {"data": 4, "fsdp": 2, "tensor": 1})
+    assert (found.axes, found.bytes) == (axes, 32), groups
+    if groups == "replica_groups=[2,4]<=[4,2]T(1,0)":
+      assert found.sent == 2 * 32 * 3 / 4 and found.seconds(HOST) == found.sent / 1e9
+  program = parse(KERNELS)
+  assert roofline.total_flops(program) == 2 * 2 * 2 * 8 * 8 * 32  # two products of rows x length^2 x width
+  added, _ = roofline.kernels(program, chips.parse("h200").chip)
+  assert added.bytes == 2 * 10 * 64 * 4 + 5 * 4  # in place: it changes no more than it reads
+  assert costs.cycles(program) == 7
+  with pytest.raises(ValueError, match="ENTRY"):
+    parse("module @jit_f {}")
 
 
 @pytest.mark.parametrize(
-  ("asked", "cudnn", "triton", "becomes"),
+  ("machine", "largest"),
   [
-    ("auto", False, False, "plain"),
-    ("auto", False, True, "auto"),  # which takes the Triton kernels
-    ("cudnn", False, True, "triton"),
-    ("cudnn", False, False, "plain"),
-    ("auto", True, False, "auto"),
-    ("plain", False, False, "plain"),
+    ("cpu:1", "8 rows a device"),
+    pytest.param("v5e:2x4", "1 row a device", marks=pytest.mark.nightly),
+    pytest.param("h100:8", "1 row a device", marks=pytest.mark.nightly),
   ],
 )
-def test_cudnns_attention_is_compiled_only_where_it_is_installed(asked, cudnn, triton, becomes, monkeypatch):
-  gpu = targets.Target("h100", dataclasses.replace(CHIP, platform="cuda"), jax.devices()[:1])
-  monkeypatch.setattr(chips, "is_installed", lambda what: cudnn)
-  monkeypatch.setattr(triton_call, "is_installed", lambda: triton)
-  config, note = forecast.without_cudnn(small(model__attention=asked), gpu)
-  assert config.model.attention == becomes
-  assert ("nvidia-cudnn-cu12" in note) == (becomes != asked)
-
-
-def test_what_the_devices_do_not_allow_is_refused():
-  with pytest.raises(ConfigError, match=r"mesh\.data=3"):
-    make.print_plan(small(mesh__data=3), chips.parse("cpu:8"), name="mlm")
-
-
-@pytest.mark.parametrize(("name", "count"), [("cpu:3", 3), ("v5e:2x4", 8)])
-def test_the_environment_of_the_child(name, count, monkeypatch):
-  monkeypatch.setattr(chips, "is_installed", lambda platform: False)
-  monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=5 --xla_other=1")
-  monkeypatch.setenv("JAX_PLATFORMS", "tpu")
-  monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")
-  child.set_environment(chips.parse(name))
-  flag = f"--xla_force_host_platform_device_count={count}"
-  assert os.environ["XLA_FLAGS"].split() == ["--xla_other=1", flag]
-  assert os.environ["JAX_PLATFORMS"] == "cpu"
-  monkeypatch.setattr(chips, "is_installed", lambda platform: True)
-  child.set_environment(chips.parse("v5e:2x4"))
-  assert os.environ["XLA_FLAGS"] == ""
-
-
-@pytest.mark.parametrize(
-  ("machine", "described", "largest"),
-  [
-    ("cpu:1", "1 x cpu", "8 rows a device"),
-    pytest.param("v5e:2x4", "8 x TPU v5 lite, 2 hosts", "1 row a device", marks=pytest.mark.nightly),
-    pytest.param("h100:8", "8 x NVIDIA H100", "1 row a device", marks=pytest.mark.nightly),
-  ],
-)
-def test_the_command_prints_a_plan_and_writes_nothing(tmp_path, machine, described, largest):
+def test_the_command_prints_a_plan_and_writes_nothing(tmp_path, machine, largest):
   platform = chips.parse(machine).platform
   if not targets.is_installed(platform):
     pytest.skip(f"the compiler of {platform} is not installed (requirements-plan.txt)")
@@ -247,39 +432,26 @@ def test_the_command_prints_a_plan_and_writes_nothing(tmp_path, machine, describ
   kept = {} if platform == "cpu" else {"XLA_FLAGS": ""}  # compilers of others want none of the tests' flags
   done = subprocess.run(command, capture_output=True, text=True, env=os.environ | kept)
   assert done.returncode == 0, done.stderr
-  for part in (
-    f"plan of small_run_mlm for {machine}: {described}",
-    "recommended: --config.mesh.",
-    "optimizer state",
-    "temporaries",
-    ": fits",
-    f"largest microbatch that fits: {largest}",
-    "communication in a step",
-    "method",
-    "tokens/s",
-    "chip-hours",
-    "nothing was run or written",
-  ):
+  for part in ("recommended: --config.mesh.", ": fits", f"that fits: {largest}", "chip-hours"):
     assert part in done.stdout, part
   assert not list(tmp_path.iterdir())
 
 
-def test_a_config_is_held_against_the_planned_devices(capsys):
-  arguments = [
-    "--config=tests/pretrain/small_run.py:mlm",
-    "--config.mesh.data=4",
-    "--dry_run",
-    "--plan=cpu:2",
-  ]
-  with pytest.raises(SystemExit) as ended:
-    main.main(arguments)
-  assert ended.value.code == 2
-  (line,) = capsys.readouterr().err.splitlines()
-  assert "mesh.data=4, mesh.fsdp=1, mesh.tensor=1: the product must be the number of devices, 2" in line
-
-
-@pytest.mark.parametrize("code", [1, 2])
-def test_an_error_of_the_child_is_the_commands_own(code, monkeypatch, capsys):
-  monkeypatch.setattr(main.command, "run_child", lambda arguments, relay: (code, "the compiler ended"))
-  assert main.main(["--config=tests/pretrain/small_run.py:mlm", "--dry_run", "--plan=cpu:2"]) == code
-  assert capsys.readouterr().err == "error: the compiler ended\n"
+def test_what_is_refused_and_what_is_told_where_no_compiler_is_installed(monkeypatch, capsys):
+  flags = ["--config=tests/pretrain/small_run.py:mlm", "--plan=cpu:2"]
+  for more, word in (([], "  --dry_run"), (["--dry_run", "--config.mesh.data=4"], "mesh.data=4")):
+    with pytest.raises(SystemExit) as ended:
+      main.main([*flags, *more])
+    assert ended.value.code == 2 and word in capsys.readouterr().err
+  monkeypatch.setattr(chips, "is_installed", lambda platform: False)
+  make.print_plan(small(model__attention="triton"), chips.parse("h200:8"), name="mlm")
+  assert "requirements-plan.txt" in capsys.readouterr().out
+  for name, value in {
+    "XLA_FLAGS": "--xla_other=1",
+    "JAX_PLATFORMS": "tpu",
+    "TF_CPP_MIN_LOG_LEVEL": "0",
+  }.items():
+    monkeypatch.setenv(name, value)
+  child.set_environment(chips.parse("v5e:2x4"))
+  flag = "--xla_force_host_platform_device_count=8"
+  assert os.environ["XLA_FLAGS"].split() == ["--xla_other=1", flag] and os.environ["JAX_PLATFORMS"] == "cpu"

@@ -1,4 +1,4 @@
-"""Small encoders for each stock layout, random parameters, and what a user's PyTorch computes with them."""
+"""Small encoders for each stock class, random parameters, and what a user's PyTorch computes with them."""
 
 import functools
 import json
@@ -26,6 +26,7 @@ _SIZES = {
 _OFFICIAL = {"relative_position": "official", "relative_buckets": 16, "relative_max_distance": 24}
 _PRE = {"relative_position": "none", "position": "rope", "norm_placement": "pre", "mlp": "gated"}
 _PRE |= {"attention_bias": False, "mlp_bias": False, "norm_bias": False, "window": 12}
+_BIASES = {"attention_bias": True, "mlp_bias": True, "norm_bias": True}
 _RMS = _SIZES | _PRE | {"norm": "rmsnorm", "embedding_norm": False, "activation": "silu"}
 CASES = {  # name: layout, encoder, id of [PAD]
   "mpnet": ("mpnet", EncoderConfig(**_SIZES), 1),
@@ -34,12 +35,14 @@ CASES = {  # name: layout, encoder, id of [PAD]
   "bert": ("bert", EncoderConfig(**_SIZES, relative_position="none"), 0),
   "bert with segments": ("bert", EncoderConfig(**_SIZES, relative_position="none", num_segments=2), 1),
   "electra": ("electra", EncoderConfig(**_SIZES, relative_position="none", layer_norm_eps=1e-12), 1),
-  "modernbert": ("modernbert", EncoderConfig(**_SIZES | _PRE | {"num_layers": 4}, global_every=3), 1),
+  "modernbert": (
+    "modernbert",
+    EncoderConfig(**_SIZES | _PRE | {"num_layers": 4}, global_every=3, rope_theta=5e4),
+    1,
+  ),
   "modernbert with biases": (
     "modernbert",
-    EncoderConfig(
-      **_SIZES | _PRE | {"attention_bias": True, "mlp_bias": True, "norm_bias": True}, global_layers=(1,)
-    ),
+    EncoderConfig(**_SIZES | _PRE | _BIASES, global_layers=(1,), activation="silu"),
     0,
   ),
   "ultrabert": ("ultrabert", EncoderConfig(**_RMS, global_every=2, rope_theta_local=500.0), 1),
@@ -48,23 +51,31 @@ CASES = {  # name: layout, encoder, id of [PAD]
 
 
 def spread(tree: dict, seed: int = 0) -> dict:
-  """Numbers around 0 wide enough that a wrong map shows in hidden states."""
+  """Numbers around 0, of scales around 1, wide enough that a wrong map shows in hidden states."""
   rng = np.random.default_rng(seed)
-  return jax.tree.map(lambda a: (0.3 * rng.normal(size=a.shape)).astype(np.float32), tree)
+
+  def draw(path, leaf) -> np.ndarray:
+    return (float(path[-1].key == "scale") + 0.3 * rng.normal(size=leaf.shape)).astype(np.float32)
+
+  return jax.tree_util.tree_map_with_path(draw, tree)
 
 
 def random_params(config: EncoderConfig, *heads: str, with_generator: bool = False) -> dict:
   """An encoder, which is the same whatever else is asked for, the heads named, and some of a generator."""
-  key = jax.random.key(0)
+  key, size = jax.random.key(0), config.hidden_size
+
+  def linear(outputs: int) -> dict:
+    return {"kernel": np.zeros((size, outputs)), "bias": np.zeros(outputs)}
+
   makers = {
     "rtd": lambda: head_models.init_rtd_head(key, config, dense=False),
     "dense rtd": lambda: head_models.init_rtd_head(key, config, dense=True),
-    "mlm": lambda: head_models.init_mlm_head(key, config, output_size=config.hidden_size),
+    "mlm": lambda: head_models.init_mlm_head(key, config, output_size=size),
     "clm": lambda: head_models.init_clm_head(config),
     "classification": lambda: head_models.init_classification_head(key, config, num_outputs=3),
-    "tagging": lambda: {"kernel": np.zeros((config.hidden_size, 4)), "bias": np.zeros(4)},
-    "wide tagging": lambda: {"kernel": np.zeros((config.hidden_size, 12)), "bias": np.zeros(12)},
-    "question_answering": lambda: {"kernel": np.zeros((config.hidden_size, 2)), "bias": np.zeros(2)},
+    "tagging": lambda: linear(4),
+    "wide tagging": lambda: linear(12),
+    "question_answering": lambda: linear(2),
   }
 
   def make() -> dict:
@@ -72,7 +83,7 @@ def random_params(config: EncoderConfig, *heads: str, with_generator: bool = Fal
     embeddings["token"] = encoder.init_token_table(key, config, pad_id=0)
     params = {"encoder": {"embeddings": embeddings, "trunk": trunk}}
     if with_generator:
-      params["generator"] = {"trunk": trunk, "mixture": {"kernel": np.zeros((config.hidden_size, 1))}}
+      params["generator"] = {"trunk": trunk, "mixture": {"kernel": np.zeros((size, 1))}}
     if heads:
       params["heads"] = {name.split()[-1]: makers[name]() for name in heads}
     return params
@@ -80,35 +91,40 @@ def random_params(config: EncoderConfig, *heads: str, with_generator: bool = Fal
   return spread(jax.eval_shape(make))
 
 
-def exported(name: str, *heads: str, with_generator: bool = False, **task):
-  """(params, StockModel) of a case, fine-tuned on a task."""
+def in_class(name: str, params: dict, **task) -> stock_write.StockModel:
+  """Parameters of a case in its class, fine-tuned on a task."""
   layout, config, pad_id = CASES[name]
-  params = random_params(config, *heads, with_generator=with_generator)
   ids = SpecialIds(cls=2, pad=pad_id, sep=4, unk=5, mask=6)
-  return params, stock_write.to_stock(params, config, layout=layout, special_ids=ids, task=task)
+  return stock_write.to_stock(params, config, layout=layout, special_ids=ids, task=task)
+
+
+def exported(name: str, *heads: str, with_generator: bool = False, **task):
+  """(params, StockModel) of a case with random parameters."""
+  params = random_params(CASES[name][1], *heads, with_generator=with_generator)
+  return params, in_class(name, params, **task)
 
 
 def write_folder(folder, model: stock_write.StockModel) -> None:
   """What `from_pretrained` reads."""
+  folder.mkdir(exist_ok=True)
   save_file(model.state, folder / "model.safetensors", metadata={"format": "pt"})
   (folder / "config.json").write_text(json.dumps(model.config), encoding="utf-8")
 
 
 def batch(name: str) -> tuple[np.ndarray, np.ndarray]:
   """Ids and mask [3, LENGTH]: a full row, a padded one, a short one."""
-  pad_id = CASES[name][2]
   ids = np.random.default_rng(1).integers(7, 40, (3, LENGTH))
   mask = np.arange(LENGTH) < np.array([[LENGTH], [20], [5]])
-  return np.where(mask, ids, pad_id), mask
+  return np.where(mask, ids, CASES[name][2]), mask
 
 
 @functools.cache
 def our_hidden(name: str) -> np.ndarray:
-  """[tokens, embed] that the encoder of a case computes for the batch, padding left out."""
+  """[3, LENGTH, embed] that the encoder of a case computes for the batch."""
   _, config, pad_id = CASES[name]
   ids, mask = batch(name)
   run = jax.jit(lambda tree: encoder.encode(tree, config, ids, mask, pad_id=pad_id)[1].last)
-  return np.asarray(run(random_params(config)["encoder"]))[mask]
+  return np.asarray(run(random_params(config)["encoder"]))
 
 
 def run_torch(model, name: str):

@@ -1,101 +1,175 @@
 """Importing folders of stock classes, which transformers itself writes here."""
 
+import json
+import re
 import sys
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from data.errors import DataError
-from pretrain.checkpoints.checkpoint import load_params
+from pretrain.checkpoints.checkpoint import load_params, read_meta, step_path
 from pretrain.export.check import comparison
 from pretrain.export.import_checkpoint import import_checkpoint
-from pretrain.export.stock import read as stock_read
+from pretrain.export.stock.read import from_stock
 from tests import lines
+from tests.pretrain.export.refusals import failing
+from tests.pretrain.export.stock.test_read import FIELDS, ROPE
+from tests.pretrain.export.stock_cases import assert_same_params
 
 torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
 transformers = pytest.importorskip("transformers", reason="needs requirements-export.txt")
 
-PIECES = {
-  "bert": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "##c"),
-  "mpnet": ("<s>", "<pad>", "</s>", "[UNK]", "a", "b", "##c", "<mask>"),
-}
-PIECES["electra"] = PIECES["bert"]
+PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "##c")
+SIZES = {"hidden_size": 8, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 12}
+SIZES |= {"vocab_size": 9, "max_position_embeddings": 60}
 
 
-def _folder(path, layout, *, is_safe=True):
-  """A small random model of a stock class with its tokenizer, weights spread so that wrong maps show."""
-  sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12}
-  sizes |= {"vocab_size": 9, "max_position_embeddings": 12, "initializer_range": 0.3}
-  if layout == "electra":
-    sizes["embedding_size"] = 8
+def write(folder, name: str, *, kind: str = "", **fields) -> None:
+  """A random model of a stock class in a folder with a WordPiece tokenizer; its weights are spread."""
+  fields = SIZES | FIELDS[name] | fields
+  config = transformers.AutoConfig.for_model(name, **fields)
   torch.manual_seed(0)
-  config = transformers.AutoConfig.for_model(layout, **sizes)
-  model = transformers.AutoModel.from_config(config)
-  model.save_pretrained(path)
-  if not is_safe:
-    (path / "model.safetensors").unlink()
-    torch.save(model.state_dict(), path / "pytorch_model.bin")
-  (path / "vocab.txt").write_text("\n".join(PIECES[layout]) + "\n")
-  (path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
-  return str(path)
+  model = getattr(transformers, kind)(config) if kind else transformers.AutoModel.from_config(config)
+  with torch.no_grad():
+    for parameter in model.parameters():
+      parameter.normal_(std=0.3)
+  model.save_pretrained(folder)
+  pieces = ("<s>", "<pad>", "</s>", "[UNK]", "a", "b", "##c", "<mask>") if name == "mpnet" else PIECES
+  (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
+  (folder / "tokenizer_config.json").write_text('{"do_lower_case": true}')
 
 
-def _import(tmp_path, source, said=None, **options):
-  with lines.heard([].append if said is None else said.append):
-    import_checkpoint(source, str(tmp_path / "out"), **options)
+def change(folder, *left_out: str, **fields) -> None:
+  """Changes the folder's config.json."""
+  config = json.loads((folder / "config.json").read_text()) | fields
+  (folder / "config.json").write_text(json.dumps({key: config[key] for key in config if key not in left_out}))
 
 
-@pytest.mark.parametrize(
-  "layout, is_safe", [("bert", True), ("bert", False), ("electra", True), ("mpnet", True)]
-)
-def test_a_stock_folder_comes_with_its_tokenizer_and_is_compared(tmp_path, layout, is_safe):
-  said = []
-  _import(tmp_path, _folder(tmp_path / "in", layout, is_safe=is_safe), said)
+def bring(folder, **options) -> list[str]:
+  """Imports a folder to `out` beside it; returns the lines."""
+  said: list[str] = []
+  with lines.heard(said.append):
+    import_checkpoint(str(folder), str(folder.with_name(f"{folder.name}-out")), **options)
+  return said
+
+
+def difference(said: list[str]) -> float:
+  """Returns the largest difference between our hidden states and those of transformers."""
   (line,) = [line for line in said if line.startswith("Compared with transformers")]
-  assert float(line.rpartition(" ")[2]) <= comparison.TOLERANCE
-  assert ("ignored: 2 (pooler.dense.bias, pooler.dense.weight)" in said) == (layout != "electra")
-  params, meta = load_params(tmp_path / "out")
-  assert params["encoder"]["embeddings"]["token"]["embedding"].shape == (9, 8)
-  assert meta["config"]["model"]["relative_position"] == ("t5" if layout == "mpnet" else "none")
+  return float(line.rpartition(" ")[2])
 
 
-def test_a_transposed_square_kernel_is_noticed_and_nothing_is_written(tmp_path, monkeypatch):
-  source, read = _folder(tmp_path / "in", "bert"), stock_read.from_stock
+def test_a_folder_of_a_class_comes_with_its_tokenizer_and_is_compared_beyond_its_window(tmp_path):
+  expected = {  # position, norm placement, norm, window
+    "bert": ("learned", "post", "layernorm", "none"),
+    "mpnet": ("learned", "post", "layernorm", "t5"),
+    "ultrabert": ("rope", "pre", "rmsnorm", 16),
+  }
+  for name, described in expected.items():
+    folder = tmp_path / name
+    write(folder, name)
+    if name == "bert":  # as PyTorch's own file
+      torch.save({key: torch.tensor(array) for key, array in load_file(folder / "model.safetensors").items()},
+                 folder / "pytorch_model.bin")  # fmt: skip
+      (folder / "model.safetensors").unlink()
+    said = bring(folder)
+    assert difference(said) <= comparison.TOLERANCE == 1e-5
+    assert ("ignored: 2 (pooler.dense.bias, pooler.dense.weight)" in said) == (name != "ultrabert")
+    params, meta = load_params(tmp_path / f"{name}-out")
+    assert params["encoder"]["embeddings"]["token"]["embedding"].shape == (9, 8)
+    model = meta["config"]["model"]
+    last = "window" if described[0] == "rope" else "relative_position"
+    assert tuple(model[each] for each in ("position", "norm_placement", "norm", last)) == described, name
 
-  def transposed(*arguments, **options):
-    imported = read(*arguments, **options)
-    attention = imported.params["encoder"]["trunk"]["layers"]["attention"]
-    kernel = attention["key"]["kernel"]
-    square = kernel.reshape(2, 8, 8).swapaxes(1, 2)
-    attention["key"]["kernel"] = np.ascontiguousarray(square).reshape(kernel.shape)
-    return imported
 
-  monkeypatch.setattr(stock_read, "from_stock", transposed)
-  with pytest.raises(DataError, match="hidden states differ by"):
-    _import(tmp_path, source)
-  assert [path.name for path in tmp_path.iterdir()] == ["in"]
+def test_a_window_that_is_too_narrow_shows_in_the_comparison_and_nothing_is_written(tmp_path, monkeypatch):
+  read = comparison._hidden
+  for name, word, window in (("modernbert", "local_attention", 80), ("ultrabert", "sliding_window", 40)):
+    write(tmp_path / name, name, **{word: window + 2})  # a token or two more, in rows of more than 32
+    # The class of transformers reads another config than we do.
+    narrow = {word: window}
+    monkeypatch.setattr(
+      comparison,
+      "_hidden",
+      lambda foreign, *rows, narrow=narrow: read(foreign._replace(config=foreign.config | narrow), *rows),
+    )
+    with pytest.raises(DataError, match="hidden states differ by"):
+      bring(tmp_path / name)
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["modernbert", "ultrabert"]
 
 
-def test_a_checkpoint_of_a_wrapped_model_is_read_and_said(tmp_path):
-  source, said = _folder(tmp_path / "in", "bert"), []
-  path = f"{source}/model.safetensors"
-  save_file({f"module.{name}": array for name, array in load_file(path).items()}, path)
-  _import(tmp_path, source, said)
+def test_a_config_of_before_5_0_with_a_local_base_of_minus_one_is_the_same_model(tmp_path):
+  """And so is a checkpoint of a wrapped model, in the training code's names; what has no place is said."""
+  folder = tmp_path / "in"
+  write(
+    folder,
+    "modernbert",
+    kind="ModernBertForMaskedLM",
+    rope_parameters=dict.fromkeys(ROPE, ROPE["full_attention"]),
+  )
+  change(folder, global_attn_every_n_layers=3, mlp_dropout=0.25)
+  state = load_file(folder / "model.safetensors")
+  expected = from_stock(state, json.loads((folder / "config.json").read_text())).params
+  rope = ROPE | {"sliding_attention": {"rope_type": "default", "rope_theta": -1}}
+  change(folder, rope_parameters=rope)
+  said = bring(folder)
+  assert difference(said) <= 1e-5
+  assert any("local_rope_theta is -1" in line and "5000" in line for line in said)
+  assert any("mlp_dropout=0.25" in line for line in said)
+  change(
+    folder, "layer_types", "rope_parameters", "mlp_dropout", global_rope_theta=5000.0, local_rope_theta=-1
+  )
+  raw = {}
+  for name, array in state.items():
+    flex = re.sub(r"^model\.", "model.bert.", name).replace("bert.layers", "bert.encoder.layers")
+    raw[flex if flex.startswith("model.") else f"model.{name}"] = array
+  raw["model.decoder.weight"] = raw["model.bert.embeddings.tok_embeddings.weight"].copy()
+  assert "model.bert.encoder.layers.0.attn.Wqkv.weight" in raw and "model.bert.final_norm.weight" in raw
+  model = {f"module.{name}": torch.tensor(array) for name, array in raw.items()}
+  (folder / "model.safetensors").unlink()
+  torch.save({"state": {"model": model}, "rng": [np.array(1)]}, folder / "ep0-ba10-rank0.pt")
+  folder = folder.rename(tmp_path / "again")
+  said = bring(folder)
+  assert difference(said) <= 1e-5
+  assert any("local_rope_theta is -1" in line and "5000" in line for line in said)
   assert any(line.startswith("module. at the start of every name") for line in said)
+  for name in ("in", "again"):
+    model = read_meta(step_path(tmp_path / f"{name}-out"))["config"]["model"]
+    assert (model["rope_theta"], model["rope_theta_local"], model["global_every"]) == (5000.0, 5000.0, 3)
+    assert_same_params(load_params(tmp_path / f"{name}-out")[0], expected)
 
 
-def test_without_the_extra_the_missing_comparison_is_said(tmp_path, monkeypatch):
-  said, source = [], _folder(tmp_path / "in", "bert")
+def test_a_vocabulary_larger_than_the_table_and_another_tokenizer_are_refused(tmp_path, monkeypatch):
+  from tokenizers import Tokenizer, models
+
+  folder = tmp_path / "in"
+  write(folder, "modernbert", vocab_size=16)  # rows to spare
+  assert difference(bring(folder)) <= 1e-5
+  folder, vocab = folder.rename(tmp_path / "again"), tmp_path / "again" / "vocab.txt"
+
+  def larger():
+    vocab.write_text("\n".join((*PIECES, *"cdefghijk")) + "\n")
+    bring(folder)
+
+  def gone():
+    vocab.unlink()
+    bring(folder)
+
+  def other():
+    Tokenizer(models.BPE({"a": 0, "b": 1}, [])).save(str(folder / "tokenizer.json"))
+    bring(folder)
+
+  rows = [
+    (larger, "has 16 rows, but the vocabulary has 17 pieces"),
+    (gone, "no tokenizer"),
+    (other, "tokenizer.json"),
+  ]
+  assert not failing(rows, lambda run: run())
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "in-out"]
+  (folder / "tokenizer.json").unlink()
+  vocab.write_text("\n".join(PIECES) + "\n")
   for name in ("torch", "transformers"):
     monkeypatch.setitem(sys.modules, name, None)  # neither found nor importable
-  _import(tmp_path, source, said)
-  assert any(line.startswith("Skipped the comparison with transformers") for line in said)
-
-
-def test_a_stock_folder_without_a_tokenizer_is_refused(tmp_path):
-  source = _folder(tmp_path / "in", "bert")
-  (tmp_path / "in" / "vocab.txt").unlink()
-  with pytest.raises(DataError, match="no tokenizer in it"):
-    _import(tmp_path, source)
-  assert [path.name for path in tmp_path.iterdir()] == ["in"]
+  assert any(line.startswith("Skipped the comparison with transformers") for line in bring(folder))

@@ -1,185 +1,268 @@
-"""Encoders in stock classes. Run: python -m pytest tests/pretrain/export/stock/test_write.py
-
-What is written is loaded as a user loads it, and must compute what ours computes.
-"""
+"""Encoders and heads in stock classes, loaded as a user loads them: they compute what ours compute."""
 
 import dataclasses
 
+import jax
 import numpy as np
 import pytest
 
-from data.errors import DataError
+from data.errors import ConfigError
 from data.vocabulary import SpecialIds
+from pretrain.export.check.reference import logits_of
 from pretrain.export.stock.config import config_json, encoder_fields, size_fields
 from pretrain.export.stock.read import from_stock
+from pretrain.export.stock.write import to_stock
 from pretrain.models import heads as head_models
-from tests.pretrain.export import stock_cases
-from tests.pretrain.export.stock_cases import CASES, exported, our_hidden, run_torch, write_folder
+from pretrain.models.relative_position import t5_buckets_of
+from tests.pretrain.export.refusals import failing
+from tests.pretrain.export.stock_cases import (
+  CASES,
+  LENGTH,
+  assert_same_params,
+  batch,
+  exported,
+  in_class,
+  our_hidden,
+  random_params,
+  run_torch,
+  write_folder,
+)
 
 torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
 transformers = pytest.importorskip("transformers", reason="needs requirements-export.txt")
+BIASED = "modernbert with biases"
+HEADS = [  # encoder, heads of the checkpoint, class, head that it computes
+  ("mpnet", ("mlm", "clm"), "MPNetForMaskedLM", "mlm"),
+  ("mpnet", ("classification", "rtd"), "MPNetForSequenceClassification", "classification"),
+  ("mpnet", ("question_answering",), "MPNetForQuestionAnswering", "question_answering"),
+  ("mpnet", ("tagging",), "MPNetForTokenClassification", "tagging"),
+  ("layoutlmv3", ("classification",), "LayoutLMv3ForSequenceClassification", "classification"),
+  ("layoutlmv3", ("question_answering",), "LayoutLMv3ForQuestionAnswering", "question_answering"),
+  ("layoutlmv3", ("tagging",), "LayoutLMv3ForTokenClassification", "tagging"),
+  ("layoutlmv3", ("wide tagging",), "LayoutLMv3ForTokenClassification", "tagging"),
+  ("bert", ("mlm", "clm"), "BertForMaskedLM", "mlm"),
+  ("bert", ("classification",), "BertForSequenceClassification", "classification"),
+  ("bert", ("question_answering",), "BertForQuestionAnswering", "question_answering"),
+  ("bert", ("tagging",), "BertForTokenClassification", "tagging"),
+  ("electra", ("rtd",), "ElectraForPreTraining", "rtd"),
+  ("electra", ("dense rtd",), "ElectraForPreTraining", "rtd"),
+  ("electra", ("mlm",), "ElectraForMaskedLM", "mlm"),
+  ("electra", ("classification",), "ElectraForSequenceClassification", "classification"),
+  ("electra", ("question_answering",), "ElectraForQuestionAnswering", "question_answering"),
+  ("electra", ("tagging",), "ElectraForTokenClassification", "tagging"),
+  ("modernbert", ("mlm", "clm", "rtd"), "ModernBertForMaskedLM", "mlm"),
+  (BIASED, ("mlm",), "ModernBertForMaskedLM", "mlm"),
+  ("modernbert", ("clm", "rtd"), "ModernBertForMaskedLM", "clm"),
+  ("modernbert", ("rtd",), "ModernBertForTokenClassification", "rtd"),
+  ("modernbert", ("tagging", "rtd"), "ModernBertForTokenClassification", "tagging"),
+  ("modernbert", ("question_answering",), "ModernBertForQuestionAnswering", "question_answering"),
+  ("modernbert", ("classification",), "ModernBertForSequenceClassification", "classification"),
+  (BIASED, ("classification",), "ModernBertForSequenceClassification", "classification"),
+  ("ultrabert", ("mlm", "clm", "rtd"), "UltrabertForTokenClassification", "rtd"),
+  ("ultrabert", ("tagging",), "UltrabertForTokenClassification", "tagging"),
+  ("ultrabert", ("question_answering",), "UltrabertForQuestionAnswering", "question_answering"),
+  ("eurobert", ("clm", "rtd"), "EuroBertForTokenClassification", "rtd"),
+  ("eurobert", ("tagging",), "EuroBertForTokenClassification", "tagging"),
+]
 
 
-def _load(folder, auto_class):
+def _load(folder, kind):
   """A model that has all its tensors from the file, and what the file had for other classes."""
-  model, info = auto_class.from_pretrained(folder, output_loading_info=True)
+  model, info = kind.from_pretrained(folder, output_loading_info=True)
   assert not info["missing_keys"] and not info["mismatched_keys"] and not info["error_msgs"]
   return model, set(info["unexpected_keys"])
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_hidden_states_of_auto_model_are_ours(name, tmp_path):
-  _, made = exported(name)
-  write_folder(tmp_path, made)
-  model, unexpected = _load(tmp_path, transformers.AutoModel)
-  assert not unexpected and type(model).__name__ == made.architecture
-  found = run_torch(model, name)["last_hidden_state"][stock_cases.batch(name)[1]]
-  assert np.abs(found - our_hidden(name)).max() < 1e-5
+def _compare(name: str, params: dict, made, folder, pooling: str = "cls") -> dict:
+  """The class's logits are ours within 1e-5 of the largest, and every parameter comes back; its output."""
+  write_folder(folder, made)
+  _load(folder, transformers.AutoModel)
+  model, unexpected = _load(folder, getattr(transformers, made.architecture))
+  assert all(".pooler.dense." in key for key in unexpected), unexpected
+  (layout, config, _), (_, mask) = CASES[name], batch(name)
+  settings = {"activation": "gelu" if layout == "electra" else "tanh", "pooling": pooling}
+  with jax.default_matmul_precision("highest"):
+    ours = np.asarray(logits_of(params, our_hidden(name), mask, config=config, head=made.head, **settings))
+  output = run_torch(model, name)
+  found = output.get("logits")
+  if found is None:
+    found = np.stack([output["start_logits"], output["end_logits"]], axis=-1)
+  where = slice(None) if made.head == "classification" else mask
+  difference = np.abs(found[where] - ours[where]).max()
+  assert difference <= 1e-5 * max(1.0, np.abs(ours[where]).max()), difference
+  back = from_stock(made.state, made.config, extra=made.extra)
+  assert all(key.startswith("pooler.") for key in back.unmatched)
+  assert_same_params(back.params, params)
+  return output
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_every_parameter_comes_back_bit_equal(name):
-  params, made = exported(name, "rtd", "mlm", "clm", with_generator=True)
-  params_back, unmatched, _ = from_stock(made.state, made.config, extra=made.extra)
-  assert all(name.startswith("pooler.") for name in unmatched)  # nothing trained it
-  stock_cases.assert_same_params(params_back, params)
+def test_hidden_states_of_auto_model_are_ours_and_every_parameter_comes_back(tmp_path):
+  for name in CASES:
+    params, made = exported(name, "rtd", "mlm", "clm", with_generator=True)
+    back = from_stock(made.state, made.config, extra=made.extra)
+    assert all(key.startswith("pooler.") for key in back.unmatched), name  # nothing trained it
+    assert_same_params(back.params, params)
+    _, made = exported(name)
+    write_folder(tmp_path / name, made)
+    model, unexpected = _load(tmp_path / name, transformers.AutoModel)
+    assert not unexpected and type(model).__name__ == made.architecture and made.head == "", name
+    output, mask = run_torch(model, name), batch(name)[1]
+    found = output["last_hidden_state"][mask]
+    assert np.abs(found - our_hidden(name)[mask]).max() < 1e-5, name
+    if "pooler_output" in output:  # that nothing trained: the tanh of [CLS]
+      np.testing.assert_allclose(
+        output["pooler_output"], np.tanh(output["last_hidden_state"][:, 0]), atol=1e-6
+      )
 
 
-def test_sizes_have_the_names_that_transformers_gives_them():
+def test_a_head_in_its_class_gives_our_logits_and_comes_back(tmp_path):
+  for at, (name, heads, architecture, head) in enumerate(HEADS):
+    params, made = exported(name, *heads)
+    assert (made.architecture, made.head) == (architecture, head), (name, heads)
+    slots = {"clm": "mlm", "rtd": "tagging"}.get(head, head) if name in ("modernbert", BIASED) else head
+    left = {f"heads/{each.split()[-1]}" for each in heads} - {f"heads/{head}", f"heads/{slots}"}
+    assert {"/".join(path.split("/")[:2]) for path in made.extra if path.startswith("heads")} == left
+    output = _compare(name, params, made, tmp_path / str(at))
+    if head == "rtd" and name != "electra":
+      assert made.config["id2label"] == {"0": "REPLACED", "1": "ORIGINAL"}
+      assert made.config["label2id"] == {"REPLACED": 0, "ORIGINAL": 1}
+      assert not output["logits"][..., 0].any()
+
+
+def test_a_classifier_with_pre_norm_layers_pools_as_ours(tmp_path):
+  for name in ("modernbert", "ultrabert"):
+    for pooling in ("cls", "mean"):
+      params = random_params(CASES[name][1], "classification")
+      if name == "ultrabert":  # as imported: its class has no dense layer
+        params["heads"]["classification"] = {"output": params["heads"]["classification"]["output"]}
+      made = in_class(name, params, pooling=pooling, labels=["no", "maybe", "yes"])
+      assert made.config["classifier_pooling"] == pooling and made.config["id2label"]["2"] == "yes"
+      _compare(name, params, made, tmp_path / f"{name} {pooling}", pooling)
+
+
+def test_a_head_with_a_norm_is_kept_as_it_is(tmp_path):
+  params = random_params(CASES["modernbert"][1], "tagging")
+  transform = head_models.init_mlm_head(jax.random.key(1), CASES["modernbert"][1], output_size=24)
+  params["heads"]["tagging"] |= jax.tree.map(
+    np.asarray, {name: transform[name] for name in ("dense", "norm")}
+  )
+  made = in_class("modernbert", params)
+  assert made.config["classifier_activation"] == "gelu"
+  _compare("modernbert", params, made, tmp_path / "out")
+
+
+def test_a_head_without_a_slot_stays_in_the_extra_file_or_is_refused():
+  extra = {}
+  for fault, name in (("a scale of 0", "modernbert"), ("biases", BIASED), ("a dense layer", "modernbert")):
+    params = random_params(CASES[name][1], "dense rtd" if fault == "a dense layer" else "rtd")
+    if fault == "a scale of 0":  # which cannot be undone
+      params["encoder"]["trunk"]["layers"]["mlp_norm"]["scale"][-1, 3] = 0
+    made = in_class(name, params)
+    assert made.architecture == "ModernBertModel" and made.head == "", fault
+    assert_same_params(from_stock(made.state, made.config, extra=made.extra).params, params)
+    extra[fault] = made.extra.keys()
+  linear = {"heads/rtd/kernel", "heads/rtd/bias"}
+  dense = {"heads/rtd/dense/kernel", "heads/rtd/dense/bias"}
+  assert extra == {"a scale of 0": linear, "biases": linear, "a dense layer": linear | dense}
+  classifiers = [
+    (name, random_params(CASES[name][1], "classification")) for name in ("ultrabert", "eurobert")
+  ]
+  tagger = random_params(CASES[BIASED][1], "tagging")
+  rows = [(*row, "no slot for a classification head") for row in classifiers]
+  assert not failing([*rows, (BIASED, tagger, "no slot for a tagging head")], in_class, ConfigError)
+
+
+def test_sizes_rates_and_special_ids_have_the_names_of_transformers():
   sizes = {"vocab_size": 11, "hidden_size": 24, "num_layers": 5, "num_heads": 3, "mlp_size": 7}
   rates = {"dropout": 0.1, "attention_dropout": 0.2, "init_stddev": 0.03, "layer_norm_eps": 0.004}
   config = dataclasses.replace(CASES["bert"][1], **sizes, **rates)
-  names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-  names += ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "layer_norm_eps")
   written = size_fields(config)
-  assert [written.get(name) for name in names] == [*sizes.values(), *rates.values()]
+  assert written == {
+    "vocab_size": 11,
+    "hidden_size": 24,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 3,
+    "intermediate_size": 7,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.2,
+    "initializer_range": 0.03,
+    "layer_norm_eps": 0.004,
+    "hidden_act": "gelu",
+  }
   read = encoder_fields({"model_type": "bert", "max_position_embeddings": 16} | written)
-  assert {name: read[name] for name in sizes | rates} == sizes | rates
-
-
-def test_sequences_begin_and_end_with_the_ids_that_config_json_names():
+  assert {name: read[name] for name in sizes | rates} == sizes | rates and read["max_length"] == 16
   special = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
-  written = config_json(CASES["bert"][1], layout="bert", architecture="BertModel", special_ids=special)
-  ids = {name: written[f"{name}_token_id"] for name in ("pad", "bos", "eos")}
-  assert ids == {"pad": 0, "bos": 2, "eos": 3}
+  made = config_json(CASES["bert"][1], layout="bert", architecture="BertModel", special_ids=special)
+  assert [made[f"{name}_token_id"] for name in ("pad", "bos", "eos")] == [0, 2, 3]
+  assert (made["architectures"], made["type_vocab_size"]) == (["BertModel"], 2)
 
 
-def _our_logits(params, name, head):
-  hidden, own = our_hidden(name), params["heads"][head]
-  if head == "rtd":
-    return head_models.apply_rtd_head(own, CASES[name][1], hidden)
-  if head == "mlm":
-    table = params["encoder"]["embeddings"]["token"]["embedding"]
-    return head_models.apply_transform(own, CASES[name][1], hidden) @ table.T + own["bias"]
-  return hidden @ own["kernel"] + own["bias"]
-
-
-@pytest.mark.parametrize("head", ["rtd", "dense rtd"])
-def test_electra_says_replaced_where_ours_says_original(head, tmp_path):
-  params, made = exported("electra", head)
-  assert (made.architecture, made.head, made.extra) == ("ElectraForPreTraining", "rtd", {})
-  write_folder(tmp_path, made)
-  model, unexpected = _load(tmp_path, transformers.AutoModelForPreTraining)
-  assert not unexpected
-  found = run_torch(model, "electra")["logits"][stock_cases.batch("electra")[1]]
-  np.testing.assert_allclose(-found, _our_logits(params, "electra", "rtd"), atol=1e-5)
-  stock_cases.assert_same_params(from_stock(made.state, made.config).params, params)
-
-
-@pytest.mark.parametrize("name", ["mpnet", "bert", "electra"])
-def test_masked_language_models_predict_as_ours(name, tmp_path):
-  params, made = exported(name, "mlm", "clm")
-  assert made.architecture.endswith("ForMaskedLM") and set(made.extra) == {"heads/clm/bias"}
-  write_folder(tmp_path, made)
-  _load(tmp_path, transformers.AutoModel)
-  model, unexpected = _load(tmp_path, transformers.AutoModelForMaskedLM)
-  assert all("pooler" in key for key in unexpected)
-  found = run_torch(model, name)["logits"][stock_cases.batch(name)[1]]
-  np.testing.assert_allclose(found, _our_logits(params, name, "mlm"), atol=1e-5)
-
-
-@pytest.mark.parametrize(
-  ("name", "activation"), [("mpnet", "tanh"), ("layoutlmv3", "tanh"), ("bert", "tanh"), ("electra", "gelu")]
-)
-def test_classifiers_answer_as_ours(name, activation, tmp_path):
-  labels = ["no", "maybe", "yes"]
-  params, made = exported(
-    name,
-    "classification",
-    "rtd",
-    labels=labels,
-    problem_type="single_label_classification",
-    activation=activation,
+def test_config_json_of_pre_norm_classes_has_both_spellings_and_the_fields_of_training():
+  full, sliding = "full_attention", "sliding_attention"
+  of_all, local = (
+    {"rope_type": "default", "rope_theta": theta}
+    for theta in (50_000.0, CASES["modernbert"][1].rope_theta_local)
   )
-  assert made.head == "classification" and "heads/rtd/kernel" in made.extra
-  write_folder(tmp_path, made)
-  _load(tmp_path, transformers.AutoModel)
-  model, unexpected = _load(tmp_path, transformers.AutoModelForSequenceClassification)
-  assert unexpected <= {"mpnet.pooler.dense.weight", "mpnet.pooler.dense.bias"}
-  assert model.config.id2label == dict(enumerate(labels)) and model.config.label2id["yes"] == 2
-  assert model.config.problem_type == "single_label_classification"
-  mask = stock_cases.batch(name)[1]
-  first = our_hidden(name)[np.cumsum(mask.sum(1)) - mask.sum(1)]
-  head = params["heads"]["classification"]
-  ours = head_models.apply_classification_head(head, first, activation=activation)
-  np.testing.assert_allclose(run_torch(model, name)["logits"], ours, atol=1e-5)
-  back = from_stock(made.state, made.config, extra=made.extra)
-  assert all(name.startswith("pooler.") for name in back.unmatched)
-  stock_cases.assert_same_params(back.params, params)
-
-
-@pytest.mark.parametrize("name", ["mpnet", "layoutlmv3", "bert", "electra"])
-def test_question_answering_points_where_ours_does(name, tmp_path):
-  params, made = exported(name, "question_answering")
-  write_folder(tmp_path, made)
-  _load(tmp_path, transformers.AutoModel)
-  model, _ = _load(tmp_path, transformers.AutoModelForQuestionAnswering)
-  assert type(model).__name__ == made.architecture
-  output, mask = run_torch(model, name), stock_cases.batch(name)[1]
-  found = np.stack([output["start_logits"][mask], output["end_logits"][mask]], axis=-1)
-  ours = _our_logits(params, name, "question_answering")
-  np.testing.assert_allclose(found, ours, atol=1e-5)
-  stock_cases.assert_same_params(from_stock(made.state, made.config, extra=made.extra).params, params)
-
-
-@pytest.mark.parametrize(
-  ("name", "head"),
-  [(name, "tagging") for name in ("mpnet", "layoutlmv3", "bert", "electra")]
-  + [("layoutlmv3", "wide tagging")],
-)
-def test_tags_have_our_logits_at_every_token(name, head, tmp_path):
-  count = 12 if "wide" in head else 4
-  params, made = exported(name, head, labels=[f"tag {number}" for number in range(count)])
-  write_folder(tmp_path, made)
-  model, _ = _load(tmp_path, transformers.AutoModelForTokenClassification)
-  assert type(model).__name__ == made.architecture and model.config.id2label[3] == "tag 3"
-  mask = stock_cases.batch(name)[1]
-  found = run_torch(model, name)["logits"][mask]
-  np.testing.assert_allclose(found, _our_logits(params, name, "tagging"), atol=1e-5)
-  stock_cases.assert_same_params(from_stock(made.state, made.config, extra=made.extra).params, params)
-
-
-def test_a_pooler_that_nothing_trained_is_the_tanh_of_cls(tmp_path):
-  _, made = exported("mpnet")
-  write_folder(tmp_path, made)
-  output = run_torch(_load(tmp_path, transformers.AutoModel)[0], "mpnet")
-  np.testing.assert_allclose(output["pooler_output"], np.tanh(output["last_hidden_state"][:, 0]), atol=1e-6)
+  modern, shared = (
+    {
+      "layer_types": [full, sliding, sliding, full],
+      "global_attn_every_n_layers": 3,
+      "rope_parameters": {full: of_all, sliding: local},
+      "global_rope_theta": 50_000.0,
+      "local_rope_theta": 10_000.0,
+      "local_attention": 12,
+      "norm_eps": 1e-5,
+      "layer_norm_eps": 1e-5,
+      "norm_bias": False,
+      "hidden_activation": "gelu",
+      "classifier_activation": "gelu",
+      "classifier_bias": False,
+      "decoder_bias": True,
+    },
+    {
+      "architectures": ["ModernBertForMaskedLM"],
+      "model_type": "modernbert",
+      "dtype": "float32",
+      "vocab_size": 40,
+      "hidden_size": 24,
+      "num_hidden_layers": 4,
+      "num_attention_heads": 2,
+      "intermediate_size": 20,
+      "max_position_embeddings": LENGTH,
+      "pad_token_id": 1,
+      "cls_token_id": 2,
+      "sep_token_id": 4,
+      "bos_token_id": 2,
+      "eos_token_id": 4,
+      "tie_word_embeddings": True,
+      "attention_bias": False,
+      "mlp_bias": False,
+      "classifier_pooling": "cls",
+    },
+  )
+  made = exported("modernbert", "mlm")[1].config
+  rest = {
+    name: made[name] for name in made.keys() - {"attention_dropout", "initializer_range", "source_model"}
+  }
+  assert rest == modern | shared
+  irregular = exported(BIASED)[1].config
+  assert irregular["layer_types"] == [sliding, full] and "global_attn_every_n_layers" not in irregular
+  ultra, euro = (exported(name)[1].config for name in ("ultrabert", "eurobert"))
+  assert (ultra["sliding_window"], ultra["layer_types"]) == (6, [full, sliding])
+  assert [ultra["rope_parameters"][kind]["rope_theta"] for kind in (full, sliding)] == [160_000.0, 500.0]
+  names = ("rope_theta", "head_dim", "num_key_value_heads", "hidden_act", "rms_norm_eps", "mask_token_id")
+  assert [euro[name] for name in names] == [900.0, 12, 2, "silu", 1e-5, 6]
+  layout, config, _ = CASES["modernbert"]
+  rates = {"dropout": 0.2, "dropout_at": "attention", "attention_dropout": 0.05, "init_stddev": 0.03}
+  other = dataclasses.replace(config, **rates, init="megatron_cut", layer_norm_eps=0.004)
+  ids = SpecialIds(cls=2, pad=1, sep=4, unk=5, mask=6)
+  made = to_stock(random_params(config), other, layout=layout, special_ids=ids, task={})
+  assert dataclasses.replace(config, **encoder_fields(made.config)) == other
 
 
 def test_mpnet_of_transformers_has_our_buckets_at_every_distance():
   from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
-  from pretrain.models.relative_position import t5_buckets_of
-
   delta = np.arange(-5000, 5001)
   theirs = MPNetEncoder.relative_position_bucket(torch.tensor(delta)).numpy()
   np.testing.assert_array_equal(t5_buckets_of(delta, num_buckets=32, max_distance=128), theirs)
-
-
-def test_distances_without_their_buckets_are_refused():
-  _, made = exported("layoutlmv3")
-  with pytest.raises(DataError, match=r"relative_position/embedding in extra.safetensors is missing"):
-    from_stock(made.state, made.config)
-  extra = {name: array + 1 for name, array in made.extra.items()}
-  with pytest.raises(DataError, match=r"rel_pos_bias.weight .* use both files from the same export"):
-    from_stock(made.state, made.config, extra=extra)

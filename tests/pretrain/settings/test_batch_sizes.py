@@ -16,6 +16,13 @@ def test_each_smaller_size_has_the_same_number_of_updates():
   sizes = BatchSizes(batch_size=20, microbatches=5, batch_size_start=8, batch_warmup_steps=6)
   assert [sizes.rows(step) for step in range(8)] == [8, 8, 12, 12, 16, 16, 20, 20]
   assert [sizes.rows_before(step) for step in range(8)] == [0, 8, 16, 28, 40, 56, 72, 92]
+  assert sizes.shown(3) == "24 to 60 (after 6 updates)" and BatchSizes(2_048, 8).shown(512) == "1,048,576"
+  assert batch_sizes({"batch_size": 8}).rows_before(3) == 24  # of a config without the other fields
+  # The device counts the microbatches of a batch.
+  config = get_config()
+  config.train.update({"batch_size": 20, "microbatches": 5, "batch_size_start": 8, "batch_warmup_steps": 6})
+  run = make_run(config, TokenIds(0, 1, 2, 3, 4, 300), devices=jax.devices()[:1])
+  assert [4 * int(run.turns(jnp.int32(step))) for step in range(8)] == [sizes.rows(step) for step in range(8)]
 
 
 def test_sizes_take_the_tokens_of_the_recipe():
@@ -26,30 +33,10 @@ def test_sizes_take_the_tokens_of_the_recipe():
   assert taken == pytest.approx([10 / 3, 20 / 3, 10, 40 / 3, 50 / 3], rel=1e-3)
 
 
-@pytest.mark.parametrize("sizes", [(64, 8, 16, 18), (36, 9, 4, 8), (36, 9, 32, 100), (64, 8), (64, 1)])
-def test_rows_before_a_step_are_the_sum_of_all_batches(sizes):
-  sizes, rows = BatchSizes(*sizes), 0
-  for step in range(120):
-    assert sizes.rows_before(step) == rows
-    rows += sizes.rows(step)
-  assert sizes.rows(10_000) == sizes.batch_size
-
-
-def test_a_device_counts_the_microbatches_of_a_batch():
-  config = get_config()
-  config.train.update({"batch_size": 20, "microbatches": 5, "batch_size_start": 8, "batch_warmup_steps": 6})
-  run, sizes = (
-    make_run(config, TokenIds(0, 1, 2, 3, 4, 300), devices=jax.devices()[:1]),
-    BatchSizes(20, 5, 8, 6),
-  )
-  turns = [int(run.turns(jnp.int32(step))) for step in range(9)]
-  assert [4 * turn for turn in turns] == [sizes.rows(step) for step in range(9)]
-
-
-def test_a_config_without_the_fields_has_one_size():
-  assert batch_sizes({"batch_size": 8}).rows_before(3) == 24
-
-
-def test_sizes_are_shown_as_they_grow():
-  assert BatchSizes(2_048, 8).shown(512) == "1,048,576"
-  assert BatchSizes(20, 5, 8, 3_000).shown() == "8 to 20 (after 3,000 updates)"
+def test_rows_before_a_step_are_the_sum_of_all_batches():
+  for fields in ((64, 8, 16, 18), (36, 9, 4, 8), (36, 9, 32, 100), (64, 8), (64, 1)):
+    sizes, rows = BatchSizes(*fields), 0
+    for step in range(120):
+      assert sizes.rows_before(step) == rows, (fields, step)
+      rows += sizes.rows(step)
+    assert sizes.rows(10_000) == sizes.batch_size

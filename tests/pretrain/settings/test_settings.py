@@ -6,22 +6,19 @@ import typing
 from pretrain.build import LOSSES
 from pretrain.command import fields, validate
 from pretrain.settings import FIELDS
+from pretrain.settings.mesh import MeshSettings, Sizes, nearest
+from pretrain.settings.model import EncoderSettings
 from pretrain.settings.objectives import OBJECTIVES, switched_on
+from pretrain.settings.objectives.objective import crop_size
+from pretrain.settings.run import OptimizerFields
 
 
-def test_settings_and_the_base_config_have_the_same_fields():
+def test_settings_and_the_base_config_have_the_same_fields_and_allowed_defaults():
   assert fields.flatten(FIELDS).keys() == fields.known_fields().keys()
-
-
-def test_every_default_is_of_the_type_and_within_the_limits_of_its_settings():
   for name, default in fields.known_fields().items():
+    kind = fields.kinds()[name]
     assert validate.value_problem(name, default) is None
-    wanted = fields.kinds()[name].value_type
-    assert type(default) is (typing.get_origin(wanted) or wanted), name
-
-
-def test_only_numbers_have_limits_and_only_texts_choices():
-  for kind in fields.kinds().values():
+    assert type(default) is (typing.get_origin(kind.value_type) or kind.value_type), name
     assert kind.limit is None or kind.value_type in (int, float)
     assert not kind.choices or kind.value_type is str
 
@@ -34,13 +31,69 @@ def test_every_objective_says_its_name_and_its_paper_and_has_code():
     assert "weight" in {field.name for field in dataclasses.fields(settings)}
 
 
-def test_a_later_field_that_an_old_config_lacks_has_its_default():
+def test_objectives_of_weight_zero_or_that_an_old_config_lacks_are_off():
+  groups = {"rtd": {"weight": 50.0, "head": "linear"}, "all_token": {"weight": 0.0}}
+  assert switched_on(groups).keys() == {"rtd"}
+  # A later field has its default.
   old = {f.name: 1 for f in dataclasses.fields(OBJECTIVES["scl"]) if f.name != "max_segments"}
   settings = switched_on({"scl": old})["scl"]
   assert (settings.group_size, settings.max_segments) == (1, 0)
 
 
-def test_objectives_of_weight_zero_or_that_an_old_config_lacks_are_off():
-  assert switched_on({"rtd": {"weight": 50.0, "head": "linear"}, "all_token": {"weight": 0.0}}).keys() == {
-    "rtd"
-  }
+def _on(name, **given):
+  fields_of = {field.name: 0 for field in dataclasses.fields(OBJECTIVES[name])}
+  return OBJECTIVES[name](**fields_of | given)
+
+
+def test_what_an_objective_costs_and_compares_is_worked_by_hand():
+  model = {"hidden_size": 8, "vocab_size": 100}
+  masked_lm = 2 * 8**2 + 2 * 8 * 100
+  for settings, flops in (
+    (_on("mlm", positions="masked"), {"mlm head": 0.25 * masked_lm}),
+    (_on("mlm", positions="all"), {"mlm head": masked_lm}),
+    (_on("rtd", head="linear"), {"rtd head": 16}),
+    (_on("rtd", head="dense"), {"rtd head": 16 + 128}),
+    (_on("clm"), {"clm head": 0.25 * 1600}),
+    (_on("all_token"), {"all_token head": 1600}),
+    (_on("taco", num_negatives=4), {"contrast": 2 * 8 * 5}),
+    (_on("mae"), {"mae head": 0.25 * masked_lm}),
+  ):
+    assert settings.flops(model, 0.25) == flops, settings
+  # Both views of the 3 other rows of a group and the partner; twice as many of rows with two texts.
+  assert _on("scl", group_size=4).candidates(32) == 7 and _on("scl").candidates(32) == 63
+  assert _on("scl", group_size=4, max_segments=2).candidates(32) == 13
+  assert _on("taco", num_negatives=50).candidates(32) == 51
+  assert [crop_size(fraction, 10) for fraction in (0.75, 1.0, 7.0)] == [7, 10, 7]
+  assert _on("scl", crop_fraction=20.0).crop_tokens(10) == 10
+  assert (
+    _on("scl", crop_fraction=0.5).crop_tokens(10) == 5 and _on("scl", max_segments=2).crop_tokens(10) == 10
+  )
+  (line,) = _on("scl", max_segments=2).remarks({"most_segments_in_a_record": 3})
+  assert "up to 3 texts" in line
+  assert not [*_on("scl", max_segments=3).remarks({"most_segments_in_a_record": 3})]
+  assert _on("mae", decoder_layers=4).own_layers == 4 and _on("mlm").own_layers == 0
+
+
+def test_layers_that_read_all_keys_and_the_decay_of_an_update():
+  def encoder(**given):
+    return EncoderSettings(32, 8, 6, 2, 16, 16, **given)
+
+  every = encoder(global_every=3)
+  assert [every.is_global(layer) for layer in range(6)] == [True, False, False] * 2
+  assert every.has_windows and every.period == 3
+  listed = encoder(global_layers=[1, 5])
+  assert [layer for layer in range(6) if listed.is_global(layer)] == [1, 5] and listed.period == 4
+  assert not encoder().has_windows and encoder().period == 1
+  assert OptimizerFields(learning_rate=0.5, weight_decay=0.1).decay_factor == 0.1
+  assert (
+    OptimizerFields(learning_rate=0.5, weight_decay=0.1, decay_scale="rate_over_peak").decay_factor == 0.2
+  )
+
+
+def test_a_mesh_takes_all_devices_and_the_nearest_is_a_few_doublings_away():
+  assert MeshSettings(-1, 2, 2).filled(8) == (2, 2, 2) and MeshSettings(2, -1, 1).filled(8) == (2, 4, 1)
+  assert MeshSettings(2, 2, 2).filled(16) is None and MeshSettings(-1, 3, 1).filled(8) is None
+  # (8, 1, 1) and (4, 2, 1) are log2(8 / 3) away: the smaller fsdp. From 3 to 4 is less than from 3 to 2.
+  assert nearest(Sizes(3, 1, 1), 8) == (8, 1, 1) and nearest(Sizes(-1, 3, 1), 8) == (2, 4, 1)
+  assert nearest(Sizes(2, 1, 2), 8) == (4, 1, 2)
+  assert nearest(Sizes(3, 1, 1), 8, can=lambda sizes: sizes.tensor == 2) == (4, 1, 2)

@@ -1,324 +1,334 @@
-"""TFDS and seqio sources. TensorFlow lives in subprocesses, so that the suite's own process stays without."""
+"""TFDS and seqio, in and out; `with_tensorflow.py` reads everything in one process of its own."""
 
+import collections
+import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from data import errors, manifest, sources, tfds_reader
+from data import errors, sources, tfds_reader
 from data.corpora import CORPORA
+from data.rows import datasets
 from tests.data.conftest import ROOT
+from tests.data.feed.conftest import make_folder
 
-MODULE = """
-import seqio
-import tensorflow as tf
-
-PATH = {path!r}
-TEXT = seqio.Feature(seqio.PassThroughVocabulary(1), add_eos=False, dtype=tf.string, rank=0)
-
-
-def lines(split, shuffle_files=False, seed=None):
-  del split, shuffle_files, seed
-  return tf.data.TextLineDataset(PATH).map(lambda line: dict(text=line))
-
-
-def other(split, shuffle_files=False, seed=None):
-  return lines(split).take(20).map(lambda x: dict(text=tf.strings.join(["two ", x["text"]])))
-
-
-def ids(split, shuffle_files=False, seed=None):
-  del split, shuffle_files, seed
-  return tf.data.Dataset.from_tensor_slices(dict(targets=[[1, 2], [3, 4]]))
-
-
-def add(name, function, feature, number):
-  source = seqio.FunctionDataSource(function, splits=["train"], num_input_examples=dict(train=number))
-  seqio.TaskRegistry.add(name, source, preprocessors=[], output_features=feature)
-
-
-add("one", lines, dict(text=TEXT), 100)
-add("two", other, dict(text=TEXT), 20)
-
-def nested(split, shuffle_files=False, seed=None):
-  return ids(split).map(lambda x: dict(x, more=dict(x)))
-
-
-def broken(split, shuffle_files=False, seed=None):
-  return lines(split).map(lambda x: x["content"])
-
-
-add("nested", nested, dict(targets=seqio.Feature(seqio.PassThroughVocabulary(9))), 2)
-add("broken", broken, dict(text=TEXT), 100)
-seqio.TaskRegistry.add(
-  "empty",
-  seqio.TextLineDataSource(dict(train=PATH + ".none*"), num_input_examples=dict(train=3)),
-  preprocessors=[],
-  output_features=dict(text=TEXT),
-)
-add("only_ids", ids, dict(targets=seqio.Feature(seqio.PassThroughVocabulary(9))), 2)
-seqio.TaskRegistry.add(
-  "untrained",
-  seqio.FunctionDataSource(lines, splits=["test"]),
-  preprocessors=[],
-  output_features=dict(text=TEXT),
-)
-seqio.TaskRegistry.add(
-  "absent",
-  seqio.TfdsDataSource("wikipedia/20230601.en:1.0.0", splits=["train"]),
-  preprocessors=[],
-  output_features=dict(text=TEXT),
-)
-BYTES = seqio.Feature(seqio.ByteVocabulary())
-
-
-def films(split, shuffle_files=False, seed=None):
-  del split, shuffle_files, seed
-  return tf.data.Dataset.from_tensor_slices(dict(inputs=["a film", "a mat"], targets=["x", "y"]))
-
-
-seqio.TaskRegistry.add(
-  "labelled",
-  seqio.FunctionDataSource(films, splits=["validation"]),
-  preprocessors=[seqio.preprocessors.tokenize, seqio.preprocessors.append_eos],
-  output_features=dict(inputs=BYTES, targets=BYTES),
-)
-seqio.MixtureRegistry.add("both", [("one", 1.0), ("two", 1.0)])
-seqio.MixtureRegistry.add("rated", [("two", 0.3), ("one", lambda task: task.num_input_examples("train"))])
-seqio.MixtureRegistry.add("zero", [("one", 0.0), ("two", 1.0)])
-"""
-
-# Each line of its output: what reading one source gave, or the error it raised.
-PROGRAM = """
-import collections, json, sys
-from data import errors, sources
-for flags in json.loads(sys.argv[1]):
-  request = sources.Request(**flags)
-  try:
-    plan = sources.plan(request)
-    texts = [d for u in plan.units for d in sources.read_documents(u, request, collections.Counter())]
-    print(json.dumps([len(plan.units), texts]))
-  except errors.UserError as error:
-    print(json.dumps([error.exit_code, str(error)]))
-from data import tfds_reader
-from data import child, seqio_tasks
-for name in ("rated", "zero", "one", "bth"):
-  try:
-    print(json.dumps([0, seqio_tasks.rates(name, module=sys.argv[5], tfds_directory="", download=False)]))
-  except errors.UserError as error:
-    print(json.dumps([error.exit_code, str(error)]))
-for arguments in json.loads(sys.argv[4]):
-  print(json.dumps([child.main(arguments)]))
-import pathlib
-(shard,) = pathlib.Path(sys.argv[2], "tiny").rglob("*.tfrecord*")
-content = bytearray(shard.read_bytes())
-content[len(content) // 2] ^= 1
-shard.write_bytes(content)
-try:
-  print(json.dumps([0, [*tfds_reader.train_texts(str(shard.parent), "body", start=0, stop=1)]]))
-except errors.UserError as error:
-  print(json.dumps([error.exit_code, str(error)]))
-from data.prepare import command
-print(json.dumps([command.main(json.loads(sys.argv[3]))]))
-"""
+LENGTH = 32
+MNLI = "index\tsentence1\tsentence2\tgold_label"
+OFFICIAL = {
+  "MNLI/dev_mismatched.tsv": [MNLI, '0\tfirst\t"sécond\tcontradiction', "1\ta\tb\tentailment"],
+  "STS-B/dev.tsv": ["index\tsentence1\tsentence2\tscore", "0\ta\tb\t3.800", "1\tc\td\t0.000"],
+  "CoLA/dev.tsv": ["x\t0\t*\tHe eat.", "x\t1\t\tHe eats."],
+}
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory, vocabulary_directory):
-  """Reads all sources of this file in one process with TensorFlow: it takes seconds to start."""
+def results(tmp_path_factory, vocabulary_directory, prepared):
   directory = tmp_path_factory.mktemp("seqio")
-  path = directory / "lines.txt"
-  path.write_text("".join(f"line {i}\n" for i in range(100)))
-  module = directory / "my_tasks.py"
-  module.write_text(MODULE.format(path=str(path)))
-  store = (
-    "import sys\nimport tensorflow_datasets as tfds\n"
-    "tfds.dataset_builders.store_as_tfds_dataset(name='tiny', version='1.2.0', data_dir=sys.argv[2],\n"
-    "  features=tfds.features.FeaturesDict({'body': tfds.features.Text(), 'tags':\n"
-    "    tfds.features.Sequence(tfds.features.ClassLabel(names=['O', 'B-X'])), 'spans':\n"
-    "    tfds.features.Sequence({'label': tfds.features.ClassLabel(names=['O', 'B-X'])})}),\n"
-    "  split_datasets={'train': [(i, {'body': f'text {i}\\n\\nmore', 'tags': [1, 0][i % 3:],\n"
-    "    'spans': {'label': [1]}}) for i in range(30)]})\n"
+  shutil.copytree(prepared, make_folder(directory / "user", vocabulary_directory) / "records")
+  for name, lines in OFFICIAL.items():
+    path = directory / "official" / name
+    path.parent.mkdir(parents=True)
+    path.write_text("\n".join(lines) + "\n")
+  command = [sys.executable, "-m", "tests.data.with_tensorflow", str(directory)]
+  there = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+  done = subprocess.run(
+    command, cwd=ROOT, capture_output=True, text=True, check=False, env=there, timeout=500
   )
-  names = ["seqio:one", "seqio:both", "seqio:only_ids", "seqio:untrained", "seqio:zero", "seqio:onne"]
-  names += ["seqio:absent", "seqio:nested", "seqio:broken", "seqio:empty"]
-  requests = [{"source": name, "module": str(module), "tfds_directory": str(directory)} for name in names]
-  tfds = {"source": "tfds:tiny", "tfds_directory": str(directory / "tfds")}
-  requests += [{**tfds, "text_field": "body"}, tfds, {"source": "seqio:one", "module": "no_such_module"}]
-  flags = ["--source=seqio:one", f"--module={module}", f"--vocabulary={vocabulary_directory}"]
-  flags += [f"--output={directory / 'prepared'}", "--length=16", "--workers=1"]
-  command = [sys.executable, "-c", store + PROGRAM, json.dumps(requests), str(directory / "tfds")]
-  command.append(json.dumps(flags))
-  of_task = {"name": "labelled", "module": str(module), "tfds_directory": "", "download": False}
-  of_set = {"directory": str(directory / "tfds"), "wanted": [("tiny", "train")], "download": False}
-  calls = [
-    ("data.seqio_tasks", "rates", "rates", {**of_task, "name": "rated"}),
-    ("data.rows.datasets", "task_examples", "none", {**of_task, "split": "train"}),
-    ("data.rows.datasets", "task_examples", "task", {**of_task, "split": "validation"}),
-    ("data.tfds_reader", "examples", "rows", of_set),
-  ]
-  given = [[room, name, str(directory / key), json.dumps(each)] for room, name, key, each in calls]
-  command += [json.dumps(given), str(module)]
-  done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-  assert done.returncode == 0, done.stderr[-2000:]
-  lines = [json.loads(line) for line in done.stdout.split("\n") if line.startswith("[")]
-  rates = ["rates", "a rate of zero", "a Task for a Mixture", "an unknown Mixture", "rates of a child"]
-  keys = [
-    *names,
-    "tfds",
-    "tfds without the feature",
-    "no module",
-    *rates,
-    "task#train",
-    "task",
-    "rows",
-    "damaged",
-  ]
-  keys.append("prepare")
-  lines[-1].append(directory / "prepared")
-  made = dict(zip(keys, lines, strict=True)) | {"stderr": done.stderr}
-  for key, path in (("rates of a child", "rates"), ("task", "task"), ("rows", "rows")):
-    made[key] += [json.loads(line) for line in (directory / path).read_text().splitlines()]
-  return made
+  made = directory / "results.json"
+  assert made.is_file(), done.stderr[-3000:]
+  return json.loads(made.read_text()) | {"exit code": done.returncode, "directory": directory}
 
 
-def test_the_tasks_of_a_mixture_and_their_rates(results):
-  assert results["rates"] == [0, [["one", 100.0], ["two", 0.3]]]
-  assert results["rates of a child"] == [0, ["one", 100.0], ["two", 0.3]]
-  code, line = results["a rate of zero"]
-  assert code == 2 and "'zero': the rate of its Task 'one' is 0.0; expected a finite number above 0" in line
-  code, line = results["a Task for a Mixture"]
-  assert code == 3 and line.startswith("seqio:one is a Task, not a Mixture; to train on it alone:")
-  code, line = results["an unknown Mixture"]
-  assert code == 3 and line.startswith(
-    "--mixture=seqio:bth: unknown Task or Mixture 'bth'; did you mean 'both'?"
-  )
+def rows_of(results, name: str) -> list[list[int]]:
+  """The block of each line of a file, from ids that were encoded without TensorFlow."""
+  special = results["special"]
+  found = [[special["cls"], *ids, special["sep"]] for ids in results[name]]
+  return [block + [special["pad"]] * (LENGTH - len(block)) for block in found]
+
+
+def as_set(rows) -> set[tuple[int, ...]]:
+  return set(map(tuple, rows))
+
+
+def test_the_shards_of_a_task_and_a_mixture_are_read_once_at_its_rates(results):
+  lines = [[f"line {at}"] for shard in range(3) for at in range(shard, 100, 3)]
+  assert results["seqio:hundred"] == [[["hundred", shard, 1.0] for shard in range(3)], lines]
+  parts, texts = results["seqio:even"]  # rates 1 and 2 of 100 and 20 documents: 1/10 of the first
+  assert parts == [*(["hundred", shard, pytest.approx(0.1)] for shard in range(3)), ["twenty", 0, 1.0]]
+  key = {
+    text: int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") for (text,) in lines
+  }
+  kept = [[text] for (text,) in lines if key[text] < 2**64 / 10]
+  assert 5 < len(kept) < 15 and texts == [*kept, *([f"two {at}"] for at in range(20))]
+  assert results["rates rated"] == [["one_of_two", 100.0], ["twenty", 0.3]]
 
 
 def test_examples_of_a_task_are_rows_with_texts_for_what_it_tokenises(results):
-  assert results["task"] == [0, {"inputs": "a film", "targets": "x"}, {"inputs": "a mat", "targets": "y"}]
-  assert results["task#train"] == [3]
-  assert "'labelled' has no split 'train'; its splits are validation; name one as seqio:" in results["stderr"]
-
-
-def test_labels_in_lists_of_a_tfds_data_set_are_names(results):
-  code, *pairs = results["rows"]
-  rows = [row for number, row in pairs if number == 0]
-  assert code == 0 and len(rows) == 30
-  tags = {tuple(row["tags"]) for row in rows}
-  assert tags == {("B-X", "O"), ("O",), ()} and rows[0]["body"].endswith("more")
-  assert rows[0]["spans"] == {"label": ["B-X"]}
-
-
-def test_a_damaged_data_set_is_one_line(results):
-  code, message = results["damaged"]
-  assert code == 3 and message.startswith("TFDS data set /") and "corrupted record" in message
-  assert message.endswith("build it again, or take another copy") and "\n" not in message
-
-
-def test_a_registered_task_is_read_in_order(results):
-  units, texts = results["seqio:one"]
-  assert units == 1
-  assert texts == [[f"line {i}"] for i in range(100)]
-
-
-def test_a_mixture_keeps_its_rates_without_repeating(results):
-  units, texts = results["seqio:both"]
-  assert units == 2
-  two = [text for text in texts if text[0].startswith("two")]
-  assert len(two) == 20  # the smaller one is used up ...
-  assert 8 <= len(texts) - len(two) <= 36  # ... and 20 % of the other: 20, within 4 standard deviations
-  assert len({text[0] for text in texts}) == len(texts)
-
-
-def test_a_task_without_text_is_refused(results):
-  code, message = results["seqio:only_ids"]
-  assert code == 3
-  assert "no text feature 'text'; it has targets (int32)" in message
-
-
-@pytest.mark.parametrize(
-  ("name", "told"),
-  [
-    ("nested", "it has targets (int32), more (dict); set --text_field"),
-    ("broken", "; correct the Task"),
-    ("empty", "'empty': its split 'train' has no file; correct the Task"),
-  ],
-)
-def test_a_task_that_cannot_be_read_is_one_line(results, name, told):
-  code, message = results[f"seqio:{name}"]
-  assert code == 3 and told in message
-
-
-def test_a_task_without_a_training_split_is_refused(results):
-  assert results["seqio:untrained"] == [
-    3,
-    "seqio Task 'untrained' has no split 'train'; its splits are test",
+  place = "seqio:labelled#validation, example"
+  assert results["rows of a Task"] == [
+    [{"inputs": "a film", "targets": "x", "score": 0.5}, 1, f"{place} 1"],
+    [{"inputs": "a mat", "targets": "y", "score": 2.0}, 2, f"{place} 2"],
   ]
 
 
-def test_a_task_whose_tfds_data_is_not_there_is_refused_with_what_to_do(results):
-  code, message = results["seqio:absent"]
-  assert code == 3
-  assert "'wikipedia/20230601.en:1.0.0' is not in" in message and "\n  --download" in message
+def test_a_tfds_data_set_is_text_by_shards_and_rows_with_names_of_labels(results):
+  shards, texts = results["tfds"]
+  assert shards == [0, 1, 2] and sorted(texts) == sorted([f"text {at}", "more"] for at in range(30))
+  rows = {row["body"]: row for row in results["rows of TFDS"]}
+  assert len(rows) == 30
+  for at in range(30):
+    tags = ["B-X", "O"][at % 3 :]
+    row = rows[f"text {at}\n\nmore"]
+    assert (row["tags"], row["spans"]) == (tags, {"label": ["B-X"]})
 
 
-def test_a_rate_of_zero_is_refused(results):
-  code, message = results["seqio:zero"]
-  assert code == 2
-  assert "'one' has rate 0.0" in message
+def test_glue_and_squad_of_tfds_are_in_the_order_and_the_labels_of_the_official_files(results):
+  train, test, snli = results["glue of TFDS"]
+  numbers = [str(at) for at in range(7)]
+  assert train[:3] == [[f"first {at}" for at in numbers], [f"sécond {at}" for at in numbers], numbers]
+  # TFDS: entailment, neutral, contradiction; the official order: contradiction, entailment, neutral.
+  assert train[3:] == [["int32", [1, 2, 0, 1, 2, 0, 1]], 0, False]
+  assert test == [["a"], ["b"], ["0"], None, 0, False]
+  assert sorted(snli[0]) == [f"first {at}" for at in (1, 3, 5)]  # the others have no label
+  assert snli[3:] == [["int32", [1, 1, 1]], 4, False]
+  assert results["squad"] == {
+    "a": ["Where?", [["France", 9, True], ["in France", 6, True]], False],
+    "b": ["Where?", [], True],
+  }
 
 
-def test_an_unknown_task_is_refused_with_the_nearest_name(results):
-  code, message = results["seqio:onne"]
-  assert code == 3
-  assert "unknown Task or Mixture 'onne'; did you mean 'one'? Known: " in message
+def test_official_files_are_imported_for_tfds_and_give_the_same_rows(results):
+  refused, is_there, code, files, imported = results["import"]
+  assert (refused, is_there, code) == (3, False, 0)  # two rows are not the official size, unless allowed
+  assert files == imported and [split[3] for split in files] == [
+    ["int32", [0, 1]],
+    ["float32", [np.float32(3.8), 0]],
+    ["int32", [0, 1]],
+  ]
 
 
-def test_a_module_that_cannot_be_imported_is_refused(results):
-  code, message = results["no module"]
-  assert code == 2
-  assert "--module=no_such_module cannot be imported" in message
+@pytest.mark.parametrize("kind", ["plain", "official", "wordpiece", "byte_level"])
+def test_a_vocabulary_gives_the_same_ids_in_seqio(results, kind):
+  assert all(results[f"vocabulary {kind}"].values()), results[f"vocabulary {kind}"]
 
 
-def test_a_prepared_tfds_data_set_is_read(results):
-  units, texts = results["tfds"]
-  assert units == 1
-  assert sorted(texts) == sorted([f"text {i}", "more"] for i in range(30))  # stored in an order of its own
+def test_the_blocks_of_a_task_sorted_by_key_are_the_records(results):
+  found = {name: value for name, value in results.items() if name.startswith("packed ")}
+  names = ("plain_complete", "official_none", "wordpiece_concat", "byte_level_segments")
+  assert {f"packed {name}": [True, True] for name in names}.items() <= found.items(), found
+  assert results["packed held out"] and all(results["packed of Tasks"].values()), results["packed of Tasks"]
 
 
-def test_a_tfds_data_set_without_the_feature_is_refused(results):
-  code, message = results["tfds without the feature"]
-  assert code == 3
-  assert "no feature 'text'; it has body" in message
+def test_prepared_records_through_seqio_are_the_trainers_batches(results):
+  assert all(results["prepared"].values()), results["prepared"]
 
 
-@pytest.mark.parametrize("name", sorted(CORPORA))
-def test_missing_corpora_are_refused_at_once_with_what_to_do(tmp_path, name, monkeypatch):
+def test_a_row_is_padded_with_our_pad_and_has_positions_and_a_segment(results):
+  found = results["converter"]
+  size, ids = found["size"], found["encoder_input_tokens"]
+  assert 4 < size < 16 and ids[0] == 0 and ids[size - 1] == 2 and 1 not in ids[:size]
+  assert ids[size:] == [1] * (16 - size)
+  assert found["encoder_positions"] == [*range(size), *[0] * (16 - size)]
+  assert found["encoder_segment_ids"] == [1] * size + [0] * (16 - size)
+
+
+def test_examples_that_are_ids_are_packed_or_are_records_already(results):
+  (train,) = results["tokenised sentences"]
+  long = [*range(5, 45)]  # 40 ids: [CLS], 30 of them, [SEP], and the rest
+  assert [0, *long[:30], 2] in train and [0, *long[30:], 2] in train
+  assert len(train) == 3 and sum(record.count(2) for record in train) == 6  # 4 sentences, 2 borders
+  assert results["tokenised blocks"] == [[[0, 9, 10, 2], [0, 11, 2]]]
+  assert results["tokens of blocks"] == 4 + 3
+  assert [results[f"tokenised {name}"] for name in ("broken_ids", "long", "outside")] == [[3]] * 3
+
+
+def test_a_fraction_of_examples_that_are_ids_is_another_one_than_the_held_out(results):
+  chosen = [
+    (number, heldout < 0.3)
+    for number, (fraction, heldout) in enumerate(results["fractions of many"], 5)
+    if fraction < 0.5
+  ]
+  assert results["tokenised many"] == [
+    sorted([0, number, number + 1, 2] for number, is_heldout in chosen if is_heldout == wanted)
+    for wanted in (False, True)
+  ]
+
+
+def test_a_stream_has_the_blocks_of_its_lines_epoch_after_epoch_by_its_seed(results):
+  lines = as_set(rows_of(results, "one_train"))
+  assert as_set(results["lines"]) == as_set(results["of ids"]) == lines and len(results["lines"]) == 400
+  assert min(collections.Counter(map(tuple, results["lines"])).values()) >= 2  # 6.7 times on average
+  assert as_set(results["titled"]) <= lines and results["with ids"]  # 'text', as in data.prepare
+  one, other = results["chunks"]
+  assert results["again"] == results["lines"] and one != other  # other lines, not only another order
+  flat = np.array(results["segments"])
+  flat = flat[flat != results["special"]["pad"]]
+  texts = [text.tolist() for text in np.split(flat, np.flatnonzero(flat == results["special"]["cls"])[1:])]
+  pad = results["special"]["pad"]
+  assert as_set(text + [pad] * (LENGTH - len(text)) for text in texts) == lines and len(texts) > 300
+
+
+def test_blocks_of_a_document_are_permuted_by_the_seed_and_those_of_a_packed_task_are_not(results):
+  cls, sep, pad = (results["special"][name] for name in ("cls", "sep", "pad"))
+  of_ids = [[cls, *[number] * (LENGTH - 2), sep] for number in range(10, 30)]
+  of_text = [block + [pad] * (LENGTH - len(block)) for block in results["long_text in order"]]
+  for name, blocks in (("long_ids", of_ids), ("long_text", of_text)):
+    assert results[name] == np.random.default_rng(0).permutation(blocks).tolist()
+  packed = [block + [pad] * (LENGTH - len(block)) for block in results["packed by seqio"]]
+  assert results["packed"][:8] == packed[:8]
+
+
+def test_blocks_to_evaluate_on_are_the_first_of_the_validation_split_in_its_order(results):
+  few, all_of_them = results["held out"]
+  expected = rows_of(results, "one_validation")
+  assert few == expected[:5] and all_of_them == expected
+  assert results["none held out"] == ["", 0]
+
+
+def test_a_mixture_streams_at_its_rates(results):
+  one = as_set(rows_of(results, "one_train"))
+  share = sum(tuple(row) in one for row in results["both"]) / len(results["both"])
+  assert share == pytest.approx(0.7, abs=0.04)
+  assert as_set(results["both"]) <= one | as_set(rows_of(results, "two_train"))
+
+
+def test_prepared_records_stream_from_any_batch_as_the_trainers_and_facts_name_what_decides(results):
+  assert results["prepared from step 3"] == [24, results["the trainer's"]]
+  facts, digest = results["facts"]
+  module = hashlib.sha256((results["directory"] / "user/user_tasks.py").read_bytes()).hexdigest()
+  assert (facts["source"], facts["module"], facts["records"]) == ("seqio:one", module, "")
+  assert facts["versions"].keys() == {"seqio", "tensorflow", "tensorflow-datasets"} and len(digest) == 64
+
+
+REFUSED = [
+  # What was read, exit code, words of the message.
+  ("seqio:only_ids", 3, "no text feature 'text'; it has targets (int32)"),
+  ("seqio:nested", 3, "targets (int32), more (dict)"),
+  ("seqio:failing", 3, "correct the Task"),
+  ("seqio:empty", 3, "'empty'"),
+  ("seqio:untrained", 3, "'untrained' has no split 'train'; its splits are test"),
+  ("seqio:absent", 3, "\n  --download"),
+  ("seqio:zero", 2, "'one_of_two'"),
+  ("seqio:hundre", 3, "did you mean 'hundred'?"),
+  ("no module", 2, "--module=no_such_module"),
+  ("rates zero", 2, "'one_of_two' is 0.0"),
+  ("rates twenty", 3, "  --config.data.source=seqio:twenty"),
+  ("rates rate", 3, "did you mean 'rated'?"),
+  ("rows labelled", 3, "'train'; its splits are validation"),
+  ("rows even", 3, "is a Mixture"),
+  ("rows labeled", 3, "did you mean 'labelled'?"),
+  ("tfds without the feature", 3, "no feature 'text'; it has body"),
+  ("no split", 3, "no split 'test'; its splits are train"),
+  ("damaged", 3, "corrupted record"),
+  ("damaged rows", 3, "'train'"),
+  ("damaged description", 3, "dataset_info.json: damaged"),
+  ("stream no vocabulary", 2, "\n  --vocabulary=DIR"),
+  ("stream unknown", 3, "did you mean 'one'?"),
+  ("stream packing", 2, "use --length=32 --packing=complete"),
+  ("stream short", 3, "ended after 2 blocks"),
+  ("stream broken", 3, "no such column"),
+  ("stream bytes", 3, "'text'"),
+  ("refused no vocabulary", 2, "--vocabulary={directory}/notebook/plain"),
+  ("refused another vocabulary", 2, "use --vocabulary={directory}/notebook/plain"),
+  ("refused another packing", 2, "use --length=32 --packing=none"),
+  ("refused stock", 3, "without [MASK]"),
+  ("refused no vocabulary yet", 3, "vocabularies/wikipedia_books"),
+  ("refused no data", 3, "\n  --download\n"),
+  ("refused no seed", 2, "seed=None"),
+  ("refused no seed, prepared", 2, "seed=None"),
+  ("refused no length", 2, "{{'inputs': 32}}"),
+  ("refused short", 2, "{{'inputs': 32}}"),
+  ("refused short, prepared", 2, "{{'inputs': 32}}"),
+  ("refused pack", 2, "pack=False"),
+  ("refused no pad", 2, "EncoderConverter.of('NAME')()"),
+  ("refused unprepared", 3, "manifest.json"),
+  ("refused packing", 2, "'complete'"),
+  ("refused length", 2, "length=7"),
+  ("refused seed", 2, "seed=-1"),
+  ("refused fraction", 2, "heldout_fraction=1"),
+  ("refused nothing held out", 3, "tiny.txt"),
+  ("refused ids", 3, "seqio:flat"),
+  ("refused arrayrecord", 2, "--source=seqio:plain_complete --module=FILE --length=32"),
+]
+
+
+def test_what_cannot_be_read_or_would_lose_tokens_or_order_is_refused_in_one_line(results):
+  failures = []
+  for name, code, words in REFUSED:
+    found, message = results[name]
+    words = words.format(directory=results["directory"])
+    if found != code or words not in message or "\n" in message.replace("\n  ", ""):
+      failures.append(f"{name}: {found} {message}, expected {code} {words}")
+  assert not failures, "\n".join(failures)
+
+
+def test_corpora_are_registered_a_notebook_keeps_its_accelerators_and_may_end_while_records_are_read(results):
+  corpora = ("web_160gb", "wikipedia_books")
+  assert results["names"] == [f"{corpus}_packed_{length}" for corpus in corpora for length in (128, 512)]
+  assert results["cached as"] == [True, False]  # a packed Task may be cached by seqio; records are a cache
+  assert results["hidden"] is None
+  assert results["exit code"] == 0
+
+
+def test_missing_corpora_and_data_sets_are_refused_without_tensorflow_with_what_to_do(tmp_path, monkeypatch):
   monkeypatch.setattr(tfds_reader, "import_tfds", lambda: pytest.fail("ten seconds of importing"))
-  with pytest.raises(errors.DataError, match="\n  --download\n") as caught:
-    sources.check(sources.Request(f"seqio:{name}", tfds_directory=str(tmp_path)))
-  assert "--source=installed_docs" in str(caught.value)
+  for name in CORPORA:
+    with pytest.raises(errors.DataError, match="\n  --download\n"):
+      sources.check(sources.Request(f"seqio:{name}", tfds_directory=str(tmp_path)))
+  for path in ("tfds:mine", "tfds:#train"):
+    with pytest.raises(errors.DataError, match=path):
+      datasets.check(path, directory=str(tmp_path), download=path == "tfds:#train")
+  datasets.check("tfds:mine", directory=str(tmp_path), download=True)
+  datasets.check("seqio:mine", directory=str(tmp_path), download=False)
+
+
+def test_without_tensorflow_such_a_source_is_refused_in_one_line(tmp_path, monkeypatch):
+  for missing in ("tensorflow", "tensorflow_datasets", "seqio"):
+    with monkeypatch.context() as patched:
+      patched.setitem(sys.modules, missing, None)  # as on Python 3.14
+      for source in ("tfds:books", "seqio:a_task"):
+        with pytest.raises(errors.ConfigError, match=f"{missing}.*\n  pip install -r requirements.txt"):
+          sources.check(sources.Request(source, tfds_directory=str(tmp_path)))
+        with pytest.raises(errors.ConfigError, match=missing):
+          datasets.check(source, directory=str(tmp_path), download=True)
+      with pytest.raises(errors.ConfigError, match=missing):
+        tfds_reader.import_tfds()
+
+
+def test_names_of_data_sets_have_a_kind_and_a_split_and_their_rows_a_digest():
+  for path, kind, split in (
+    ("tfds:glue/cola:2.0.0#validation", "tfds", ("glue/cola:2.0.0", "validation")),
+    ("seqio:mine", "seqio", ("mine", "train")),
+    ("train.csv", "", None),
+    ("seqio", "", None),
+    ("C:\\train.csv", "", None),
+  ):
+    assert datasets.kind_of(path) == kind
+    assert not kind or datasets.split_of(path, "train") == split
+  rows = [datasets.Row({"text": text}, at, "tfds:mine", "example") for at, text in enumerate("ab", 1)]
+  assert datasets.digest(rows) != datasets.digest(rows[::-1])
 
 
 def test_the_newest_version_of_a_tfds_data_set_is_found(tmp_path):
   for place in ("c4/en/3.1.0", "c4/en/3.10.0", "c4/en/3.2.0", "pg19/0.1.1"):
     (tmp_path / place).mkdir(parents=True)
     (tmp_path / place / "dataset_info.json").write_text("{}")
-  assert tfds_reader.find(str(tmp_path), "c4/en") == tmp_path / "c4/en/3.10.0"
-  assert tfds_reader.find(str(tmp_path), "c4/en:3.1.0") == tmp_path / "c4/en/3.1.0"
-  assert tfds_reader.find(str(tmp_path), "c4") == tmp_path / "c4/en/3.10.0"
-  assert tfds_reader.find(str(tmp_path), "pg19:0.1.1") == tmp_path / "pg19/0.1.1"
+  found = {
+    "c4/en": "c4/en/3.10.0",
+    "c4/en:3.1.0": "c4/en/3.1.0",
+    "c4": "c4/en/3.10.0",
+    "pg19:0.1.1": "pg19/0.1.1",
+  }
+  for name, place in found.items():
+    assert tfds_reader.find(str(tmp_path), name) == tmp_path / place
   assert tfds_reader.find(str(tmp_path), "c4/en:9.0.0") is None
   shutil.copytree(tmp_path / "c4/en", tmp_path / "c4/de")
-  with pytest.raises(errors.DataError, match=r"^c4: several configs .*\(de, en\); name one, as c4/de$"):
+  with pytest.raises(errors.DataError, match=r"name one, as c4/de$"):
     tfds_reader.find(str(tmp_path), "c4")
-  with pytest.raises(errors.DataError, match=r"'c4/en:9\.0\.0' is not in"):
+  with pytest.raises(errors.DataError, match=r"'c4/en:9\.0\.0'"):
     tfds_reader.find_or_download(str(tmp_path), "c4/en:9.0.0", download=False)
-
-
-def test_a_seqio_task_is_prepared_by_the_command(results):
-  code, output = results["prepare"]
-  assert code == 0
-  assert manifest.read(output).counts["documents"] == 100

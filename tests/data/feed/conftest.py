@@ -1,9 +1,7 @@
-"""A folder with a user's module, the text and the records that it reads, and a vocabulary."""
+"""A folder with a user's module, the text that it reads, and a vocabulary."""
 
 import pathlib
 import shutil
-
-import pytest
 
 from tests.data.conftest import make_documents
 
@@ -20,12 +18,4 @@ def make_folder(folder: pathlib.Path, vocabulary: pathlib.Path) -> pathlib.Path:
       texts = [document[0][:80] for document in make_documents(number, seed + number)]
       lines = [text.partition(".")[0] + "." for text in texts]
       (folder / f"{name}_{split}.txt").write_text("\n".join(dict.fromkeys(lines)) + "\n")
-  return folder
-
-
-@pytest.fixture(scope="session")
-def user_folder(tmp_path_factory, vocabulary_directory, prepared) -> pathlib.Path:
-  """`make_folder` with prepared records."""
-  folder = make_folder(tmp_path_factory.mktemp("user") / "tasks", vocabulary_directory)
-  shutil.copytree(prepared, folder / "records")
   return folder

@@ -1,7 +1,4 @@
-"""Works with our Tasks as a notebook would: `python notebook.py DIRECTORY` writes `results.json` there.
-
-One process for all of `test_tasks.py`, because TensorFlow and seqio take seconds to load.
-"""
+"""Works with our Tasks as a notebook would; a part of `with_tensorflow.py`."""
 
 import contextlib
 import functools
@@ -11,8 +8,6 @@ import os
 import pathlib
 import pickle
 import shutil
-import sys
-import time
 
 import numpy as np
 import sentencepiece
@@ -22,20 +17,27 @@ from absl import flags
 
 import data.tasks
 from data import manifest, records, vocabulary
-from data.prepare import command, pipeline, shards, unit_files
-from data.tasks import generated
+from data.prepare import command, pipeline, unit_files
 from data.vocabulary import train
 from tests import byte_level
 from tests.data.conftest import make_documents, refused, write_text
 
 LENGTH = 32
-KINDS = ("plain", "official", "wordpiece", "byte_level")
-PACKINGS = ("complete", "none", "concat", "segments")
-DIRECTORY = pathlib.Path(sys.argv[1])
-PLAIN = DIRECTORY / "plain"
+CHUNK_CHARACTERS = 3_000  # exactly those of the first document of part3.txt, whose letters are two bytes
+# Each kind of vocabulary and each packing once: what they do is tested in their own folders.
+PACKED = {"plain": "complete", "official": "none", "wordpiece": "concat", "byte_level": "segments"}
 ODD = ["A \x00 control. \ud800 Half! Q?", "", " \u3000 ", "unbroken" * 20, "Two.\r One? \u2028 Three"]
 
-results: dict = {}
+
+def results_of(directory: pathlib.Path) -> dict:
+  """Returns what the Tasks of all sections gave, as JSON values."""
+  global DIRECTORY, PLAIN, SOURCE, results
+  DIRECTORY, PLAIN, SOURCE, results = directory, directory / "plain", f"{directory}/part*", {}
+  directory.mkdir()
+  make_inputs()
+  for section in (vocabularies, packed_tasks, prepared_tasks, converter, tokenised, refusals):
+    section()
+  return results
 
 
 def ids(dataset) -> list[np.ndarray]:
@@ -51,6 +53,8 @@ def make_inputs() -> None:
     write_text(DIRECTORY / f"part{number}.txt", make_documents(60, seed=number))
   lines = [json.dumps({"text": text}) for text in [*ODD, *("\n".join(d) for d in make_documents(9, 8))]]
   (DIRECTORY / "part2.jsonl").write_text("\n".join(lines))
+  accents = [[text.replace("e", "é").replace("t", "ř") for text in d] for d in make_documents(60, seed=3)]
+  write_text(DIRECTORY / "part3.txt", [[f"Où {'é' * 46}."] * (CHUNK_CHARACTERS // 50), *accents])
   text = [paragraph for document in make_documents(100, seed=9) for paragraph in document]
   train.train(text, PLAIN, kind="sentencepiece", cased=False, size=150)
   model = PLAIN / "sp.model"
@@ -61,12 +65,9 @@ def make_inputs() -> None:
   (DIRECTORY / "tiny.txt").write_text("The time.\n\nHis way!\n")
 
 
-SOURCE = f"{DIRECTORY}/part*"
-
-
-def prepare(output: pathlib.Path, *more: str, source: str = SOURCE) -> tuple[int, pathlib.Path]:
-  base = [f"--source={source}", f"--output={output}", f"--length={LENGTH}", "--workers=1"]
-  return command.main([*base, *more]), output
+def prepare(output: pathlib.Path, *more: str, source: str = "") -> tuple[int, pathlib.Path]:
+  flags = [f"--source={source or SOURCE}", f"--output={output}", f"--length={LENGTH}", "--workers=1"]
+  return command.main([*flags, *more]), output
 
 
 def stored(directory: pathlib.Path, split: str) -> list[np.ndarray]:
@@ -88,7 +89,7 @@ def sorted_by_key(task: seqio.Task, split: str) -> list[np.ndarray]:
 
 def vocabularies() -> None:
   text = "The TIME of his way, isn't it? \u4e2d"
-  for kind in KINDS:
+  for kind in PACKED:
     ours, words = data.tasks.DirectoryVocabulary(DIRECTORY / kind), vocabulary.load(DIRECTORY / kind)
     copy = data.tasks.DirectoryVocabulary(shutil.copytree(DIRECTORY / kind, DIRECTORY / f"{kind}_copy"))
     special, want = words.special_ids, words.encode(text)
@@ -103,42 +104,45 @@ def vocabularies() -> None:
       "rows": [one.decode() for one in ours.decode_tf(rows).numpy()] == [*map(words.decode, rows.tolist())],
       "pickled": len(pickled) - len(str(DIRECTORY)) < 100 and pickle.loads(pickled) == ours,
       "copy": ours == copy and len({ours, copy}) == 1,
-      "others": sum(ours == data.tasks.DirectoryVocabulary(DIRECTORY / other) for other in KINDS),
+      "others": [other for other in PACKED if ours == data.tasks.DirectoryVocabulary(DIRECTORY / other)]
+      == [kind],
       "special": [ours.bos_id, ours.pad_id, ours.unk_id, ours.eos_id, ours.vocab_size]
       == [special.cls, special.pad, special.unk, None, words.size],
     }
 
 
 def packed_tasks() -> None:
-  for kind in KINDS:
-    for mode in PACKINGS:
-      name = f"{kind}_{mode}"
-      asked = [f"--vocabulary={DIRECTORY / kind}", f"--packing={mode}", "--heldout_fraction=0.2"]
-      _, output = prepare(DIRECTORY / name, *asked)
-      task = data.tasks.register_packed(name, SOURCE, DIRECTORY / kind, LENGTH, mode, heldout_fraction=0.2)
-      results[f"packed {name}"] = [
-        equal(sorted_by_key(task, "train"), stored(output, "train")),
-        len(manifest.read(output).splits["train"].shards),
-      ]
-  results["packed, held out"] = equal(sorted_by_key(task, "heldout"), stored(output, "heldout"))
+  for kind, mode in PACKED.items():
+    name = f"{kind}_{mode}"
+    asked = [f"--vocabulary={DIRECTORY / kind}", f"--packing={mode}", "--heldout_fraction=0.2"]
+    _, output = prepare(DIRECTORY / name, *asked)
+    task = data.tasks.register_packed(name, SOURCE, DIRECTORY / kind, LENGTH, mode, heldout_fraction=0.2)
+    results[f"packed {name}"] = [
+      equal(sorted_by_key(task, "train"), stored(output, "train")),
+      len(manifest.read(output).splits["train"].shards) > 3,
+    ]
   keyed = sorted(block.tobytes() for block in sorted_by_key(task, "train"))
-  results["packed, as a whole"] = keyed == sorted(map(bytes, ids(task.get_dataset(shuffle=False))))
+  whole = sorted(map(bytes, ids(task.get_dataset(shuffle=False))))
+  results["packed held out"] = equal(sorted_by_key(task, "heldout"), stored(output, "heldout"))
   task = data.tasks.register_packed("tiny", f"{DIRECTORY}/tiny.txt", PLAIN, 64)
   words = vocabulary.load(PLAIN)
   cls, sep = words.special_ids.cls, words.special_ids.sep
   by_hand = [cls, *words.encode("The time."), sep, sep, *words.encode("His way!"), sep]
-  results["by hand"] = [block.tolist() for block in ids(task.get_dataset(shuffle=False))] == [by_hand]
   lines = seqio.TextLineDataSource({"train": f"{DIRECTORY}/part0.txt"})
-  body = functools.partial(_renamed, lines)
-  source = seqio.FunctionDataSource(body, ["train"])
-  task = data.tasks.register_packed("lines", source, PLAIN, LENGTH, text_field="body")
+  source = seqio.FunctionDataSource(functools.partial(_renamed, lines), ["train"])
+  of_source = data.tasks.register_packed("lines", source, PLAIN, LENGTH, text_field="body")
   _, output = prepare(DIRECTORY / "lines", f"--vocabulary={PLAIN}", source="seqio:lines_text")
-  results["data source"] = equal(sorted_by_key(task, "train"), stored(output, "train"))
   one, again, other = (
-    ids(seqio.get_mixture_or_task("plain_none").get_dataset(shuffle=True, seed=seed)) for seed in (1, 1, 2)
+    ids(seqio.get_mixture_or_task("plain_complete").get_dataset(shuffle=True, seed=seed))
+    for seed in (1, 1, 2)
   )
-  is_permuted = sorted(map(bytes, one)) == sorted(map(bytes, other))
-  results["shuffled"] = [equal(one, again), equal(one, other), is_permuted]
+  results["packed of Tasks"] = {
+    "as a whole": keyed == whole,
+    "by hand": [block.tolist() for block in ids(task.get_dataset(shuffle=False))] == [by_hand],
+    "a user's source": equal(sorted_by_key(of_source, "train"), stored(output, "train")),
+    "same seed": equal(one, again) and not equal(one, other),
+    "permuted": sorted(map(bytes, one)) == sorted(map(bytes, other)),
+  }
 
 
 def _renamed(source, split, shuffle_files, seed=None):
@@ -158,33 +162,26 @@ def batches(name: str, number: int, **options) -> list[np.ndarray]:
 
 def prepared_tasks() -> None:
   directory = DIRECTORY / "plain_complete"
-  task = data.tasks.register_prepared("prepared", directory)
+  task = data.tasks.register_prepared("notebook_prepared", directory)
   opened = records.PackedRecords(directory, length=LENGTH, seed=7)
   number = 2 * len(opened) // 16
   whole = [opened.batch(step, 16) for step in range(number)]
   parts = [
-    batches("prepared", 20, seed=7, batch_size=4, shard_info=seqio.ShardInfo(index, 4)) for index in range(4)
+    batches(task.name, 20, seed=7, batch_size=4, shard_info=seqio.ShardInfo(index, 4)) for index in range(4)
   ]
   late = task.get_dataset({"inputs": LENGTH}, seed=7, num_epochs=None, first=16 * 1_000_000).batch(16)
   epoch = ids(task.get_dataset(seed=3))
   in_order = ids(task.get_dataset(shuffle=False, num_epochs=2, use_cached=True))
+  splits = ("train", "heldout")
   results["prepared"] = {
-    "batches": equal(batches("prepared", number, seed=7, batch_size=16), whole),
+    "batches": equal(batches(task.name, number, seed=7, batch_size=16), whole),
     "shards": all(equal(part, [batch[index::4] for batch in whole[:20]]) for index, part in enumerate(parts)),
-    "a million steps on": equal(
-      ids(late.take(2)), [opened.batch(1_000_000, 16), opened.batch(1_000_001, 16)]
-    ),
-    "epoch": len(epoch) == len(opened)
-    and sorted(map(bytes, epoch)) == sorted(map(bytes, in_order[: len(opened)])),
+    "late": equal(ids(late.take(2)), [opened.batch(1_000_000, 16), opened.batch(1_000_001, 16)]),
+    "epoch": sorted(map(bytes, epoch)) == sorted(map(bytes, in_order[: len(opened)])),
     "order of the files": equal(in_order, [*opened.rows(0, len(opened))] * 2),
-    "examples": [task.num_input_examples("train"), task.num_input_examples("heldout")]
-    == [len(stored(directory, split)) for split in pipeline.SPLITS],
+    "examples": [*map(task.num_input_examples, splits)]
+    == [len(stored(directory, split)) for split in splits],
   }
-  _, other = prepare(DIRECTORY / "other", f"--vocabulary={PLAIN}", "--packing=complete_doc")
-  data.tasks.register_prepared("prepared_other", other)
-  seqio.MixtureRegistry.add("mixed", [("prepared", 0.7), ("prepared_other", 0.3)])
-  one, again, late = (batches("mixed", 40, seed=seed, batch_size=8) for seed in (5, 5, 6))
-  results["mixture"] = [equal(one, again), equal(one, late)]
 
 
 def converter() -> None:
@@ -201,9 +198,10 @@ def tokenised() -> None:
   examples = {
     "sentences": [plain.encode("the time of his"), plain.encode("way"), list(range(5, 5 + 40))],
     "blocks": [[special.cls, 9, 10, special.sep, special.pad], [special.cls, 11, special.sep]],
-    "broken": [[9, special.sep, 10]],
+    "broken_ids": [[9, special.sep, 10]],
     "long": [[special.cls, *[9] * 40]],
     "outside": [[9, 150]],
+    "many": [[number, number + 1] for number in range(5, 145)],
   }
   strange = str(DIRECTORY / "strange")
   text = [paragraph for document in make_documents(50, seed=9) for paragraph in document]
@@ -219,18 +217,29 @@ def tokenised() -> None:
     )
   ours = f"--vocabulary={PLAIN}"
   for name in examples:
-    code, output = prepare(DIRECTORY / f"from_{name}", ours, "--heldout_fraction=0", source=f"seqio:{name}")
-    rows = [] if code else sorted(row.tolist() for row in stored(output, "train"))
-    results[f"tokenised {name}"] = [code, *rows]
+    asked = (
+      ["--packing=eos", "--fraction=0.5", "--heldout_fraction=0.3"]
+      if name == "many"
+      else ["--heldout_fraction=0"]
+    )
+    code, output = prepare(DIRECTORY / f"from {name}", ours, *asked, source=f"seqio:{name}")
+    results[f"tokenised {name}"] = [code] if code else [
+      sorted(row.tolist() for row in stored(output, split))
+      for split in ("train", "heldout") if manifest.read(output).splits[split].records
+    ]  # fmt: skip
     if name == "blocks":  # a row has padding on the right anyway; the manifest counts what is stored
       results["tokens of blocks"] = manifest.read(output).splits["train"].tokens
+  texts = [[" ".join(map(str, ids))] for ids in examples["many"]]
+  results["fractions of many"] = [
+    [pipeline.document_fraction(text, purpose, 0) for purpose in ("fraction", "heldout")] for text in texts
+  ]
   data.tasks.register_packed("flat", SOURCE, PLAIN, LENGTH, "none", heldout_fraction=0)
   asked = [ours, "--heldout_fraction=0", "--packing=none"]
   (_, one), (_, other) = (
     prepare(DIRECTORY / name, *asked, source=source)
     for name, source in (("of_text", SOURCE), ("of_blocks", "seqio:flat"))
   )
-  results["tokenised flat"] = equal(stored(one, "train"), stored(other, "train"))
+  results["packed of Tasks"]["stored"] = equal(stored(one, "train"), stored(other, "train"))
   wrong = {
     "no vocabulary": ("seqio:sentences", []),
     "another vocabulary": ("seqio:sentences", [f"--vocabulary={DIRECTORY / 'official'}"]),
@@ -241,7 +250,8 @@ def tokenised() -> None:
     errors_of = io.StringIO()
     with contextlib.redirect_stderr(errors_of):
       code, output = prepare(DIRECTORY / "refused", *asked, source=source)
-    results[f"refused {name}"] = [code, errors_of.getvalue().strip().splitlines()[-1], output.exists()]
+    results[f"refused {name}"] = [code, errors_of.getvalue().strip().splitlines()[-1]]
+  results["packed of Tasks"]["nothing of what is refused"] = not output.exists()
 
 
 def _slices(ragged, split, shuffle_files, seed=None):
@@ -250,45 +260,36 @@ def _slices(ragged, split, shuffle_files, seed=None):
 
 def refusals() -> None:
   os.chdir(DIRECTORY)
-  corpus = seqio.get_mixture_or_task("wikipedia_books_packed_512")
   results["hidden"] = os.environ.get("CUDA_VISIBLE_DEVICES")
   results["names"] = sorted(name for name in seqio.TaskRegistry.names() if "_packed_" in name)
+  corpus = seqio.get_mixture_or_task("wikipedia_books_packed_512")
   results["refused no vocabulary yet"] = refused(lambda: corpus.get_dataset(shuffle=False))
   shutil.copytree(PLAIN, DIRECTORY / "vocabularies/wikipedia_books")
   seqio.set_tfds_data_dir_override(str(DIRECTORY / "nowhere"))
   results["refused no data"] = refused(lambda: corpus.get_dataset(shuffle=False))
   task, few = map(seqio.get_mixture_or_task, ("plain_complete", "tiny"))
   lengths, stock = {"inputs": LENGTH}, converted("plain_complete")
+  prepared = converted("notebook_prepared")
   calls = {
     "no seed": lambda: seqio.get_dataset("plain_complete", lengths, stock, shuffle=True),
-    "no seed, prepared": lambda: seqio.get_dataset("prepared", lengths, converted("prepared"), shuffle=True),
-    "no length": lambda: seqio.get_dataset("plain_complete", {}, converted("plain_complete")),
-    "short": lambda: seqio.get_dataset("plain_complete", {"inputs": 16}, converted("plain_complete")),
-    "short, prepared": lambda: seqio.get_dataset("prepared", {"inputs": 16}, converted("prepared")),
-    "pack": lambda: data.tasks.EncoderConverter.of("prepared")(pack=True),
+    "no seed, prepared": lambda: seqio.get_dataset("notebook_prepared", lengths, prepared, shuffle=True),
+    "no length": lambda: seqio.get_dataset("plain_complete", {}, stock),
+    "short": lambda: seqio.get_dataset("plain_complete", {"inputs": LENGTH - 1}, stock),
+    "short, prepared": lambda: seqio.get_dataset("notebook_prepared", {"inputs": LENGTH - 1}, prepared),
+    "pack": lambda: data.tasks.EncoderConverter.of("notebook_prepared")(pack=True),
     "no pad": lambda: data.tasks.EncoderConverter(pack=False, use_custom_packing_ops=False),
-    "unprepared": lambda: data.tasks.register_prepared("absent", PLAIN),
-    "packing": lambda: data.tasks.register_packed("absent", SOURCE, PLAIN, 32, "complte"),
-    "length": lambda: data.tasks.register_packed("absent", SOURCE, PLAIN, 7),
+    "unprepared": lambda: data.tasks.register_prepared("absent_records", PLAIN),
+    "packing": lambda: data.tasks.register_packed("absent_records", SOURCE, PLAIN, 32, "complte"),
+    "length": lambda: data.tasks.register_packed("absent_records", SOURCE, PLAIN, 7),
     "seed": lambda: data.tasks.register_packed("x", SOURCE, PLAIN, seed=-1),
+    "fraction": lambda: data.tasks.register_packed("x", SOURCE, PLAIN, heldout_fraction=1),
     "nothing held out": lambda: few.get_dataset(split="heldout", shuffle=False),
     "ids": lambda: data.tasks.register_packed("twice", "seqio:flat", PLAIN, 32).get_dataset(shuffle=False),
   }
   results.update({f"refused {name}": refused(call) for name, call in calls.items()})
   # As `seqio_cache_tasks` defines it: importing that program needs Beam.
   flags.DEFINE_enum("output_format", "tfrecord", ["arrayrecord", "tfrecord"], "")
-  results["cached as"] = [task.supports_caching, seqio.get_mixture_or_task("prepared").supports_caching]
+  cached = seqio.get_mixture_or_task("notebook_prepared")
+  results["cached as"] = [task.supports_caching, cached.supports_caching]
   flags.FLAGS["output_format"].value = "arrayrecord"
   results["refused arrayrecord"] = refused(lambda: task.supports_caching)
-
-
-if __name__ == "__main__":
-  pipeline.CHUNK_CHARACTERS, shards.SHARD_BYTES = 3_000, 4_000  # several of each, of small files
-  make_inputs()
-  for section in (vocabularies, packed_tasks, prepared_tasks, converter, tokenised, refusals):
-    section()
-    (DIRECTORY / "results.json").write_text(json.dumps(results))
-  # The program ends while a generator is at work.
-  slowly = (time.sleep(0.05) or 1 for _ in iter(int, 1))
-  ahead = generated.dataset(lambda: slowly, tf.TensorSpec([], tf.int32)).prefetch(99).as_numpy_iterator()
-  next(ahead)

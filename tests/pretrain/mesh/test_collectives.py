@@ -12,7 +12,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from pretrain.corruption.masking import TokenIds
 from pretrain.mesh import device_program, sharding, trees
@@ -93,14 +92,10 @@ def _assert_exchanged(step: Step, expected: dict[tuple[str, str, str], int]) -> 
 
 
 def test_data_parallel_devices_sum_every_gradient_once_however_many_microbatches():
-  for fields in ({}, {"train__microbatches": 2}):
+  # Contrast of whole groups exchanges nothing more.
+  for fields in ({}, {"train__microbatches": 2}, {"objectives__taco__weight": 1.0}):
     step = _step("mlm", (8, 1, 1), **fields)
     _assert_exchanged(step, {("all-reduce", "data", "float32"): _bytes(step) + _metrics(step)})
-
-
-def test_contrast_of_whole_groups_exchanges_nothing_more():
-  step = _step("mlm", (8, 1, 1), objectives__taco__weight=1.0)
-  _assert_exchanged(step, {("all-reduce", "data", "float32"): _bytes(step) + _metrics(step)})
 
 
 def test_groups_that_end_in_the_middle_of_a_device_have_all_their_rows():
@@ -130,27 +125,19 @@ def test_groups_on_two_devices_exchange_rows_with_each_other_alone():
   _assert_exchanged(step, expected)
 
 
-@pytest.mark.parametrize(("fields", "reads"), [({}, 2), ({"model__remat": "none"}, 1)])
-def test_weights_cut_over_fsdp_are_gathered_where_they_are_read_and_their_gradients_scattered(fields, reads):
-  step = _step("mlm", (1, 8, 1), **fields)
-  expected = {
-    ("all-gather", "fsdp", "float32"): _bytes(step, stacked=False, cut=True)
-    + reads * _bytes(step, stacked=True, cut=True),
-    ("reduce-scatter", "fsdp", "float32"): _bytes(step, cut=True),
-    ("all-reduce", "fsdp", "float32"): _bytes(step, cut=False) + _metrics(step),
-  }
-  _assert_exchanged(step, expected)
-
-
-def test_in_bfloat16_kernels_of_layers_are_gathered_in_half_the_bytes_and_reduced_in_float32():
-  step = _step("mlm", (1, 8, 1), model__dtype="bfloat16")
-  expected = {
-    ("all-gather", "fsdp", "float32"): _bytes(step, stacked=False, cut=True),
-    ("all-gather", "fsdp", "bfloat16"): 2 * _bytes(step, stacked=True, cut=True) // 2,
-    ("reduce-scatter", "fsdp", "float32"): _bytes(step, cut=True),
-    ("all-reduce", "fsdp", "float32"): _bytes(step, cut=False) + _metrics(step),
-  }
-  _assert_exchanged(step, expected)
+def test_weights_cut_over_fsdp_are_gathered_where_they_are_read_and_their_gradients_scattered():
+  for fields, reads in (({}, 2), ({"model__remat": "none"}, 1), ({"model__dtype": "bfloat16"}, 2)):
+    step = _step("mlm", (1, 8, 1), **fields)
+    rest, of_layers = (_bytes(step, stacked=stacked, cut=True) for stacked in (False, True))
+    expected = {
+      ("all-gather", "fsdp", "float32"): rest + reads * of_layers,
+      ("reduce-scatter", "fsdp", "float32"): _bytes(step, cut=True),
+      ("all-reduce", "fsdp", "float32"): _bytes(step, cut=False) + _metrics(step),
+    }
+    if "model__dtype" in fields:  # kernels of layers are gathered in half the bytes and reduced in float32
+      expected[("all-gather", "fsdp", "float32")] = rest
+      expected[("all-gather", "fsdp", "bfloat16")] = reads * of_layers // 2
+    _assert_exchanged(step, expected)
 
 
 def test_over_data_and_fsdp_only_what_lies_in_layers_is_exchanged_once_a_microbatch():
@@ -221,15 +208,17 @@ def _stepped(name: str) -> dict[str, np.ndarray]:
   return {path: np.asarray(leaf) for path, leaf in trees.by_path((state.params, state.opt_state)).items()}
 
 
-@pytest.mark.parametrize("name", ["fsdp", "shared update"])
-def test_however_state_is_cut_the_same_steps_are_taken(name):
-  expected, found = _stepped("data"), _stepped(name)
-  for path, value in expected.items():
-    np.testing.assert_allclose(found[path], value, rtol=1e-4, atol=1e-6, err_msg=path)
+def test_however_state_is_cut_the_same_steps_are_taken_and_the_partitioner_adds_a_few_numbers():
+  expected = _stepped("data")
+  _assert_few_are_added("data")
+  for name in ("fsdp", "shared update"):
+    found = _stepped(name)
+    for path, value in expected.items():
+      np.testing.assert_allclose(found[path], value, rtol=1e-4, atol=1e-6, err_msg=path)
+    _assert_few_are_added(name)
 
 
-@pytest.mark.parametrize("name", _MESHES)
-def test_the_partitioner_adds_a_few_numbers(name):
+def _assert_few_are_added(name: str) -> None:
   step, program = _compiled(name)
   written = _exchanged(step.traced.jaxpr.jaxpr)
   found: Counter = Counter()

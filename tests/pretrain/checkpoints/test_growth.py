@@ -6,31 +6,19 @@ import pytest
 
 from data.errors import DataError
 from pretrain.checkpoints import growth
-from pretrain.mesh import trees
-from tests.pretrain.checkpoints.test_init_from import _save, _taken
-from tests.pretrain.small_run import metric_lines, run_training, saved_params, small_config, small_run
+from tests.pretrain.checkpoints.starts import LARGER, MODERN, assert_equal, taken
+from tests.pretrain.small_run import metric_lines, run_training, saved_params, small_config
 
-# Twice the width of `small_run`, with heads of its width.
-LARGER = {"model.num_layers": 3, "model.hidden_size": 32, "model.num_heads": 4, "model.mlp_size": 48}
-MODERN = {
-  "model.relative_position": "none",
-  "model.position": "rope",
-  "model.norm_placement": "pre",
-  "model.embedding_norm": False,
-  "model.norm_bias": False,
-  "model.attention_bias": False,
-  "model.mlp": "gated",
-  "model.mlp_bias": False,
-}
+_MIDDLE = (np.arange(32) - 8) % 16  # 16 numbers around the middle of 32
 
 
-def _grown(path: str, old, *shape: int) -> list:
+def _grown(path: str, old, *shape: int, is_pre: bool = False) -> list:
   """One array of a tree, grown; as nested lists."""
   names = path.split("/")
   params, shapes = np.asarray(old, np.float32), jax.ShapeDtypeStruct(shape, np.float32)
   for name in reversed(names):
     params, shapes = {name: params}, {name: shapes}
-  (leaf,) = jax.tree.leaves(growth.grow(params, shapes))
+  (leaf,) = jax.tree.leaves(growth.grow(params, shapes, is_pre=is_pre))
   assert leaf.shape == shape and leaf.dtype == np.float32
   return leaf.tolist()
 
@@ -40,159 +28,137 @@ def test_an_axis_is_repeated_around_its_middle():
   assert _grown("norm/scale", [1, 2, 3, 4, 5], 8) == [5, 1, 2, 3, 4, 5, 1, 2]
   assert _grown("norm/scale", [1, 2], 2) == [1, 2]
   assert _grown("mlm/dense/kernel", [[1, 2], [3, 4]], 3, 4) == [[2, 1, 2, 1], [4, 3, 4, 3], [2, 1, 2, 1]]
+  assert _grown("embeddings/token/embedding", [[1, 2], [3, 4]], 2, 3) == [[1, 2, 1], [3, 4, 3]]
 
 
-@pytest.mark.parametrize(
-  ("old", "new", "expected"),
-  [
+def test_layers_are_repeated_evenly_and_of_a_pre_norm_encoder_read_the_norms_they_read():
+  of_28 = [
+    0,
+    1,
+    2,
+    2,
+    *range(3, 7),
+    6,
+    *range(7, 10),
+    9,
+    *range(10, 14),
+    13,
+    *range(14, 17),
+    16,
+    *range(17, 21),
+  ]
+  for old, new, expected in (
     (3, 5, [0, 1, 1, 2, 2]),
-    (
-      22,
-      28,
-      [
-        0,
-        1,
-        2,
-        2,
-        *range(3, 7),
-        6,
-        *range(7, 10),
-        9,
-        *range(10, 14),
-        13,
-        *range(14, 17),
-        16,
-        *range(17, 21),
-        20,
-        21,
-      ],
-    ),
+    (22, 28, [*of_28, 20, 21]),
     (2, 4, [0, 0, 1, 1]),
-  ],
-)
-def test_layers_are_repeated_evenly(old, new, expected):
-  layers = [[number, number + 0.5] for number in range(old)]
-  assert _grown("trunk/layers/mlp_norm/scale", layers, new, 2) == [[x, x + 0.5] for x in expected]
+  ):
+    layers = [[number, number + 0.5] for number in range(old)]
+    assert _grown("trunk/layers/mlp_norm/scale", layers, new, 2) == [[x, x + 0.5] for x in expected]
+    assert _grown("trunk/layers/up/bias", layers, new, 2, is_pre=True) == [[x, x + 0.5] for x in expected]
+  # The norm behind layer i is read by layer i + 1, of layers 0, 1, 1, 2, 2; the last one is the final norm.
+  layers = [[0.0], [1.0], [2.0]]
+  assert _grown("layers/mlp_norm/scale", layers, 5, 1, is_pre=True) == [[0.0], [0.0], [1.0], [1.0], [2.0]]
   assert _grown("inner_norms/scale", [[1.0], [2.0]], 4, 1) == [[1.0], [1.0], [2.0], [2.0]]
 
 
-@pytest.mark.parametrize("name", ["query", "key", "value"])
-def test_heads_are_copied_whole(name):
+def test_heads_are_copied_whole_and_both_halves_of_a_gated_mlp_grow_apart():
   # Heads (1, 2) and (3, 4) of width 2; four heads begin with the second: an offset of one whole head.
   kernel = [[[[1, 2], [3, 4]]]]
-  assert _grown(f"trunk/layers/attention/{name}/kernel", kernel, 1, 1, 4, 2) == [
-    [[[3, 4], [1, 2], [3, 4], [1, 2]]]
-  ]
-  assert _grown(f"layers/attention/{name}/bias", kernel[0], 1, 4, 2) == [[[3, 4], [1, 2], [3, 4], [1, 2]]]
+  heads = [[3, 4], [1, 2], [3, 4], [1, 2]]
+  for name in ("query", "key", "value"):
+    assert _grown(f"trunk/layers/attention/{name}/kernel", kernel, 1, 1, 4, 2) == [[heads]]
+    assert _grown(f"layers/attention/{name}/bias", kernel[0], 1, 4, 2) == [heads]
   output = [[[[1], [2]], [[3], [4]]]]
   assert _grown("trunk/layers/attention/output/kernel", output, 1, 4, 2, 1) == [
     [[[3], [4]], [[1], [2]], [[3], [4]], [[1], [2]]]
   ]
   table = [[1, 2], [3, 4]]  # [buckets, heads]
   assert _grown("trunk/relative_position/embedding", table, 2, 4) == [[2, 1, 2, 1], [4, 3, 4, 3]]
-
-
-def test_the_width_of_a_table_grows_and_both_halves_of_a_gated_mlp_grow_apart():
-  assert _grown("embeddings/token/embedding", [[1, 2], [3, 4]], 2, 3) == [[1, 2, 1], [3, 4, 3]]
   for half in ("gate", "up"):
     assert _grown(f"layers/{half}/kernel", [[[1, 2]]], 1, 1, 4) == [[[2, 1, 2, 1]]]
   assert _grown("layers/down/kernel", [[[1], [2]]], 2, 4, 1) == [[[2], [1], [2], [1]]] * 2
 
 
-@pytest.mark.parametrize(
-  ("path", "old", "new", "message"),
-  [
-    ("layers/attention/query/kernel", (1, 4, 2, 2), (1, 8, 2, 4), r"2 wide there, 4.*\n  \S*num_heads=4$"),
-    ("layers/attention/output/kernel", (1, 2, 2, 4), (1, 2, 4, 8), "2 wide there, 4 here; expected"),
-    (
-      "layers/attention/key/bias",
-      (1, 2, 4),
-      (1, 5, 4),
-      r"2 heads there, 5 here.*\n  --config\.model\.num_heads=6 --config\.model\.hidden_size=24$",
-    ),
-    ("embeddings/token/embedding", (7, 2), (9, 4), r"7 rows there.*\n  --config\.model\.vocab_size=7$"),
-    ("embeddings/position/embedding", (7, 2), (9, 2), r"expected the same\n  --config\.model\.max_length=7$"),
-    ("relative_position/embedding", (7, 2), (9, 4), "7 rows there, 9 here; expected the same$"),
-    ("mlm/bias", (7,), (9,), "7 rows there, 9 here"),
-    ("layers/up/kernel", (2, 4, 8), (1, 4, 8), r"\(2, 4, 8\), expected \(1, 4, 8\); a model can only"),
-    ("norm/scale", (4,), (3,), "can only grow"),
-  ],
-)
-def test_what_cannot_grow_is_refused(path, old, new, message):
-  with pytest.raises(DataError, match=message):
-    _grown(path, np.zeros(old), *new)
+# (path, old shape, new shape, part of the message: the flag to paste, or the sizes)
+REFUSED = [
+  ("layers/attention/query/kernel", (1, 4, 2, 2), (1, 8, 2, 4), "\n  --config.model.num_heads=4"),
+  ("layers/attention/output/kernel", (1, 2, 2, 4), (1, 2, 4, 8), "\n  --config.model.num_heads=4"),
+  ("layers/attention/output/kernel", (1, 2, 3, 4), (1, 2, 4, 8), "3 wide there, 4 here; expected one width"),
+  (
+    "layers/attention/key/bias",
+    (1, 2, 4),
+    (1, 5, 4),
+    "\n  --config.model.num_heads=6 --config.model.hidden_size=24",
+  ),
+  ("embeddings/token/embedding", (7, 2), (9, 4), "\n  --config.model.vocab_size=7"),
+  ("embeddings/position/embedding", (7, 2), (9, 2), "\n  --config.model.max_length=7"),
+  ("relative_position/embedding", (7, 2), (9, 4), "7 rows there, 9 here; expected the same"),
+  ("mlm/bias", (7,), (9,), "7 rows there, 9 here"),
+  ("layers/up/kernel", (2, 4, 8), (1, 4, 8), "(2, 4, 8), expected (1, 4, 8)"),
+  ("norm/scale", (4,), (3,), "can only grow"),
+]
 
 
-@pytest.fixture(scope="module")
-def smaller(small_records, tmp_path_factory):
-  """Workdirs of first states of the small post-LN recipe with a generator, and of a pre-norm one."""
-  workdirs = {}
-  for name, recipe, fields in (("post", "coco_lm", {}), ("modern", "mlm", MODERN)):
-    workdirs[name] = tmp_path_factory.mktemp(name)
-    config = small_config(recipe, small_records, {"seed": 3, **fields})
-    _save(workdirs[name], config, small_run(config).init_state()._asdict(), small_records)
-  return workdirs
+def test_what_cannot_grow_is_refused():
+  failures = []
+  for path, old, new, part in REFUSED:
+    with pytest.raises(DataError) as refused:
+      _grown(path, np.zeros(old), *new)
+    message = str(refused.value)
+    if part not in message or not message.startswith(path) or ("--config" in message) != ("--config" in part):
+      failures.append(f"{path}: {message}")
+  assert not failures, "\n".join(failures)
 
 
-def test_growing_to_the_same_size_changes_nothing(small_records, smaller):
-  saved = saved_params(smaller["post"])
-  fields = {"train.init_from": str(smaller["post"]), "train.init_grow": "tile"}
-  taken = _taken("coco_lm", small_records, fields)
-  assert taken.keys() == saved.keys()
-  for name, value in taken.items():
-    np.testing.assert_array_equal(value, saved[name], err_msg=name)
+def test_growing_to_the_same_size_changes_nothing(small_records, coco_lm):
+  found = taken("coco_lm", small_records, {"train.init_from": str(coco_lm), "train.init_grow": "tile"})
+  assert_equal(found, saved_params(coco_lm))
 
 
-def test_encoder_heads_and_generator_grow_together(small_records, smaller):
+def test_encoder_heads_and_generator_grow_together(small_records, coco_lm):
   said = []
-  fields = LARGER | {"train.init_from": str(smaller["post"]), "train.init_grow": "tile"}
-  fields |= {"generator.num_layers": 2}
-  taken, saved = _taken("coco_lm", small_records, fields, say=said.append), saved_params(smaller["post"])
-  assert taken.keys() == saved.keys()
+  fields = LARGER | {"train.init_from": str(coco_lm), "train.init_grow": "tile", "generator.num_layers": 2}
+  found, saved = taken("coco_lm", small_records, fields, say=said.append), saved_params(coco_lm)
+  assert found.keys() == saved.keys()
   assert said[0].endswith("has 1 layers x 16, MLP 32; grown to 3 layers x 32, MLP 48")
   assert "loaded encoder, " in said[1] and "generator" in said[1] and "fresh: optimizer, step" in said[1]
-  middle = (np.arange(32) - 8) % 16
   table = "encoder/embeddings/token/embedding"
-  np.testing.assert_array_equal(taken[table], saved[table][:, middle])
+  np.testing.assert_array_equal(found[table], saved[table][:, _MIDDLE])
   for part, layers in (("encoder", 3), ("generator", 2)):
     kernel = f"{part}/trunk/layers/attention/query/kernel"
-    assert taken[kernel].shape == (layers, 32, 4, 8)
+    assert found[kernel].shape == (layers, 32, 4, 8)
     for layer in range(layers):
       flat = saved[kernel][0].reshape(16, 16)
-      np.testing.assert_array_equal(taken[kernel][layer].reshape(32, 32), flat[middle][:, middle])
+      np.testing.assert_array_equal(found[kernel][layer].reshape(32, 32), flat[_MIDDLE][:, _MIDDLE])
+  # What cannot grow starts fresh.
+  found = taken("coco_lm", small_records, fields | {"generator.num_heads": 1}, say=said.append)
+  assert not any(name.startswith("generator") for name in found)
+  assert "fresh: generator (trunk/layers/attention/" in said[3] and "8 wide there, 32 here" in said[3]
 
 
-def test_a_part_that_cannot_grow_starts_fresh_and_is_said(small_records, smaller):
-  said = []
-  fields = LARGER | {"train.init_from": str(smaller["post"]), "train.init_grow": "tile"}
-  fields |= {"generator.num_heads": 1}
-  taken = _taken("coco_lm", small_records, fields, say=said.append)
-  assert not any(name.startswith("generator") for name in taken)
-  assert "fresh: generator (trunk/layers/attention/" in said[1] and "8 wide there, 32 here" in said[1]
+def test_another_encoder_is_refused_when_it_is_to_grow(small_records, coco_lm):
+  growing = LARGER | {"train.init_from": str(coco_lm), "train.init_grow": "tile"}
+  for fields, part in (
+    ({"model.num_heads": 2}, "\n  --config.model.num_heads=4"),
+    ({"model.max_length": 64}, "\n  --config.model.max_length=32"),
+    ({"model.activation": "silu"}, "activation: gelu there, silu here"),
+    ({"train.init_grow": ""}, "num_heads: 2 there, 4 here"),
+  ):
+    with pytest.raises(DataError, match="train") as refused:
+      taken("coco_lm", small_records, growing | fields)
+    assert part in str(refused.value)
 
 
-@pytest.mark.parametrize(
-  ("fields", "message"),
-  [
-    ({"model.num_heads": 2}, r"\(encoder\): .*8 wide there, 16 here; expected one width\n  .*num_heads=4$"),
-    ({"model.max_length": 64}, r"position/embedding has 32 rows there, 64 here"),
-    ({"model.activation": "silu"}, "another kind of model .activation: gelu there, silu here"),
-    ({"train.init_grow": ""}, r"num_heads: 2 there, 4 here"),
-  ],
-)
-def test_another_encoder_is_refused_when_it_is_to_grow(small_records, smaller, fields, message):
-  fields = LARGER | {"train.init_from": str(smaller["post"]), "train.init_grow": "tile"} | fields
-  with pytest.raises(DataError, match=message):
-    _taken("coco_lm", small_records, fields)
-
-
-def test_a_run_trains_from_a_grown_pre_norm_encoder(small_records, smaller, tmp_path):
-  fields = MODERN | LARGER | {"train.init_from": str(smaller["modern"]), "train.init_grow": "tile"}
+def test_a_run_trains_from_a_grown_pre_norm_encoder(small_records, modern, tmp_path):
+  fields = MODERN | LARGER | {"train.init_from": str(modern), "train.init_grow": "tile"}
   fields |= {"train.total_steps": 2, "train.eval_batches": 0, "train.log_every": 1}
   assert run_training(small_config("mlm", small_records, fields), tmp_path) == 0
   assert all(np.isfinite(line["train/loss"]) for line in metric_lines(tmp_path) if "train/loss" in line)
-  taken, saved = _taken("mlm", small_records, fields), saved_params(smaller["modern"])
-  gate = "encoder/trunk/layers/gate/kernel"
-  tiled = saved[gate][0][(np.arange(32) - 8) % 16][:, (np.arange(48) - 8) % 32]
-  np.testing.assert_array_equal(taken[gate], [tiled] * 3)
-  assert trees.by_path(taken).keys() == saved.keys()
+  found, saved = taken("mlm", small_records, fields), saved_params(modern)
+  assert found.keys() == saved.keys()
+  gate = saved["encoder/trunk/layers/gate/kernel"]
+  tiled = [gate[layer][_MIDDLE][:, (np.arange(48) - 8) % 32] for layer in (0, 1, 1)]
+  np.testing.assert_array_equal(found["encoder/trunk/layers/gate/kernel"], tiled)
+  # Each copied layer reads the norm that it read: layers 0, 1, 1 those behind the embeddings, 0 and 0.
+  norms = "encoder/trunk/layers/mlp_norm/scale"
+  np.testing.assert_array_equal(found[norms], [saved[norms][layer][_MIDDLE] for layer in (0, 0, 1)])

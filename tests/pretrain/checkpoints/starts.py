@@ -1,0 +1,82 @@
+"""First states of small models, saved, and what a run takes from a checkpoint."""
+
+import functools
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from data import manifest
+from pretrain.checkpoints import warm_start
+from pretrain.checkpoints.saved_model import save_params
+from pretrain.mesh import trees
+from tests import lines
+from tests.pretrain.small_run import small_config, small_run
+
+# Twice the width of `small_run`, with heads of its width.
+LARGER = {"model.num_layers": 3, "model.hidden_size": 32, "model.num_heads": 4, "model.mlp_size": 48}
+# A pre-norm encoder of two layers.
+MODERN = {
+  "model.num_layers": 2,
+  "model.relative_position": "none",
+  "model.position": "rope",
+  "model.norm_placement": "pre",
+  "model.embedding_norm": False,
+  "model.norm_bias": False,
+  "model.attention_bias": False,
+  "model.mlp": "gated",
+  "model.mlp_bias": False,
+}
+
+
+def digest_of(records) -> str:
+  """That of the vocabulary of records."""
+  return manifest.read(records).vocabulary.digest
+
+
+def save_start(workdir, config: ConfigDict, records, *, seed: int = 0) -> None:
+  """Saves drawn parameters of a config's model as step 1: no norm is 1, no bias 0."""
+  draw = np.random.default_rng(seed).standard_normal
+  shapes = small_run(config).abstract_state.params
+  params = jax.tree.map(lambda leaf: np.asarray(draw(leaf.shape), leaf.dtype), shapes)
+  meta = {"config": config.to_dict(), "vocabulary_digest": digest_of(records)}
+  save_params(workdir, params, meta, step=1)
+
+
+@functools.cache
+def _shapes(recipe: str, records, fields: tuple) -> dict:
+  return small_run(small_config(recipe, records, dict(fields))).abstract_state.params
+
+
+def taken(
+  recipe: str,
+  records,
+  fields: dict,
+  *,
+  digest: str = "",
+  directory: str = "",
+  sizes: dict | None = None,
+  say=str,
+) -> dict[str, np.ndarray]:
+  """The arrays that a run takes; what it leaves alone stays a shape. `say` gets what is logged.
+
+  `sizes` are fields of the model whose shapes are filled; by default all of `fields`.
+  """
+  wanted = _shapes(recipe, records, tuple((fields if sizes is None else sizes).items()))
+  origins = warm_start.origins(small_config(recipe, records, fields).to_dict())
+  with lines.heard(say):
+    params = warm_start.load_into(
+      wanted, origins, vocabulary_digest=digest or digest_of(records), vocabulary_directory=directory
+    )
+  leaves, shapes = trees.by_path(params), trees.by_path(wanted)
+  assert leaves.keys() == shapes.keys()
+  for path, leaf in shapes.items():
+    assert (leaves[path].shape, leaves[path].sharding) == (leaf.shape, leaf.sharding)
+  return {path: np.asarray(leaf) for path, leaf in leaves.items() if isinstance(leaf, jax.Array)}
+
+
+def assert_equal(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
+  """Bit-equal: the same names and numbers."""
+  assert found.keys() == wanted.keys()
+  for name, value in found.items():
+    np.testing.assert_array_equal(value, wanted[name], err_msg=name)

@@ -17,8 +17,9 @@ import jsonschema
 import pytest
 import yaml
 
-from data.errors import ConfigError
+from data import manifest
 from pretrain.command import flags
+from tests.data.conftest import make_documents, write_text
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LAUNCH = ROOT / "launch"
@@ -64,54 +65,65 @@ def run(command, *, folder=None, **variables):
   )
 
 
-@pytest.mark.parametrize("name", SHELL)
-def test_shellcheck_finds_nothing(name):
+def test_shellcheck_finds_nothing():
   checker = shutil.which("shellcheck", path=os.path.dirname(sys.executable))
   assert checker, "requirements-dev.txt has it"
-  done = subprocess.run(
-    [checker, "--shell=bash", "-"], input=SHELL[name], capture_output=True, text=True, timeout=60
-  )
-  assert done.returncode == 0, done.stdout
+  for name, text in SHELL.items():
+    done = subprocess.run([checker, "--shell=bash", "-"], input=text, capture_output=True, text=True)
+    assert done.returncode == 0, name + done.stdout
 
 
-def test_every_launch_file_is_looked_at_here_and_explained():
-  seen = {name.partition(":")[0] for name in SHELL} | {"jobset.yaml", "Dockerfile"}
-  assert {path.name for path in LAUNCH.iterdir()} == seen
-  page = (ROOT / "docs" / "guides" / "launch.md").read_text()
-  assert not [name for name in seen if f"launch/{name}" not in page]
-
-
-@pytest.mark.parametrize("jobset", jobsets(), ids=lambda jobset: jobset["metadata"]["name"])
-def test_a_jobset_is_one_by_the_published_schema(jobset):
+def test_a_jobset_is_one_by_the_published_schema_and_its_flags_are_flags():
   jsonschema.Draft202012Validator.check_schema(SCHEMA)
-  jsonschema.validate(jobset, SCHEMA)
-  (job,) = jobset["spec"]["replicatedJobs"]
-  spec = job["template"]["spec"]
-  container = container_of(jobset)
-  assert container["command"] == ["python", "-m", "pretrain.main"]
-  assert read(container["args"]).config.train.multihost
-  assert spec["parallelism"] == spec["completions"] and spec["completionMode"] == "Indexed"
-  mounted = {mount["name"] for mount in container["volumeMounts"]}
-  assert mounted == {volume["name"] for volume in spec["template"]["spec"]["volumes"]}
-  environment = {variable["name"]: variable.get("value") for variable in container.get("env", [])}
-  if environment:  # the first pod, by the name that JobSet gives it
-    name = jobset["metadata"]["name"]
-    assert environment["JAX_COORDINATOR_ADDRESS"].startswith(f"{name}-{job['name']}-0-0.{name}:")
-    assert environment["JAX_NUM_PROCESSES"] == str(spec["parallelism"])
-    assert "JAX_PROCESS_ID" in environment and jobset["spec"]["network"]["enableDNSHostnames"]
-
-
-@pytest.mark.parametrize("wrong", ["replicatedJob", "maxRestart", "parallelism"])
-def test_the_schema_refuses_what_is_none(wrong):
-  jobset = copy.deepcopy(jobsets()[0])
-  if wrong == "replicatedJob":
-    jobset["spec"][wrong] = jobset["spec"].pop("replicatedJobs")
-  elif wrong == "maxRestart":
-    jobset["spec"]["failurePolicy"][wrong] = 1
-  else:
-    jobset["spec"]["replicatedJobs"][0]["template"]["spec"][wrong] = "4"
-  with pytest.raises(jsonschema.ValidationError):
+  for jobset, platform in zip(jobsets(), ("tpu", "gpu"), strict=True):
     jsonschema.validate(jobset, SCHEMA)
+    assert jobset["metadata"]["labels"] == {"accelerator": platform}
+    assert jobset["spec"]["failurePolicy"]["maxRestarts"] == 20
+    (rule,) = jobset["spec"]["failurePolicy"]["rules"]
+    assert (rule["action"], rule["onJobFailureReasons"]) == ("FailJobSet", ["PodFailurePolicy"])
+    (job,) = jobset["spec"]["replicatedJobs"]
+    spec, container = job["template"]["spec"], container_of(jobset)
+    assert container["command"] == ["python", "-m", "pretrain.main"]
+    config = read(container["args"]).config
+    assert config.train.multihost and config.train.platform == platform
+    assert spec["parallelism"] == spec["completions"] and spec["completionMode"] == "Indexed"
+    # A pod that ends is never started alone; a wrong config, wrong data or a diverged run ends all.
+    assert (job["replicas"], spec["backoffLimit"]) == (1, 0)
+    (rule,) = spec["podFailurePolicy"]["rules"]
+    assert rule == {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [2, 3, 4]}}
+    pod = spec["template"]["spec"]
+    assert (pod["restartPolicy"], pod["terminationGracePeriodSeconds"]) == ("Never", 600)
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in pod["volumes"]}
+    environment = {variable["name"]: variable.get("value") for variable in container.get("env", [])}
+    assert bool(environment) == (platform == "gpu")
+    if environment:  # the first pod, by the name that JobSet gives it
+      name = jobset["metadata"]["name"]
+      assert environment["JAX_COORDINATOR_ADDRESS"].startswith(f"{name}-{job['name']}-0-0.{name}:")
+      assert environment["JAX_NUM_PROCESSES"] == str(spec["parallelism"])
+      assert "JAX_PROCESS_ID" in environment and jobset["spec"]["network"]["enableDNSHostnames"]
+    wrong = copy.deepcopy(jobset)
+    wrong["spec"]["replicatedJobs"][0]["template"]["spec"]["parallelism"] = "4"
+    with pytest.raises(jsonschema.ValidationError):
+      jsonschema.validate(wrong, SCHEMA)
+
+
+def test_the_image_has_a_supported_python_the_packages_and_the_program_alone():
+  text = (LAUNCH / "Dockerfile").read_text().replace("\\\n", " ")
+  steps = [line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#")]
+  names = [name for name, _ in steps]  # packages before the program
+  assert names == ["FROM", "ARG", "ENV", "WORKDIR", "COPY", "RUN", "COPY", "CMD"]
+  words = dict(zip(names, (rest for _, rest in steps), strict=True)) | {"COPY": steps[4][1]}
+  supported = re.search(r"info\[:2\] not in \(\((\d), (\d+)\), ", (ROOT / "Makefile").read_text())
+  assert words["FROM"] == f"python:{'.'.join(supported.groups())}-slim"
+  for platform in ("tpu", "gpu"):
+    *copied, _ = words["COPY"].replace("${PLATFORM}", platform).split()
+    assert words["RUN"].replace("${PLATFORM}", platform).endswith(f"--requirement {copied[-1]}")
+    needed = re.findall(r"^-r (\S+)", (ROOT / copied[-1]).read_text(), re.MULTILINE)
+    assert needed and set(needed) < {*copied}
+  assert json.loads(words["CMD"])[:-1] == container_of(jobsets()[0])["command"]
+  ignored = {line.strip("*/") for line in (ROOT / ".dockerignore").read_text().splitlines()}
+  assert {line.strip("*/") for line in (ROOT / ".gitignore").read_text().splitlines()} | {".git"} <= ignored
 
 
 # What stands for `python`: it says what it was started with, and ends as CODE_<process> says.
@@ -138,15 +150,19 @@ def test_local_processes_know_each_other(tmp_path):
   lines = said(done.stdout)
   assert [line[:2] for line in lines] == [("0", "3"), ("1", "3"), ("2", "3")]
   assert len({line[2] for line in lines}) == 1 and lines[0][2].startswith("localhost:")
-  assert {line[3] for line in lines} == {"cpu"}
-  assert {line[4] for line in lines} == {f"--config.train.multihost=true {TINY} --workdir=a b"}
+  expected = ("cpu", f"--config.train.multihost=true {TINY} --workdir=a b")
+  assert {line[3:] for line in lines} == {expected}
+  for arguments in ((), ("two", TINY), ("0", TINY), ("2",)):
+    assert run([LAUNCH / "local.sh", *arguments]).returncode == 2, arguments
 
 
 def test_a_signal_reaches_all_local_processes(tmp_path):
   python = stand_in(tmp_path / "bin", "python", _PYTHON)
-  variables = os.environ | {"PYTHON": str(python), "LASTS": "yes"}
   started = subprocess.Popen(
-    [LAUNCH / "local.sh", "2", TINY], stdout=subprocess.PIPE, text=True, env=variables
+    [LAUNCH / "local.sh", "2", TINY],
+    stdout=subprocess.PIPE,
+    text=True,
+    env=os.environ | {"PYTHON": str(python), "LASTS": "yes"},
   )
   assert started.stdout is not None
   lines = [started.stdout.readline() for _ in range(2)]  # both are there
@@ -158,18 +174,13 @@ def test_a_signal_reaches_all_local_processes(tmp_path):
   assert started.wait(timeout=30) == 75
 
 
-def test_local_processes_are_found_by_jax(tmp_path):
-  """The real program as two processes: both join and see two devices."""
-  config = ["--config=tests/pretrain/small_run.py:mlm", f"--workdir={tmp_path / 'run'}", "--dry_run"]
-  done = run([LAUNCH / "local.sh", "2", *config], XLA_FLAGS="", PYTHON=sys.executable)
-  assert done.returncode == 0, done.stderr
-  assert re.search(r"^mesh:\n  data +2$", done.stdout, re.MULTILINE), done.stdout
+def _two_devices(tmp_path) -> list[str]:
+  return ["--config=tests/pretrain/small_run.py:mlm", f"--workdir={tmp_path / 'run'}", "--dry_run"]
 
 
-@pytest.mark.parametrize("arguments", [(), ("two", TINY), ("0", TINY), ("2",)])
-def test_local_says_how_it_is_used(arguments):
-  done = run([LAUNCH / "local.sh", *arguments])
-  assert done.returncode == 2 and done.stderr.startswith("usage: launch/local.sh N")
+def _assert_two_devices(code: int, out: str, err: str) -> None:
+  assert code == 0, err
+  assert re.search(r"^mesh:\n  data +2$", out, re.MULTILINE), out
 
 
 # What stands for `srun`: two tasks with the variables that it sets.
@@ -186,18 +197,43 @@ def test_slurm_is_found_by_jax(tmp_path):
   """The job's own script with Slurm's variables: both processes join and see two devices."""
   stand_in(tmp_path / "bin", "srun", _SRUN)
   variables = {"SLURM_JOB_ID": str(100_000 + os.getpid()), "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
-  config = ["--config=tests/pretrain/small_run.py:mlm", f"--workdir={tmp_path / 'run'}", "--dry_run"]
-  done = run(["bash", LAUNCH / "slurm.sbatch", *config], folder=tmp_path / "bin", **variables)
-  assert done.returncode == 0, done.stderr
-  assert re.search(r"^mesh:\n  data +2$", done.stdout, re.MULTILINE), done.stdout
+  command = ["bash", LAUNCH / "slurm.sbatch", *_two_devices(tmp_path)]
+  done = run(command, folder=tmp_path / "bin", **variables)
+  _assert_two_devices(done.returncode, done.stdout, done.stderr)
 
 
-def test_slurm_takes_a_stopped_run_up_again(tmp_path):
-  stand_in(tmp_path / "bin", "srun", 'exit "$CODE"')
+def test_slurm_stops_a_run_in_time_and_takes_it_up_again(tmp_path):
+  directives = re.findall(r"^#SBATCH --([\w-]+)=?(\S*)", SHELL["slurm.sbatch"], re.MULTILINE)
+  # Without a B: in --signal, Slurm tells the processes of srun, ten minutes before the end.
+  expected = {"signal": "TERM@600", "requeue": "", "open-mode": "append", "ntasks-per-node": "1"}
+  expected |= {"gpus-per-node": "8", "cpus-per-task": "32"}
+  assert expected.items() <= dict(directives).items()
+  stand_in(tmp_path / "bin", "srun", 'echo "${JAX_LOCAL_DEVICE_IDS:-none} $*"; exit "$CODE"')
   stand_in(tmp_path / "bin", "scontrol", 'echo "scontrol $*"')
   for code, printed in ((75, "scontrol requeue 12\n"), (3, ""), (0, "")):
-    done = run(["bash", LAUNCH / "slurm.sbatch"], folder=tmp_path / "bin", SLURM_JOB_ID="12", CODE=str(code))
-    assert (done.returncode, done.stdout) == (code, printed)
+    variables = {"SLURM_JOB_ID": "12", "CODE": str(code), "SLURM_CPUS_PER_TASK": "7"}
+    variables |= {"SLURM_GPUS_ON_NODE": "4"} if code else {}
+    done = run(["bash", LAUNCH / "slurm.sbatch", TINY], folder=tmp_path / "bin", **variables)
+    command = f"--cpus-per-task=7 .venv/bin/python -m pretrain.main --config.train.multihost=true {TINY}\n"
+    devices = "0,1,2,3" if code else "none"
+    assert (done.returncode, done.stdout) == (code, f"{devices} {command}{printed}")
+
+
+@pytest.mark.nightly
+def test_open_mpi_is_found_by_jax(tmp_path):
+  """Only JAX can tell who is who: processes meet once it has connected them, as on Cloud TPU."""
+  command = [sys.executable, "-m", "pretrain.main", *_two_devices(tmp_path), "--config.train.multihost=true"]
+  job = os.getpid() % 4_096 * 4_096  # JAX takes its port from it
+  variables = {"OMPI_MCA_orte_hnp_uri": f"{job}.0;tcp://127.0.0.1:1", "OMPI_COMM_WORLD_SIZE": "2"}
+  variables |= {"OMPI_COMM_WORLD_LOCAL_RANK": "0", "XLA_FLAGS": ""}
+  pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+  started = [
+    subprocess.Popen(command, env=os.environ | variables | {"OMPI_COMM_WORLD_RANK": rank}, **pipes)
+    for rank in "01"
+  ]
+  (out, err), (silent, _) = [one.communicate(timeout=120) for one in started]
+  _assert_two_devices(started[0].returncode, out, err)
+  assert started[1].returncode == 0 and "mesh" not in silent
 
 
 def gcloud(tmp_path, *arguments, **variables):
@@ -216,6 +252,12 @@ def test_a_tpu_pod_from_made_to_deleted(tmp_path):
   _, (made,) = gcloud(tmp_path, "create", "v5litepod-16", "--spot")
   assert made[:5] == ["compute", "tpus", "tpu-vm", "create", "pod"]
   assert {"--accelerator-type=v5litepod-16", "--zone=us-west4-a", "--spot"} <= {*made}
+  done, (copied, installed) = gcloud(tmp_path, "setup", STORE="10.0.0.2:/share")
+  assert done.returncode == 0, done.stderr
+  assert copied[3] == "scp" and copied[5] == "pod:text_encoder.tar.gz" and "--worker=all" in copied
+  (command,) = [word for word in installed if word.startswith("--command=")]
+  assert "requirements-tpu.txt" in command and "mount -t nfs '10.0.0.2:/share' /store" in command
+  assert subprocess.run(["bash", "-n", "-c", command.partition("=")[2]]).returncode == 0
   done, (started,) = gcloud(tmp_path, "run", *flags_given)
   assert done.returncode == 0 and "--worker=all" in started
   (command,) = [word for word in started if word.startswith("--command=")]
@@ -228,49 +270,22 @@ def test_a_tpu_pod_from_made_to_deleted(tmp_path):
   assert any("pkill -TERM" in word for word in stopped)
   _, (deleted,) = gcloud(tmp_path, "delete")
   assert deleted[:5] == ["compute", "tpus", "tpu-vm", "delete", "pod"]
-
-
-def test_a_tpu_pod_is_set_up_with_this_checkout(tmp_path):
-  done, (copied, installed) = gcloud(tmp_path, "setup", STORE="10.0.0.2:/share")
-  assert done.returncode == 0, done.stderr
-  assert copied[3] == "scp" and copied[5] == "pod:text_encoder.tar.gz" and "--worker=all" in copied
-  (command,) = [word for word in installed if word.startswith("--command=")]
-  assert "requirements-tpu.txt" in command and "mount -t nfs '10.0.0.2:/share' /store" in command
-  assert subprocess.run(["bash", "-n", "-c", command.partition("=")[2]]).returncode == 0
-
-
-@pytest.mark.parametrize(
-  ("arguments", "variables", "says"),
-  [((), {}, "usage"), (("start",), {}, "usage"), (("run",), {"NAME": ""}, "the name of the slice")],
-)
-def test_a_tpu_pod_says_how_it_is_used(arguments, variables, says, tmp_path):
-  done, started = gcloud(tmp_path, *arguments, **variables)
-  assert done.returncode and says in done.stderr and not started
+  for arguments, variables in (((), {}), (("start",), {}), (("run",), {"NAME": ""})):
+    done, started = gcloud(tmp_path, *arguments, **variables)
+    assert done.returncode and not started, arguments
 
 
 def test_skypilot_starts_a_process_a_node(tmp_path):
   assert set(SKY) <= {"name", "num_nodes", "workdir", "resources", "envs", "file_mounts", "setup", "run"}
   stand_in(tmp_path / ".venv" / "bin", "python", _PYTHON)
-  variables = {
-    "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2",
-    "SKYPILOT_NUM_NODES": "2",
-    "SKYPILOT_NODE_RANK": "1",
-  }
+  variables = {"SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2", "SKYPILOT_NUM_NODES": "2"}
+  variables |= {"SKYPILOT_NODE_RANK": "1", **SKY["envs"]}
   done = subprocess.run(
-    ["bash", "-c", SKY["run"]],
-    cwd=tmp_path,
-    env={**os.environ, **variables, **SKY["envs"]},
-    capture_output=True,
-    text=True,
+    ["bash", "-c", SKY["run"]], cwd=tmp_path, env={**os.environ, **variables}, capture_output=True, text=True
   )
   (line,) = said(done.stdout)
   assert line[:3] == ("1", "2", "10.0.0.1:8476")
   assert read(line[4].split()).config.train.platform == "gpu"
-
-
-def test_a_flag_that_there_is_none_would_be_seen():
-  with pytest.raises(ConfigError, match="no such flag"):
-    read([TINY, "--processes=2"])
 
 
 def test_flags_that_the_page_names_are_flags():
@@ -279,3 +294,53 @@ def test_flags_that_the_page_names_are_flags():
   lines = re.findall(r"^.*pretrain\.main.*$", page, re.MULTILINE)
   named = {name for line in lines for name in re.findall(r" --(\w+)", line.partition("pretrain.main")[2])}
   assert named and named <= known, named - known
+
+
+def test_the_tasks_of_an_array_prepare_together(tmp_path):
+  stand_in(tmp_path / ".venv" / "bin", "python", f'exec {sys.executable} "$@"')
+  for number in range(2):
+    write_text(tmp_path / f"part{number}.txt", make_documents(60, seed=number))
+  given = [f"--source={tmp_path}/*.txt", f"--output={tmp_path}/records", "--length=32", "--workers=1"]
+  variables = {"SLURM_ARRAY_TASK_MIN": "3", "SLURM_ARRAY_TASK_COUNT": "2", "PYTHONPATH": str(ROOT)}
+  tasks = [
+    subprocess.Popen(
+      ["bash", LAUNCH / "prepare_slurm.sbatch", *given, "--train_vocabulary_size=150"],
+      cwd=tmp_path,
+      env=os.environ | variables | {"SLURM_ARRAY_TASK_ID": task},
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+    for task in "43"
+  ]
+  errors = [task.communicate(timeout=120)[1] for task in tasks]
+  assert [task.returncode for task in tasks] == [0, 0], errors
+  assert "rank 1" in errors[0]
+  assert manifest.read(tmp_path / "records").counts["documents"] == 120
+
+
+def test_only_errors_of_the_user_end_the_other_tasks_of_an_array(tmp_path, monkeypatch):
+  stand_in(tmp_path / "bin", "scancel", 'echo "scancel $*"')
+  variables = {"SLURM_ARRAY_TASK_ID": "0", "SLURM_ARRAY_TASK_MIN": "0", "SLURM_ARRAY_TASK_COUNT": "2"}
+  error, failures = "work/steps/00-ab/errors/3.error", []
+  for number, (code, there, is_cancelled) in enumerate(
+    [
+      (2, "work", True),
+      (3, "work", False),  # a worker process of this task died, or a dead node holds the lock
+      (3, error, True),
+      (5, error, True),
+      (3, "", True),  # task 0 failed before any unit was made
+      (6, "", False),
+      (137, "work", False),
+      (0, "", False),
+    ]
+  ):
+    folder = tmp_path / str(number)
+    (folder / "my records" / there).mkdir(parents=True)
+    stand_in(folder / ".venv" / "bin", "python", f"exit {code}")
+    monkeypatch.chdir(folder)
+    given = ["--output=my records"] if number % 2 else ["--output", "my records"]
+    command = ["bash", LAUNCH / "prepare_slurm.sbatch", *given]
+    done = run(command, folder=tmp_path / "bin", SLURM_ARRAY_JOB_ID="7", **variables)
+    if (done.returncode, done.stdout) != (code, "scancel 7\n" if is_cancelled else ""):
+      failures.append(f"{code} {there}: {done.returncode} {done.stdout}{done.stderr}")
+  assert not failures, "\n".join(failures)

@@ -1,95 +1,94 @@
-"""Files of buckets brought here: what changed alone, digests checked, patterns, and errors of one line."""
+"""Files of buckets: brought here when they changed, sent when they are whole; else refused in one line."""
 
+import argparse
 import os
 import pathlib
 
 import pytest
 
 from data import command, sources
-from data.buckets import copies, mirror
+from data.buckets import copies
+from data.buckets.outputs import sent
 from data.buckets.place import Address
-from data.errors import ConfigError, DataError, UserError
+from data.errors import DataError, UserError
+from data.glue import command as glue
+from data.prepare import command as prepare
+from finetune import main as finetune
+from pretrain.checkpoints import __main__ as checkpoints
+from pretrain.command import flags
 from tests import buckets
 
 
-def test_only_what_has_changed_is_fetched_again(here, moved):
-  buckets.put("memory://read/a", {"one": b"1", "sub/two": b"2"})
+def test_what_has_changed_is_fetched_again_and_what_is_removed_there_goes(here, moved, tmp_path):
+  buckets.put("memory://read/a", {"one": b"1", "sub/two": b"2", "three": b"3"})
   folder = copies.folder("memory://read/a", flag="--data")
-  assert (folder / "one").read_bytes() == b"1" and sorted(moved) == ["one", "sub/two"]
-  buckets.put("memory://read/a", {"sub/two": b"3"})
-  (folder / "one").write_bytes(b"changed here")
-  assert copies.folder("memory://read/a", flag="--data") == folder
-  assert moved[2:] == ["one", "sub/two"]
-  assert ((folder / "one").read_bytes(), (folder / "sub" / "two").read_bytes()) == (b"1", b"3")
-  assert copies.folder("memory://read/a", flag="--data") and len(moved) == 4
-
-
-def test_a_file_that_is_removed_there_is_removed_here(here):
-  buckets.put("memory://read/b", {"train.tsv": b"old"})
-  copies.folder("memory://read/b", flag="--data")
-  buckets.remove("memory://read/b/train.tsv")
-  buckets.put("memory://read/b", {"train.tsv.gz": b"new"})
-  folder = copies.folder("memory://read/b", flag="--data")
-  assert [path.name for path in folder.iterdir()] == ["train.tsv.gz"]
-
-
-def test_messages_name_the_address_and_a_way_out_what_can_be_removed(here, monkeypatch):
-  made = mirror.Mirror(Address("memory://named/run", flag="--output"), mirror.OUTPUTS)
-  monkeypatch.chdir(made.directory.parent)  # the end of the copy's path is a path too
-  line = f"{made.directory}/a was prepared with other settings:\n  rm -r {made.directory}"
-  assert made.named(line) == line.replace(str(made.directory), "memory://named/run")
-  monkeypatch.chdir(made.directory.parent.parent)
-  assert made.named(f"{made.directory}/a") == made.named(os.path.relpath(made.directory) + "/a")
-  made.is_alone = True
-  assert made.named(line).splitlines() == [
-    "memory://named/run/a was prepared with other settings:", f"  rm -r {made.directory}",
-  ]  # fmt: skip
-
-
-def test_a_flag_becomes_the_path_of_a_file_or_a_folder(here):
-  buckets.put("memory://flags/a", {"rows.csv": b"text\na\n", "sub/x": b"x"})
+  assert (folder / "one").read_bytes() == b"1" and sorted(moved) == ["one", "sub/two", "three"]
+  buckets.put("memory://read/a", {"sub/two": b"4"})
+  buckets.remove("memory://read/a/three")
+  assert copies.folder("memory://read/a", flag="--data") == folder and moved[3:] == ["sub/two"]
+  assert (folder / "sub" / "two").read_bytes() == b"4" and not (folder / "three").exists()
   parser = command.Parser()
   parser.add_argument("--input", bucket=command.FETCHED)
   parser.add_argument("--checkpoint", bucket=command.OPENED)
   parser.add_argument("--other")
-  given = ["--input=memory://flags/a/rows.csv", "--checkpoint=memory://flags/run"]
-  asked = parser.parse_args(given)
-  assert asked.input.endswith("/rows.csv") and pathlib.Path(asked.input).read_text() == "text\na\n"
-  assert asked.checkpoint == "memory://flags/run"
-  assert parser.parse_args(["--input=memory://flags/a"]).input.endswith("/a")
-  for wrong, line in (
-    ("--input=memory://flags/b", "^--input=memory://flags/b: nothing is there$"),
-    ("--other=memory://flags/a", "^--other=memory://flags/a: expected a path, found an address"),
-  ):
-    with pytest.raises(UserError, match=line):
+  asked = parser.parse_args(["--input=memory://read/a/one", "--checkpoint=memory://read/run"])
+  assert pathlib.Path(asked.input).read_bytes() == b"1" and asked.checkpoint == "memory://read/run"
+  for wrong in ("--input=memory://read/b", "--other=memory://read/a"):
+    with pytest.raises(UserError, match=f"^{wrong}: "):
       parser.parse_args([wrong])
-
-
-def test_sources_are_files_of_buckets_too(here, tmp_path):
-  buckets.put("memory://text/a", {"1.txt": b"one", "2.txt": b"two", "3.csv": b"no"})
   (tmp_path / "4.txt").write_text("four")
-  found = sources.expand(f"memory://text/a/*.txt,{tmp_path}/4.txt")
-  assert sorted(path.rpartition("/")[2] for path in found) == ["1.txt", "2.txt", "4.txt"]
-  with pytest.raises(DataError, match=r"^--source=memory://text/a/\*.gz matches no file"):
-    sources.expand("memory://text/a/*.gz")
+  found = sources.expand(f"memory://read/a/*e,{tmp_path}/4.txt")
+  assert sorted(pathlib.Path(path).name for path in found) == ["4.txt", "one"]
 
 
-def test_a_scheme_without_a_library_is_a_line(here):
-  with pytest.raises(ConfigError, match=r"^--data=abc://x/y: Protocol not known: abc; install its library"):
-    copies.folder("abc://x/y", flag="--data")
+def test_an_output_is_sent_when_it_is_whole_the_file_written_last_at_the_end(here, monkeypatch):
+  address, went, send, times = "memory://outputs/a", [], Address.send, iter(range(10**9, 9 * 10**9, 10**8))
+
+  def noting(self, files):
+    went.append((sorted(files), buckets.names(address)))
+    send(self, files)
+
+  monkeypatch.setattr(Address, "send", noting)
+
+  def write(*names: str) -> None:
+    with sent(asked := argparse.Namespace(output=address), kind=pathlib.Path):
+      for name in names:
+        path = asked.output / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{name} of {len(names)}")
+        os.utime(path, ns=(next(times),) * 2)
+      if "fails" in names:
+        raise DataError(f"{asked.output}/fails")
+
+  write("b", "sub/c", "work.part/x", ".hidden", "a.json")
+  assert went == [(["b", "sub/c"], set()), (["a.json"], {"b", "sub/c"})]
+  write("new", "a.json")  # an output that is replaced has no mark meanwhile
+  assert went[2:] == [(["new"], {"b", "sub/c"}), (["a.json"], {"b", "new", "sub/c"})]
+  with pytest.raises(DataError, match=f"^{address}/fails$"):
+    write("fails")
+  assert buckets.names(address) == {"a.json", "b", "new", "sub/c"}
 
 
-def test_a_folder_that_is_renamed_while_files_are_listed_is_passed_over(here, monkeypatch):
-  made = mirror.Mirror(Address("memory://renamed/run", flag="--workdir"), mirror.WORKDIRS)
-  for name in ("a.part", "b"):
-    (made.directory / name).mkdir(parents=True)
-    (made.directory / name / "file").touch()
-  scan = os.scandir
-
-  def renaming(path):
-    if str(path).endswith("a.part"):
-      raise FileNotFoundError(path)
-    return scan(path)
-
-  monkeypatch.setattr(os, "scandir", renaming)
-  assert made.local().keys() == {"b/file"}
+def test_addresses_are_refused_where_only_paths_can_be_and_tfds_opens_its_own(tmp_path, monkeypatch, capsys):
+  config = "--config=configs/bert_tiny.py"
+  place = "tfds_directory=gs://tfds-data/datasets"
+  read = flags.read_arguments([config, f"--config.data.{place}"]).config
+  asked = prepare.parse(["--source=tfds:x", "--output=out", f"--{place}"])
+  assert read.data.tfds_directory == asked.tfds_directory == "gs://tfds-data/datasets"
+  for flag in ("--config.data.module=s3://bucket/tasks.py", "--config=gs://bucket/recipe.py"):
+    with pytest.raises(UserError, match="found an address"):
+      flags.read_arguments([config, flag, "--dry_run"])
+  with pytest.raises(SystemExit) as exit_:
+    finetune.main(["--config=s3://b/finetune_glue.py", "--config.checkpoint=runs/x"])
+  assert exit_.value.code == 2
+  capsys.readouterr()
+  monkeypatch.chdir(tmp_path)
+  for main, arguments in (
+    (prepare.main, ["--source=text.txt", "--module=gs://bucket/tasks.py", "--output=out"]),
+    (checkpoints.main, ["prune", "s3://bucket/run", "--keep=1"]),
+    (glue.main, ["import", "folder", "--output=s3://bucket/out"]),
+  ):
+    assert main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: --") and "found an address" in line
+  assert not list(tmp_path.iterdir())

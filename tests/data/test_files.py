@@ -1,8 +1,6 @@
 """Files and directories that are there in full or not at all."""
 
-import contextlib
 import os
-import pathlib
 import signal
 import stat
 import subprocess
@@ -11,9 +9,8 @@ import sys
 import pytest
 
 from data import files
-from data.errors import ConfigError, StorageError, did_you_mean, reason, unknown, writing
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from data.errors import StorageError, did_you_mean, reason, unknown, writing
+from tests.data.conftest import ROOT, refused
 
 
 def test_a_file_is_replaced_whole_and_leaves_nothing_beside_it(tmp_path):
@@ -120,18 +117,19 @@ def test_what_another_process_is_writing_is_no_leftover_and_names_of_others_stay
   assert [path.name for path in target.iterdir()] == ["one"] and len([*tmp_path.iterdir()]) == 5
 
 
-@pytest.mark.parametrize("can_exchange", [True, False])
-def test_a_link_to_a_directory_is_replaced_and_what_it_names_stays(tmp_path, monkeypatch, can_exchange):
-  if not can_exchange:
-    monkeypatch.setattr(files, "_exchange", lambda one, other: False)
-  (tmp_path / "real").mkdir()
-  (tmp_path / "real" / "old").write_text("x")
-  (tmp_path / "made").symlink_to("real")
-  with files.whole_directory(tmp_path / "made", replace=True) as aside:
-    (aside / "new").write_text("x")
-  assert sorted(path.name for path in tmp_path.iterdir()) == ["made", "real"]
-  assert [path.name for path in (tmp_path / "made").iterdir()] == ["new"]
-  assert [path.name for path in (tmp_path / "real").iterdir()] == ["old"]
+def test_a_link_to_a_directory_is_replaced_and_what_it_names_stays(tmp_path, monkeypatch):
+  # `_exchange` is replaced because there is no file system here that knows no exchange.
+  for name, exchange in (("one", files._exchange), ("other", lambda one, other: False)):
+    monkeypatch.setattr(files, "_exchange", exchange)
+    folder = tmp_path / name
+    (folder / "real").mkdir(parents=True)
+    (folder / "real" / "old").write_text("x")
+    (folder / "made").symlink_to("real")
+    with files.whole_directory(folder / "made", replace=True) as aside:
+      (aside / "new").write_text("x")
+    assert sorted(path.name for path in folder.iterdir()) == ["made", "real"]
+    assert [path.name for path in (folder / "made").iterdir()] == ["new"]
+    assert [path.name for path in (folder / "real").iterdir()] == ["old"]
 
 
 def test_a_directory_that_cannot_be_written_is_one_line(tmp_path):
@@ -142,35 +140,54 @@ def test_a_directory_that_cannot_be_written_is_one_line(tmp_path):
   assert list((tmp_path / "new" / "place").iterdir()) == []
 
 
-@pytest.mark.parametrize(
-  ("content", "maker", "message"),
-  [
-    ("link", "", "is a link to nothing; name a directory"),
-    ("file", "", "is a file; name a directory"),
-    ("thesis.txt", "", "holds files already; name a new or empty directory"),
-    ("thesis.txt", "export", "holds files that no export made; name a new or empty directory"),
-    ("made", "", "holds files already"),
-    ("made", "export", ""),
-    ("", "", ""),
-    ("missing", "", ""),
-  ],
-)
-def test_an_output_with_what_we_did_not_make_is_refused(tmp_path, content, maker, message):
-  output = tmp_path / "out"
-  if content == "link":
-    output.symlink_to(tmp_path / "nowhere")
-  elif content == "file":
-    output.write_text("x")
-  elif content != "missing":
-    output.mkdir()
-    if content:
-      (output / content).write_text("x")
-  options = {"maker": maker, "mark": "made"} if maker else {}
-  expected = (
-    pytest.raises(ConfigError, match=f"^--output=.*{message}") if message else contextlib.nullcontext()
-  )
-  with expected:
-    files.refuse_others(output, **options)
+def test_an_output_with_what_we_did_not_make_is_refused(tmp_path):
+  cases = [
+    # What is there, who made it, is it refused?
+    ("link", "", True),
+    ("file", "", True),
+    ("thesis.txt", "", True),
+    ("thesis.txt", "export", True),
+    ("made", "", True),
+    ("made", "export", False),
+    ("", "", False),
+    ("missing", "", False),
+  ]
+  for number, (content, maker, is_refused) in enumerate(cases):
+    output = tmp_path / str(number)
+    if content == "link":
+      output.symlink_to(tmp_path / "nowhere")
+    elif content == "file":
+      output.write_text("x")
+    elif content != "missing":
+      output.mkdir()
+      if content:
+        (output / content).write_text("x")
+    options = {"maker": maker, "mark": "made"} if maker else {}
+    code, message = refused(lambda output=output, options=options: files.refuse_others(output, **options))
+    assert (code, str(output) in message) == ((2, True) if is_refused else (0, False)), (content, maker)
+
+
+def test_a_lock_names_its_owner_and_goes_with_it(tmp_path):
+  path = tmp_path / "lock"
+  with files.locked(path, busy="it is busy", advice="wait"):
+    assert path.read_text().startswith(f"process {os.getpid()} on ")
+    code, message = refused(lambda: files.locked(path, busy="it is busy", advice="wait").__enter__())
+    assert code == 3 and message.startswith(f"it is busy (process {os.getpid()} on ")
+  assert not path.exists()
+
+
+def test_short_names_differ_from_each_other(tmp_path):
+  paths = [tmp_path / "a" / "x", tmp_path / "b" / "x", tmp_path / "b" / "y"]
+  assert files.short_names(paths) == ["a/x", "b/x", "b/y"]
+  assert files.short_names(paths[1:]) == ["x", "y"]
+  assert files.short_names([paths[0]] * 2) == ["x (1)", "x (2)"]
+
+
+def test_addresses_of_buckets_are_known_from_paths():
+  for value in ("gs://bucket/run", "s3://bucket/*.txt", "memory://x", "text/*.gz,s3://b/x"):
+    assert files.address_problem("--output", value).startswith(f"--output={value}: "), value
+  for value in ("runs/x", "tfds:wiki40b/en", "seqio:web", "/a:b/c", "", 3, None, ("a",)):
+    assert files.address_problem("data.source", value) is None, value
 
 
 def test_errors_become_one_line():

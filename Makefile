@@ -11,18 +11,18 @@ VERSION_CHECK := import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 
 
 help:
 	@echo 'make demo      pretrain a tiny encoder on the installed documentation: minutes on two CPU cores'
-	@echo 'make test      the test suite: 10 to 15 minutes on two CPU cores the first time, less with .cache/jax'
+	@echo 'make test      the test suite: TEST_MINUTES minutes on two idle CPU cores the first time, less with .cache'
 	@echo 'make test-quick  what a change to the heart needs: goldens, losses, step, resume, a search: a minute once compiled'
-	@echo 'make nightly   the rare settings that make test leaves out'
+	@echo 'make nightly   what make test leaves out: rare settings, 1,000 kills, every other Python, every set of packages: hours'
 	@echo 'make lint      ruff and pyright'
 	@echo 'make goldens   compare with outputs of the official programs in GOLDENS=$(GOLDENS)'
-	@echo 'make mutants   break one line at a time and see that a test notices'
+	@echo 'make mutants   draw NUMBER one-line faults with SEED and see that tests notice: half an hour for 200'
 	@echo 'make fuzz      read 10,000 damaged files with each parser of checkpoints, tokenizers, manifests: minutes'
 	@echo 'make soak      kill, stop and damage CYCLES runs and compare their ends; soak.json has the figures: hours'
 	@echo 'make rows      train every row of the papers'"'"' ablation tables for 20 steps: minutes'
 	@echo 'make test-real real weights and trackers of the package index, imported, exported, written and read: minutes, 1 GB'
 	@echo 'make test-page a page of pretrain.report in Chromium: keys, widths, contrast, print; pictures to look at'
-	@echo 'make test-pythons  what test-quick runs, with every other Python of this machine (3.11 to 3.14)'
+	@echo 'make test-pythons  what test-quick runs, with one other Python of this machine (3.11 to 3.14), by the date'
 	@echo 'make check-install  resolve what people install on a plain package index, with every Python here: minutes'
 	@echo 'make requirements  write the requirements files from pyproject.toml, which has the versions'
 	@echo 'make docs      the pages as a site in build/docs; a broken link is an error'
@@ -45,8 +45,10 @@ test: $(VENV)/.requirements-dev
 test-quick: $(VENV)/.requirements-dev
 	$(PYTEST) $(QUICK)
 
+# PYTHONS=--all tests each.
+PYTHONS ?=
 test-pythons: $(VENV)/.requirements-dev
-	WORKERS=$(WORKERS) $(PYTHON) -m tests.pythons $(QUICK)
+	WORKERS=$(WORKERS) $(PYTHON) -m tests.pythons $(PYTHONS) $(QUICK)
 
 # SETS=all is what .ci/run resolves: every extra at once, so that each part of it resolves too.
 SETS ?=
@@ -62,14 +64,16 @@ docs: $(VENV)/.requirements-docs
 nightly: $(VENV)/.requirements-dev
 	$(PYTEST) -m nightly
 	$(PYTHON) -m tests.check_install
+	WORKERS=$(WORKERS) $(PYTHON) -m tests.pythons --all $(QUICK)
 
 lint: $(VENV)/.requirements-dev
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m pyright
 
+NUMBER ?= 200
 mutants: $(VENV)/.requirements-dev
-	$(PYTHON) -m tests.mutants
+	$(PYTHON) -m tests.mutants --number=$(NUMBER) --seed=$(SEED)
 
 rows: $(VENV)/.requirements-dev
 	ALL_ROWS=1 $(PYTHON) -m pytest --numprocesses $(WORKERS) --dist load tests/configs/test_ablation_training.py

@@ -80,8 +80,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_Seconds())
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-  """Brings the longest files to the front; the order within a file stays."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+  """Brings the longest files of a whole run to the front; the order within a file stays."""
+  if config.getoption("file_or_dir"):
+    return
   seconds = _seconds()
   items.sort(key=lambda item: -seconds.get(item.path.relative_to(_ROOT).as_posix(), 0.0))
 

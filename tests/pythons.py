@@ -1,22 +1,24 @@
-"""Every supported Python of this machine: `python -m tests.pythons TEST ...` runs tests with each.
+"""Other Pythons of this machine: `python -m tests.pythons [--all] TEST ...` runs tests with one of them.
 
-Each has an environment of its own with requirements-quick.txt, which is removed after its tests: it takes
-3.3 GB, and a machine of continuous integration has little room. The Python that runs this is skipped, because
-`make test` tests it.
+Which one changes with the date; `--all` takes each. The Python that runs this is skipped, because `make test`
+tests it. Each has an environment of its own with requirements-quick.txt in `.cache`, which stays until these
+requirements change: it takes 3.3 GB.
 """
 
+import datetime
+import hashlib
 import os
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
+from collections.abc import Sequence
 
 from tests import pins
 
-FOLDER = pins.ROOT / ".cache"  # the disk of the checkout, because /tmp is often small
+FOLDER = pins.ROOT / ".cache" / "pythons"
 MINORS = range(11, 15)  # of Python 3, as requires-python says
 _PYENV = "~/.pyenv/versions"  # its names on the path run only for the versions that it is set to
 
@@ -39,22 +41,35 @@ def _numbers(path: pathlib.Path) -> list[int]:
   return [int(number) for number in re.findall(r"\d+", str(path))]
 
 
-def environment(folder: pathlib.Path, interpreter: str) -> str:
-  """Makes an environment with requirements-quick.txt in the folder; returns its interpreter."""
-  subprocess.run([interpreter, "-m", "venv", str(folder)], check=True)
-  python = str(folder / "bin" / "python")
-  install = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--quiet"]
-  subprocess.run([*install, "-r", str(pins.ROOT / pins.file_name("quick"))], check=True)
-  return python
+def environment(version: str, interpreter: str) -> str:
+  """Returns the interpreter of an environment with requirements-quick.txt; makes it where it is missing."""
+  files = pins.contents()
+  needed = files[pins.BASE] + files[pins.file_name("quick")]
+  folder = FOLDER / f"{version}-{hashlib.sha256(needed.encode()).hexdigest()[:12]}"
+  python = folder / "bin" / "python"
+  if not (folder / "complete").is_file():
+    for older in FOLDER.glob(f"{version}-*"):
+      shutil.rmtree(older)
+    print(f"installing {pins.file_name('quick')} for Python {version}", flush=True)
+    subprocess.run([interpreter, "-m", "venv", str(folder)], check=True)
+    install = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--quiet"]
+    subprocess.run([*install, "-r", str(pins.ROOT / pins.file_name("quick"))], check=True)
+    (folder / "complete").touch()
+  return str(python)
 
 
-def main(tests: list[str]) -> int:
-  """Runs the tests with every other Python, says how each ended; 1 where one failed."""
-  ours, lines, failed = f"3.{sys.version_info.minor}", [], False
-  others = {version: path for version, path in found().items() if version != ours}
-  for version, interpreter in others.items():
-    start = time.monotonic()
-    workers = os.environ.get("WORKERS", "2")
+def chosen(others: Sequence[str], day: datetime.date, *, is_all: bool) -> list[str]:
+  """Returns the versions to test on a day: all, or one in turn; [] if there are none."""
+  return list(others) if is_all or not others else [others[day.toordinal() % len(others)]]
+
+
+def main(arguments: list[str]) -> int:
+  """Runs the tests, says how each Python ended; 1 where one failed."""
+  is_all, tests = "--all" in arguments, [word for word in arguments if word != "--all"]
+  others = {version: path for version, path in found().items() if version != f"3.{sys.version_info.minor}"}
+  lines, failed = [], False
+  for version in chosen(sorted(others), datetime.date.today(), is_all=is_all):
+    start, workers = time.monotonic(), os.environ.get("WORKERS", "2")
     command = [
       "-m",
       "pytest",
@@ -63,16 +78,11 @@ def main(tests: list[str]) -> int:
       "--no-loadscope-reorder",
       *tests,
     ]
-    FOLDER.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
-      print(f"installing {pins.file_name('quick')} for Python {version}", flush=True)
-      python = environment(pathlib.Path(folder), interpreter)
-      code = subprocess.run([python, *command], cwd=pins.ROOT).returncode
+    code = subprocess.run([environment(version, others[version]), *command], cwd=pins.ROOT).returncode
     failed |= code != 0
     seconds = time.monotonic() - start
     lines.append(f"Python {version}: {f'FAILED with code {code}' if code else 'passed'}, {seconds:.0f} s")
-  missing = [f"3.{minor}" for minor in MINORS if f"3.{minor}" not in others and f"3.{minor}" != ours]
-  print("\n".join([*lines, f"not here: Python {', '.join(missing)}"][: len(lines) + bool(missing)]))
+  print("\n".join(lines or ["no other supported Python is here"]))
   return int(failed)
 
 

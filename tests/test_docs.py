@@ -50,19 +50,18 @@ def _expanded(path: str) -> list[str]:
   return [f"{start}{name}{end}" for name in names.split(",")]
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_paths_that_a_page_names_are_there(page):
-  named = {path.rstrip(".") for match in _PATH.findall(_text(page)) for path in _expanded(match)}
-  assert not sorted(path for path in named if not any(ROOT.glob(path.rstrip("/"))))
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_commands_that_a_page_names_are_there(page):
-  modules = set(re.findall(rf"python -m ((?:{'|'.join((*PARTS, 'benchmarks'))})[\w.]*)", _text(page)))
-  files = {ROOT.joinpath(*module.replace("benchmarks.", "lab.speed.").split(".")) for module in modules}
-  assert not [file for file in files if not (file.with_suffix(".py").is_file() or file.is_dir())]
+def test_paths_and_commands_that_a_page_names_are_there():
   targets = set(re.findall(r"^([\w-]+):", _text("Makefile"), re.MULTILINE))
-  assert set(re.findall(r"`make ([\w-]+)`", _text(page))) <= targets
+  missing = []
+  for page in PAGES:
+    named = {path.rstrip(".") for match in _PATH.findall(_text(page)) for path in _expanded(match)}
+    missing += [f"{page}: {path}" for path in named if not any(ROOT.glob(path.rstrip("/")))]
+    for module in set(re.findall(rf"python -m ((?:{'|'.join((*PARTS, 'benchmarks'))})[\w.]*)", _text(page))):
+      file = ROOT.joinpath(*module.replace("benchmarks.", "lab.speed.").split("."))
+      if not (file.with_suffix(".py").is_file() or file.is_dir()):
+        missing.append(f"{page}: python -m {module}")
+    missing += [f"{page}: make {name}" for name in set(re.findall(r"`make ([\w-]+)`", _text(page))) - targets]
+  assert not missing, "\n".join(missing)
 
 
 def test_every_recipe_has_a_line_of_evidence():
@@ -109,20 +108,21 @@ def _commands(page: str) -> list[str]:
 _UNKNOWN = re.compile(r"there is no such|unrecognized arguments: (?!--config\.)|invalid choice")
 
 
-@pytest.mark.parametrize("command", sorted({command for page in PAGES for command in _commands(page)}))
-def test_flags_fields_and_choices_of_the_pages_commands_exist(command):
-  module, *words = shlex.split(command)
-  problems = ""
-  try:
-    if module in _READ:
-      _READ[module](words)
-    else:
-      name = _DOORS.get(module, f"{module}.__main__")
-      name = name if ROOT.joinpath(*name.split(".")).with_suffix(".py").is_file() else module
-      importlib.import_module(name).parser().parse_args(words)
-  except errors.UserError as error:  # files of the pages are not here, and a text shows a flag alone
-    problems = str(error)
-  assert not _UNKNOWN.search(problems), problems
+def test_flags_fields_and_choices_of_the_pages_commands_exist():
+  problems = []
+  for command in sorted({command for page in PAGES for command in _commands(page)}):
+    module, *words = shlex.split(command)
+    try:
+      if module in _READ:
+        _READ[module](words)
+      else:
+        name = _DOORS.get(module, f"{module}.__main__")
+        name = name if ROOT.joinpath(*name.split(".")).with_suffix(".py").is_file() else module
+        importlib.import_module(name).parser().parse_args(words)
+    except errors.UserError as error:  # files of the pages are not here, and a text shows a flag alone
+      if _UNKNOWN.search(str(error)):
+        problems.append(f"{command}: {error}")
+  assert not problems, "\n".join(problems)
 
 
 def test_every_room_has_a_line():
@@ -143,14 +143,17 @@ def test_the_reference_is_current():
   assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("page", TEXTS)
-def test_links_of_a_page_lead_to_a_heading_or_a_file(page):
-  for path, _, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(#([\w-]+))?\)", _text(page)):
-    target = (ROOT / page).parent / path if path else ROOT / page
-    assert target.is_file(), (page, path)
-    headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE) if anchor else []
-    slugs = [re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in headings]
-    assert not anchor or anchor in slugs, (page, path, anchor)
+def test_links_of_a_page_lead_to_a_heading_or_a_file():
+  broken = []
+  for page in TEXTS:
+    for path, _, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(#([\w-]+))?\)", _text(page)):
+      target = (ROOT / page).parent / path if path else ROOT / page
+      text = target.read_text(encoding="utf-8") if target.suffix == ".md" and target.is_file() else ""
+      headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+      slugs = [re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in headings]
+      if not target.is_file() or (anchor and anchor not in slugs):
+        broken.append(f"{page}: {path}#{anchor}")
+  assert not broken, "\n".join(broken)
 
 
 _run = subprocess.run

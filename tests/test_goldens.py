@@ -1,7 +1,6 @@
-"""The golden files, and the checker itself. Run: python -m pytest tests/test_goldens.py
+"""The golden files, outputs of the official code in `../shared/goldens`, which a clone need not have.
 
-The files of the official code are in `../shared/goldens`, which a clone need not have; the fixtures here
-are small, made of numbers worked out below without the project's code.
+The checker itself is tried on small files of numbers that are worked out below without the project's code.
 """
 
 import json
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests import goldens
-from tests.golden import compare, files
+from tests.golden import files
 from tests.golden.compare import Checks
 from tests.golden.files import Golden
 
@@ -64,202 +63,67 @@ def contrast_arrays():
 CONTRAST = {"tolerance": "loss rtol 1e-5, grad atol 1e-6"}
 
 
-def clm_arrays_without_masked_tokens():
-  """Copy logits all 0: the copy loss is log 2, every LM term 0; the copy bias gets mean(1/2 - 1)."""
-  hidden, table = np.zeros((2, 3, 4), np.float32), np.ones((7, 4), np.float32)
-  targets = np.array([[5, 6, 5], [6, 1, 1]], np.int32)
-  shapes = {"H": (2, 3, 4), "E": (7, 4), "lm_bias": (7,), "w_copy": (4,), "b_copy": ()}
-  zeros = {f"posted/grad_L_LM_sum/{name}": np.zeros(shape, np.float32) for name, shape in shapes.items()}
-  return zeros | {
-    "H": hidden,
-    "E": table,
-    "lm_bias": np.zeros(7, np.float32),
-    "w_copy": np.zeros(4, np.float32),
-    "b_copy": np.float32(0.0),
-    "aux_logits": np.zeros((0, 7), np.float32),
-    "targets": targets,
-    "src_masked": targets,
-    "corrupted": targets,
-    "masked": np.zeros((2, 3), np.int32),
-    "valid": (targets != 1).astype(np.int32),
-    "posted/L_copy_mean": np.float32(np.log(2.0)),
-    "posted/grad_L_copy_mean/b_copy": np.float32(-0.5),
-    "posted/L_LM_sum": np.float32(0.0),
-    "posted/sample_size": np.array(0, np.int32),
-  }
+def _check(directory: Path, name: str, arrays, info=None) -> tuple[int, list[str]]:
+  """The number of compared keys and the misses of one golden file."""
+  write(directory, name, arrays, info)
+  _, keys, misses = goldens.check_file(directory, name)
+  return keys, misses
 
 
-def squad_info():
-  """One answered question found, one missed: 50 %, and nothing better with "no answer" to one of them."""
-  questions = [
-    {"id": "q0", "answers": [{"text": "a red fox"}]},
-    {"id": "q1", "answers": [{"text": "blue"}]},
-  ]
-  return {
-    "what": "by hand",
-    "dataset": [{"paragraphs": [{"qas": questions}]}],
-    "predictions": {"q0": "red fox", "q1": "red fox"},
-    "na_prob": {"q0": -1.0, "q1": 2.0},
-    "exact_raw": {"q0": 1, "q1": 0},
-    "f1_raw": {"q0": 1.0, "q1": 0.0},
-    "results": {"na_thresh_0.0": {"exact": 50.0, "best_exact_thresh": -1.0}},
-    "normalize_answer": {"The  a": ""},
-  }
+def test_the_checker_compares_every_key_and_one_changed_value_is_a_miss(tmp_path):
+  for name, arrays, info, keys in (
+    ("b3_packing_x", packing_arrays(), None, 3),  # slices
+    ("d_scl_x", contrast_arrays(), CONTRAST, 2),  # the loss and the cosines
+  ):
+    assert _check(tmp_path, name, arrays, info) == (keys, [])
+  changed = [("b3_packing_x", packing_arrays(), None, "0/complete", 1)]
+  changed += [("d_scl_x", contrast_arrays(), CONTRAST, f"N2_D2_t1.0/{key}", 2e-5) for key in ("loss", "cos")]
+  for name, arrays, info, key, difference in changed:
+    arrays[key] = np.array(arrays[key])
+    arrays[key][(0,) * arrays[key].ndim] += arrays[key].dtype.type(difference)
+    _, misses = _check(tmp_path, name, arrays, info)
+    assert len(misses) == 1 and misses[0].startswith(f"{key}["), (key, misses)
+  _, misses = _check(
+    tmp_path, "d_scl_x", contrast_arrays() | {"N2_D2_t1.0/grad_other": np.zeros(2)}, CONTRAST
+  )
+  assert len(misses) == 1  # a gradient that nothing compares
+  assert len(_check(tmp_path, "d_scl_x", {"unrelated": np.zeros(2)}, CONTRAST)[1]) == 1
 
 
-def run(directory, capsys):
-  """Exit code and output of the command."""
-  code = goldens.main([str(directory)])
-  captured = capsys.readouterr()
-  return code, captured.out + captured.err
+def test_zero_rows_nan_shapes_and_tolerances_are_judged():
+  def misses(kind, theirs, ours, key="grad/a", text=""):
+    checks = Checks(Golden(f"{kind}_x", {"tolerance": text}, {key: np.asarray(theirs, np.float32)}))
+    group = "gradients" if key.startswith("grad") else "losses"
+    checks.compare(group, key, np.array(ours))
+    return len(checks.groups[group].misses)
 
-
-def test_files_that_agree_give_exit_code_0_and_a_line_per_group(tmp_path, capsys):
-  write(tmp_path, "b3_packing_small", packing_arrays())
-  write(tmp_path, "d_scl_small", contrast_arrays(), CONTRAST)
-  write(tmp_path, "c_clm_small", clm_arrays_without_masked_tokens(), {})
-  code, output = run(tmp_path, capsys)
-  assert code == 0, output
-  # 3 slices; a loss and the cosines; 2 losses, 6 gradients, 1 count, src_masked
-  assert "3 files, 15 keys compared, 0 files with a miss" in output
-  assert "b3_packing_small         slices        3 keys" in output
-
-
-@pytest.mark.parametrize(
-  "make, info, key, difference",
-  [
-    (packing_arrays, None, "0/complete", 1),
-    (contrast_arrays, CONTRAST, "N2_D2_t1.0/loss", 2e-5),
-    (contrast_arrays, CONTRAST, "N2_D2_t1.0/cos", 1e-5),
-    (clm_arrays_without_masked_tokens, {}, "posted/grad_L_copy_mean/b_copy", 1e-4),
-    (clm_arrays_without_masked_tokens, {}, "posted/grad_L_LM_sum/E", 1e-5),
-  ],
-)
-def test_one_changed_value_is_a_miss(tmp_path, capsys, make, info, key, difference):
-  arrays = make()
-  changed = np.array(arrays[key])
-  changed[(0,) * changed.ndim] += changed.dtype.type(difference)
-  name = {packing_arrays: "b3_packing_x", contrast_arrays: "d_scl_x"}.get(make, "c_clm_x")
-  write(tmp_path, name, arrays | {key: changed}, info)
-  code, output = run(tmp_path, capsys)
-  assert code == 1
-  assert f"MISS  {key}[" in output
-
-
-@pytest.mark.parametrize(
-  "section, key, value, is_miss",
-  [
-    ("what", None, "other words", False),
-    ("f1_raw", "q1", 1e-5, True),
-    ("normalize_answer", "The  a", "a", True),
-    ("results", "na_thresh_0.0", {"exact": 50.001}, True),
-    ("predictions", "q1", "blue", True),
-  ],
-)
-def test_values_of_a_text_kind_are_read_from_its_json_and_one_that_differs_is_a_miss(
-  tmp_path, capsys, section, key, value, is_miss
-):
-  info = squad_info()
-  if key is None:
-    info[section] = value
-  else:
-    info[section][key] = value
-  (tmp_path / "i_squad_x.json").write_text(json.dumps(info))
-  code, output = run(tmp_path, capsys)
-  assert code == int(is_miss), output
-  assert "not compared" not in output
-
-
-def _truncated(directory):
-  path = directory / "b3_packing_bad.npz"
-  path.write_bytes(path.read_bytes()[:200])
-
-
-def _flipped(directory):
-  path = directory / "b3_packing_bad.npz"
-  data = bytearray(path.read_bytes())
-  data[data.index(b"\x93NUMPY") + 140] ^= 1  # inside the numbers of the first array
-  path.write_bytes(bytes(data))
-
-
-@pytest.mark.parametrize(
-  "damage",
-  [
-    _truncated,
-    _flipped,
-    lambda directory: (directory / "b3_packing_bad.npz").write_bytes(b""),
-    lambda directory: (directory / "b3_packing_bad.npz").unlink(),
-    lambda directory: (directory / "b3_packing_bad.json").unlink(),
-    lambda directory: (directory / "b3_packing_bad.json").write_text("{"),
-    lambda directory: (directory / "b3_packing_bad.json").write_text("[]"),
-  ],
-)
-def test_unreadable_file_is_a_miss_and_the_others_are_still_checked(tmp_path, capsys, damage):
-  write(tmp_path, "b3_packing_bad", packing_arrays())
-  write(tmp_path, "b3_packing_good", packing_arrays())
-  damage(tmp_path)
-  code, output = run(tmp_path, capsys)
-  assert code == 1
-  assert "b3_packing_bad           MISS" in output
-  assert "2 files, 3 keys compared, 1 files with a miss" in output
-
-
-@pytest.mark.parametrize("arrays", [{"unrelated": np.zeros(2)}, {}])
-def test_file_of_which_nothing_is_compared_is_a_miss(tmp_path, capsys, arrays):
-  write(tmp_path, "d_scl_small", arrays, CONTRAST)
-  code, output = run(tmp_path, capsys)
-  assert code == 1
-  assert "nothing in this file was compared" in output
-
-
-def test_gradient_that_no_check_knows_is_a_miss(tmp_path, capsys):
-  write(tmp_path, "d_scl_small", contrast_arrays() | {"N2_D2_t1.0/grad_other": np.zeros(2)}, CONTRAST)
-  code, output = run(tmp_path, capsys)
-  assert code == 1
-  assert "gradient N2_D2_t1.0/grad_other was not compared" in output
-
-
-def _checks(kind, theirs, key="grad/a", text=""):
-  return Checks(Golden(f"{kind}_x", {"tolerance": text}, {key: np.asarray(theirs, np.float32)}))
-
-
-def test_gradient_row_that_is_0_in_the_file_must_be_exactly_0():
-  theirs = [[0.0, 0.0], [1.0, 0.0]]
-  for ours, is_miss in (([[0.0, 0.0], [1.0, 1e-9]], False), ([[0.0, 1e-9], [1.0, 0.0]], True)):
-    checks = _checks("j_cocolm", theirs)
-    checks.compare("gradients", "grad/a", np.array(ours))
-    assert bool(checks.groups["gradients"].misses) == is_miss
-
-
-def test_shape_and_nan_are_misses():
+  table = [
+    [0.0, 0.0],
+    [1.0, 0.0],
+  ]  # a row that is 0 in the file must be 0 exactly, elsewhere there is a tolerance
+  assert misses("j_cocolm", table, [[0.0, 0.0], [1.0, 1e-9]]) == 0
+  assert misses("j_cocolm", table, [[0.0, 1e-9], [1.0, 0.0]]) == 1
   for ours in ([1.0], [[1.0, np.nan]], [[1.0, np.inf]]):
-    checks = _checks("j_cocolm", [[1.0, 2.0]])
-    checks.compare("gradients", "grad/a", np.array(ours))
-    assert len(checks.groups["gradients"].misses) == 1
+    assert misses("j_cocolm", [[1.0, 2.0]], ours) == 1
+  assert (
+    misses("f_taco", np.nan, 5.0, key="masked/tc") == 0
+  )  # where the official code has NaN: any finite number
+  assert misses("f_taco", np.nan, np.nan, key="masked/tc") == 1
+  # The smaller of the file's tolerance and the table's counts.
+  text = "losses rtol 2e-5; gradients atol 1e-7 rtol 1e-1 (fp32)"
+  assert misses("j_cocolm", [1.0], [1.0009], text=text) == 0
+  assert misses("j_cocolm", [1.0], [1.002], text=text) == 1
 
 
-def test_official_nan_asks_only_for_a_finite_value():
-  for ours, is_miss in ((5.0, False), (np.nan, True)):
-    checks = _checks("f_taco", np.nan, key="masked/tc")
-    checks.compare("losses", "masked/tc", np.array(ours))
-    assert bool(checks.groups["losses"].misses) == is_miss
+def test_a_damaged_file_is_a_miss_and_the_others_are_still_checked(tmp_path, capsys):
+  def flipped(data: bytes) -> bytes:
+    at = data.index(b"\x93NUMPY") + 140  # inside the numbers of the first array
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
-
-def test_the_smaller_of_the_table_and_the_file_is_the_tolerance():
-  checks = _checks("j_cocolm", [1.0], text="losses rtol 2e-5; gradients atol 1e-7 rtol 1e-1 (fp32)")
-  checks.compare("gradients", "grad/a", np.array([1.0]))
-  assert checks.groups["gradients"].tolerance == (1e-7, 1e-3)
-
-
-@pytest.mark.parametrize(
-  "text, group, expected",
-  [
-    ("last_hidden/hidden_k: atol 2e-5 rtol 2e-4; logits: atol 5e-5 rtol 5e-4", "logits", (5e-5, 5e-4)),
-    ("loss rtol 1e-5, grad atol 1e-6", "gradients", (1e-6, 0.0)),
-    ("rtol 1e-6 (lr), rtol 1e-5 (params)", "params", (0.0, 1e-5)),
-    ("rtol 1e-5", "losses", (0.0, 1e-5)),
-    ("exact", "crop", None),
-  ],
-)
-def test_figures_of_a_group_are_read_from_the_files_text(text, group, expected):
-  assert compare.figures(text, group) == expected
+  write(tmp_path, "b3_packing_good", packing_arrays())
+  for suffix, damage in ((".npz", flipped), (".npz", lambda data: data[:200]), (".json", lambda data: b"{")):
+    write(tmp_path, "b3_packing_bad", packing_arrays())
+    path = tmp_path / f"b3_packing_bad{suffix}"
+    path.write_bytes(damage(path.read_bytes()))
+    assert goldens.main([str(tmp_path)]) == 1
+    assert "2 files, 3 keys compared, 1 files with a miss" in capsys.readouterr().out

@@ -1,9 +1,10 @@
-"""Importing a module of the product changes nothing outside it: no hook, handler, filter or variable."""
+"""What an import does: it changes nothing outside our modules, and flags and refusals load nothing heavy."""
 
 import json
 import subprocess
 import sys
 
+from pretrain.command.programs import PROGRAMS
 from tests import test_layering
 
 # Prints {module: what its import changed} as JSON. What packages of others do on import is not ours. So a
@@ -69,3 +70,28 @@ def test_importing_every_module_changes_nothing_outside_it():
   done = subprocess.run(command, cwd=test_layering.ROOT, capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stderr[-3_000:]
   assert json.loads(done.stdout.splitlines()[-1]) == {}
+
+
+# Runs every command in one process, and prints what had been loaded after each.
+_COMMANDS = """
+import contextlib, io, json, runpy, sys
+heavy, found = ("jax", "torch", "tensorflow", "grain", "orbax", "transformers"), []
+for module in json.loads(sys.argv[1]):
+  for flag in ("--help", "--no_such_flag=1"):
+    sys.argv, out = [module, flag], io.TextIOWrapper(io.BytesIO())
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+      try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+      except SystemExit as end:
+        code = end.code
+    found.append([module, flag, code or 0, [name for name in heavy if name in sys.modules]])
+print(json.dumps(found))
+"""
+
+
+def test_help_and_refusals_of_every_command_load_nothing_heavy():
+  command = [sys.executable, "-c", _COMMANDS, json.dumps(sorted(PROGRAMS.values()))]
+  done = subprocess.run(command, cwd=test_layering.ROOT, capture_output=True, text=True, check=True)
+  found = json.loads(done.stdout.splitlines()[-1])
+  assert len(found) == 2 * len(PROGRAMS)
+  assert not [row for row in found if row[2:] != [2 if row[1] == "--no_such_flag=1" else 0, []]]

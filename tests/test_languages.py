@@ -45,14 +45,9 @@ def test_running_text_is_kept_and_layout_code_and_tables_are_not():
   ]
 
 
-@pytest.mark.parametrize(
-  "page", ["", ".so man1/ls.1\n", ".Dd 1. Mai\n.Dt LS 1\n.Sh NAME\n.Nm ls\n", "\n.TH A 1\n"]
-)
-def test_pages_of_other_macros_and_links_have_no_text(page):
-  assert PROGRAM["paragraphs"](page) == []
-
-
-def test_the_title_may_be_the_first_line():
+def test_pages_of_other_macros_and_links_have_no_text_and_the_title_may_come_first():
+  for page in ("", ".so man1/ls.1\n", ".Dd 1. Mai\n.Dt LS 1\n.Sh NAME\n.Nm ls\n", "\n.TH A 1\n"):
+    assert PROGRAM["paragraphs"](page) == [], page
   assert PROGRAM["paragraphs"](".TH A 1\n.SH NAME\na - b\n") == ["a - b"]
 
 

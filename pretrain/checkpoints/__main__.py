@@ -14,6 +14,8 @@ from collections.abc import Sequence
 
 from data.buckets.outputs import sent
 from data.command import FETCHED, SENT, Parser, run
+from pretrain.embed.schema import FILE
+from pretrain.export.task_fields import TASK
 
 Path = pathlib.Path
 
@@ -47,6 +49,7 @@ def parser() -> Parser:
   average.add_argument("--across_runs", action="store_true", help=text)
   text = "directory to write, new or empty"
   average.add_argument("--output", type=Path, required=True, bucket=SENT, help=text)
+  average.set_defaults(beside=(FILE, TASK))
   examples = add("examples", "print the records and texts of steps as JSON lines, with a sha256 of their ids")
   text = "numbers of the first and last step, from 1"
   examples.add_argument("--steps", required=True, metavar="A:B", help=text)

@@ -20,8 +20,6 @@ from data.command import names
 from data.errors import ConfigError, DataError
 from pretrain.checkpoints import checkpoint, integrity, opened, resume, saved_model
 from pretrain.checkpoints import workdir as workdir_files
-from pretrain.embed.schema import FILE
-from pretrain.export.task_fields import TASK
 from pretrain.mesh import trees
 from pretrain.reading import prepared
 from pretrain.reading import skips as skipping
@@ -138,11 +136,13 @@ def average(
   steps: str = "",
   of: Sequence[Path] = (),
   across_runs: bool = False,
+  beside: Sequence[str] = (),
 ) -> None:
   """Writes the mean of the parameters of several steps, computed in float64, as a new checkpoint.
 
   The steps are the `last` newest ones (None: 5), or `steps`, such as '100,200'. With `across_runs` they are
   those (None: the newest one) of `directory` and of each of `of`; its other facts are those of the last run.
+  Files `beside` a checkpoint describe a fine-tuned model; they are copied, and have to be equal.
 
   Raises:
     ConfigError: fewer than two steps, a step that was not saved, or several runs without `across_runs`.
@@ -173,11 +173,11 @@ def average(
   if across_runs:
     kept |= {"averaged_runs": runs, "averaged_fields": differing}
   vocabulary = chosen[-1].parent.parent / "vocabulary"
-  beside = _files_beside(chosen)
+  described = _files_beside(chosen, beside)
   with errors.writing(f"--output={output}"), files.whole_directory(output) as aside:
     if vocabulary.is_dir():
       shutil.copytree(vocabulary, aside / "vocabulary")
-    for name, content in beside.items():
+    for name, content in described.items():
       (aside / name).write_bytes(content)
     saved_model.save_params(aside, mean, kept, step=averaged[-1])
   of_runs = f" of {runs} runs" if across_runs else ""
@@ -204,13 +204,15 @@ def _chosen(directory: Path, last: int | None, steps: str, *, is_one: bool) -> l
   return [saved[step] for step in sorted(asked)]
 
 
-def _files_beside(chosen: Sequence[Path]) -> dict[str, bytes]:
+def _files_beside(chosen: Sequence[Path], names: Sequence[str]) -> dict[str, bytes]:
   """Returns {name: content} of what describes fine-tuned models; DataError: they differ in it."""
   runs = [*dict.fromkeys(path.parent.parent for path in chosen)]
-  names_of = {run: [name for name in (FILE, TASK) if (run / name).is_file()] for run in runs}
+  names_of = {run: [name for name in names if (run / name).is_file()] for run in runs}
   of_runs = [{name: (run / name).read_bytes() for name in names_of[run]} for run in runs]
   if any(of_run != of_runs[0] for of_run in of_runs):
-    raise DataError(f"{', '.join(map(str, runs))} differ in {FILE} or {TASK}; expected models of one task")
+    raise DataError(
+      f"{', '.join(map(str, runs))} differ in {' or '.join(names)}; expected models of one task"
+    )
   return of_runs[0]
 
 

@@ -12,7 +12,7 @@ from pretrain.embed.schema import FILE, EmbeddingSchema
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory, small_encoder_run) -> pathlib.Path:
-  """A trained embedding model: prefixes of both sides, sizes of vectors, 24 tokens."""
+  """An embedding model: prefixes of both sides, sizes of vectors, 24 tokens."""
   folder = tmp_path_factory.mktemp("embedding") / "model"
   shutil.copytree(small_encoder_run, folder)
   schema = EmbeddingSchema("mean", False, "the ", "a ", 24, 24, (8, 4))
@@ -20,10 +20,13 @@ def model(tmp_path_factory, small_encoder_run) -> pathlib.Path:
   return folder
 
 
-@pytest.fixture(autouse=True)
-def one_device(monkeypatch):
+@pytest.fixture(scope="module", autouse=True)
+def one_device():
   """Commands compute on the first of the eight fake devices."""
-  monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:1])
+  devices = jax.devices()[:1]
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(jax, "local_devices", lambda: devices)
+    yield
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,4 +1,4 @@
-"""Losses of vectors: by hand, and equal to sentence-transformers' in values and gradients."""
+"""Losses of vectors: values and gradients of their definitions, and those of sentence-transformers."""
 
 import functools
 import math
@@ -8,162 +8,136 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from finetune.embedding import losses
+from finetune.embedding import losses, problem
 from finetune.embedding.problem import StageObjective, _loss
 from pretrain.losses import unit_vectors
+from tests.finetune.embedding import small
 
-BOUND = {"rtol": 1e-6, "atol": 1e-6}
-
-
-def _fields(rows: int, sides: int, **changes) -> dict:
-  keys = jnp.arange(rows * sides, dtype=jnp.int32).reshape(rows, sides)
-  return {"keys": keys, "scores": jnp.zeros(rows), "weights": jnp.ones(rows), **changes}
-
-
-def _value(texts, objective, fields) -> jax.Array:
-  value, _ = _loss(texts, fields, objective, device=0, devices=1)
-  return value / jnp.sum(fields["weights"])
-
-
-def test_ranking_by_hand():
-  """Cosines 1, 0 and 0, 1 at temperature 0.5: each query's loss is log(1 + exp(-2))."""
-  texts = jnp.asarray([[[1.0, 0.0], [1.0, 0.0]], [[0.0, 1.0], [0.0, 1.0]]])
-  value = _value(texts, StageObjective("ranking", 0.5, False), _fields(2, 2))
-  np.testing.assert_allclose(value, math.log(1 + math.exp(-2)), **BOUND)
+# Rows 0 and 1 have one positive, rows 1 and 2 one query; row 3 has one negative less; row 4 is padding. The
+# second negative of row 0 is the positive of row 2.
+KEYS = np.asarray([[0, 9, 20, 5], [1, 9, 21, 22], [1, 5, 23, 24], [3, 6, 25, -1], [-1, -1, -1, -1]], np.int32)
+WEIGHTS = np.asarray([1, 1, 1, 1, 0], np.float32)
+SCORES = np.asarray([0.1, 0.9, 0.5, 0.5, 0.0], np.float32)
+# (objective, sides). A cosine has no temperature.
+CASES = [
+  (StageObjective("ranking", 0.5, False), 4),
+  (StageObjective("ranking", 0.7, True), 4),
+  (StageObjective("cosent", 0.3, False), 2),
+  (StageObjective("cosine", 0.3, False), 2),
+]
 
 
-def test_equal_positives_and_equal_queries_are_no_negatives_and_get_no_gradient():
-  """Rows 0 and 1 have one positive, rows 1 and 2 one query: row 1 has no negative, its loss is exactly 0."""
-  random = np.random.default_rng(0)
-  texts = jnp.asarray(random.normal(size=(3, 2, 4)), jnp.float32)
-  keys = jnp.asarray([[0, 9], [1, 9], [1, 5]], jnp.int32)
-  alone = _fields(3, 2, keys=keys, weights=jnp.asarray([0.0, 1.0, 0.0]))
-  loss = functools.partial(_value, objective=StageObjective("ranking", 0.1, False), fields=alone)
-  value, gradient = jax.value_and_grad(loss)(texts)
-  assert value == 0 and not np.any(gradient)
-  # Row 0: its own positive against that of row 2 alone.
-  rows = _fields(3, 2, keys=keys)
-  products = np.einsum("w,nw->n", texts[0, 0], np.asarray(texts[:, 1])) / 0.1
-  first, _ = losses.ranking_loss(
-    texts[:1, 0], texts[:, 1], jnp.zeros(1, jnp.int32), jnp.asarray([[True, False, True]]), jnp.ones(1),
-    temperature=0.1,
-  )  # fmt: skip
-  expected = -products[0] + np.logaddexp(products[0], products[2])
-  np.testing.assert_allclose(first, expected, rtol=1e-5, atol=1e-5)
-  whole = _value(texts, StageObjective("ranking", 0.1, False), rows) * 3
-  third = np.einsum("w,nw->n", texts[2, 0], np.asarray(texts[:, 1])) / 0.1
-  np.testing.assert_allclose(
-    whole, expected - third[2] + np.logaddexp(third[0], third[2]), rtol=1e-4, atol=1e-5
-  )  # fmt: skip
+def _ours(texts, objective, *, keys=KEYS, weights=WEIGHTS, scores=SCORES):
+  fields = {"keys": jnp.asarray(keys), "weights": jnp.asarray(weights), "scores": jnp.asarray(scores)}
+  return _loss(texts, fields, objective, device=0, devices=1)
 
 
-def test_rows_of_weight_0_and_missing_negatives_change_nothing():
-  random = np.random.default_rng(1)
-  texts = jnp.asarray(random.normal(size=(4, 3, 4)), jnp.float32)
-  short = _fields(3, 3)
-  missing = short["keys"].at[2, 2].set(-1)
-  expected = _value(texts[:3], StageObjective("ranking", 0.1, True), short | {"keys": missing})
-  padded = jnp.concatenate([missing, jnp.full((1, 3), -1, jnp.int32)])
-  weights = jnp.asarray([1.0, 1.0, 1.0, 0.0])
-  fields = _fields(4, 3, keys=padded, weights=weights)
-  value, gradient = jax.value_and_grad(_value)(texts, StageObjective("ranking", 0.1, True), fields)
-  np.testing.assert_allclose(value, expected, **BOUND)
-  assert not np.any(gradient[3]) and not np.any(gradient[2, 2]) and np.all(np.any(gradient[:2], axis=-1))
+def _differences(function, texts: np.ndarray, step: float = 1e-5) -> np.ndarray:
+  """The gradient by central differences."""
+  made = np.zeros_like(texts)
+  for at in np.ndindex(texts.shape):
+    sides = [texts.copy(), texts.copy()]
+    for side, sign in zip(sides, (1, -1)):
+      side[at] += sign * step
+    made[at] = (function(sides[0]) - function(sides[1])) / (2 * step)
+  return made
 
 
-def test_cosent_by_hand():
-  """Scores 3 > 1 with cosines 0.2 and 0.6 at temperature 0.1: log(1 + exp(4)); equal scores add nothing."""
-  value = losses.cosent_loss(
-    jnp.asarray([0.2, 0.6, 0.6]), jnp.asarray([3.0, 1.0, 1.0]), jnp.asarray([1.0, 1.0, 0.0]), temperature=0.1
+@pytest.mark.parametrize(("objective", "sides"), CASES, ids=lambda case: str(getattr(case, "kind", case)))
+def test_values_and_gradients_are_those_of_the_definition(objective, sides):
+  texts, keys = np.random.default_rng(1).normal(size=(5, sides, 3)), KEYS[:, :sides]
+
+  def expected(vectors):
+    return small.loss(vectors, keys, WEIGHTS, SCORES, objective)
+
+  def ours(vectors):
+    return _ours(vectors, objective, keys=keys)
+
+  (value, metrics), gradient = jax.jit(jax.value_and_grad(ours, has_aux=True))(
+    jnp.asarray(texts, jnp.float32)
   )
-  np.testing.assert_allclose(value, math.log(1 + math.exp(4)), **BOUND)
+  total, hits = expected(texts)
+  np.testing.assert_allclose(value, total, rtol=1e-5)
+  found = {name: tuple(map(float, pair)) for name, pair in metrics.items()}
+  accuracy = {"accuracy": (hits, 4.0)} if objective.kind == "ranking" else {}
+  assert found == {"task_loss": (pytest.approx(total, rel=1e-5), 4.0), **accuracy} and 0 <= hits < 4
+  slopes = _differences(lambda vectors: expected(vectors)[0], texts)
+  np.testing.assert_allclose(gradient, slopes, rtol=1e-4, atol=1e-5)
+  assert not np.any(gradient[4]) and (sides == 2 or not np.any(gradient[3, 3]))
+  assert np.all(np.any(gradient[:4, :2], axis=-1))
+
+
+def test_a_row_whose_only_rivals_are_known_answers_costs_exactly_nothing():
+  """Of rows 0 to 2 row 1 shares its positive with one and its query with the other."""
+  texts = jnp.asarray(np.random.default_rng(0).normal(size=(3, 2, 4)), jnp.float32)
+  for both_ways in (False, True):
+    given = {"keys": KEYS[:3, :2], "weights": np.float32([0, 1, 0]), "scores": SCORES[:3]}
+    loss = functools.partial(_ours, objective=StageObjective("ranking", 0.1, both_ways), **given)
+    (value, _), gradient = jax.value_and_grad(loss, has_aux=True)(texts)
+    assert value == 0 and not np.any(gradient)
+  cosent = losses.cosent_loss(
+    *map(jnp.asarray, ([0.2, 0.6, 0.6], [3.0, 1.0, 1.0], [1.0, 1, 0])), temperature=0.1
+  )
+  np.testing.assert_allclose(cosent, math.log(1 + math.exp(4)), rtol=1e-6)
 
 
 def test_many_anchors_are_compared_block_by_block(monkeypatch):
-  from finetune.embedding import problem
-
-  texts = jnp.asarray(np.random.default_rng(2).normal(size=(8, 2, 4)), jnp.float32)
-  compared = functools.partial(_value, objective=StageObjective("ranking", 0.1, True), fields=_fields(8, 2))
-  whole = jax.value_and_grad(compared)(texts)
+  texts, rows = jnp.asarray(np.random.default_rng(2).normal(size=(8, 2, 4)), jnp.float32), np.arange(16)
+  given = {"keys": rows.reshape(8, 2), "weights": np.ones(8, np.float32), "scores": np.zeros(8, np.float32)}
+  compared = functools.partial(_ours, objective=StageObjective("ranking", 0.1, True), **given)
+  whole = jax.value_and_grad(compared, has_aux=True)(texts)
   monkeypatch.setattr(problem, "ANCHORS", 2)
-  blocks = jax.value_and_grad(compared)(texts)
-  jax.tree.map(functools.partial(np.testing.assert_allclose, **BOUND), blocks, whole)
+  assert "scan" in str(jax.make_jaxpr(compared)(texts))
+  blocks = jax.value_and_grad(compared, has_aux=True)(texts)
+  jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6), blocks, whole)
 
 
-# -- sentence-transformers ---------------------------------------------------------------------------------
+@pytest.mark.nightly  # importing sentence-transformers takes 7 s; the definitions are tested above
+def test_values_and_gradients_are_those_of_sentence_transformers():
+  torch = pytest.importorskip("torch")
+  stock = pytest.importorskip("sentence_transformers.sentence_transformer.losses")
 
+  class Model(torch.nn.Module):
+    """Gives each column of texts its vectors."""
 
-@pytest.fixture(scope="module")
-def stock():
-  pytest.importorskip("torch")
-  return pytest.importorskip("sentence_transformers.sentence_transformer.losses")
-
-
-def _compare(stock_loss, texts, ours, labels=None):
-  import torch
-
-  vectors = torch.tensor(texts, requires_grad=True)
-  value = stock_loss(_module(vectors))([{"at": at} for at in range(texts.shape[1])], labels)
-  value.backward()
-  found, gradient = jax.value_and_grad(ours)(jnp.asarray(texts))
-  np.testing.assert_allclose(found, value.item(), **BOUND)
-  np.testing.assert_allclose(gradient, vectors.grad.numpy(), **BOUND)
-
-
-def _module(vectors):
-  import torch
-
-  class Module(torch.nn.Module):
     similarity_fn_name = "cosine"
 
+    def __init__(self, vectors):
+      super().__init__()
+      self.vectors = vectors
+
     def get_embedding_dimension(self):
-      return vectors.shape[-1]
+      return self.vectors.shape[-1]
 
     def forward(self, features):
-      return {"sentence_embedding": vectors[:, features["at"]]}
+      return {"sentence_embedding": self.vectors[:, features["at"]]}
 
-  return Module()
+  scores, random = np.asarray([0.1, 0.9, 0.5, 0.5, 0.0, 1.0], np.float32), np.random.default_rng(3)
+  ranking = functools.partial(stock.MultipleNegativesRankingLoss, scale=20.0)
+  ways = {"directions": ("query_to_doc", "doc_to_query"), "partition_mode": "per_direction"}
+  sizes = lambda model: stock.MatryoshkaLoss(model, ranking(model), [8, 4, 2])  # noqa: E731
+  for kind, both_ways, sides, cuts, make in (
+    ("ranking", False, 4, (8,), ranking),
+    ("ranking", True, 2, (8,), functools.partial(ranking, **ways)),
+    ("ranking", False, 3, (8, 4, 2), sizes),
+    ("cosent", False, 2, (8,), functools.partial(stock.CoSENTLoss, scale=20.0)),
+    ("cosine", False, 2, (8,), stock.CosineSimilarityLoss),
+  ):
+    texts = random.normal(size=(6, sides, 8)).astype(np.float32)
+    keys = np.arange(6 * sides, dtype=np.int32).reshape(6, sides)
+    objective, given = (
+      StageObjective(kind, 0.05, both_ways),
+      {"weights": np.ones(6, np.float32), "scores": scores},
+    )
 
+    def ours(vectors, objective=objective, given=given, keys=keys, cuts=cuts):
+      parts = (_ours(unit_vectors(vectors[..., :size]), objective, keys=keys, **given)[0] for size in cuts)
+      return sum(parts) / 6
 
-def _unit(objective, fields):
-  return lambda texts: _value(unit_vectors(texts), objective, fields)
-
-
-@pytest.mark.parametrize("both_ways", [False, True])
-def test_ranking_equals_multiple_negatives(stock, both_ways):
-  texts = np.random.default_rng(3).normal(size=(6, 2 if both_ways else 4, 8)).astype(np.float32)
-  options = {"directions": ("query_to_doc", "doc_to_query"), "partition_mode": "per_direction"}
-  ours = _unit(StageObjective("ranking", 0.05, both_ways), _fields(*texts.shape[:2]))
-  make = functools.partial(stock.MultipleNegativesRankingLoss, scale=20.0, **(options if both_ways else {}))
-  _compare(make, texts, ours)
-
-
-def test_matryoshka_equals_the_stock_loss(stock):
-  texts = np.random.default_rng(6).normal(size=(6, 3, 8)).astype(np.float32)
-
-  def ours(vectors):
-    objective, fields = StageObjective("ranking", 0.05, False), _fields(6, 3)
-    return sum(_value(unit_vectors(vectors[..., :size]), objective, fields) for size in (8, 4, 2))
-
-  def make(model):
-    return stock.MatryoshkaLoss(model, stock.MultipleNegativesRankingLoss(model, scale=20.0), [8, 4, 2])
-
-  _compare(make, texts, ours)
-
-
-def test_cosent_equals_the_stock_loss(stock):
-  import torch
-
-  texts = np.random.default_rng(4).normal(size=(6, 2, 8)).astype(np.float32)
-  scores = np.asarray([0.1, 0.9, 0.5, 0.5, 0.0, 1.0], np.float32)
-  ours = _unit(StageObjective("cosent", 0.05, False), _fields(6, 2, scores=jnp.asarray(scores)))
-  _compare(lambda model: stock.CoSENTLoss(model, scale=20.0), texts, ours, torch.tensor(scores))
-
-
-def test_the_squared_error_of_cosines_equals_the_stock_loss(stock):
-  import torch
-
-  texts = np.random.default_rng(5).normal(size=(6, 2, 8)).astype(np.float32)
-  scores = np.linspace(0, 1, 6).astype(np.float32)
-  ours = _unit(StageObjective("cosine", 0.05, False), _fields(6, 2, scores=jnp.asarray(scores)))
-  _compare(stock.CosineSimilarityLoss, texts, ours, torch.tensor(scores))
+    vectors = torch.tensor(texts, requires_grad=True)
+    labels = None if kind == "ranking" else torch.tensor(scores)
+    value = make(Model(vectors))([{"at": at} for at in range(sides)], labels)
+    value.backward()
+    found, gradient = jax.value_and_grad(ours)(jnp.asarray(texts))
+    np.testing.assert_allclose(found, value.item(), rtol=1e-5, atol=1e-6, err_msg=kind)
+    np.testing.assert_allclose(gradient, vectors.grad.numpy(), rtol=1e-5, atol=1e-6, err_msg=kind)

@@ -1,12 +1,17 @@
-"""`python -m finetune.mine`: the negatives of a whole matrix, a killed run, a corpus, mistakes."""
+"""`python -m finetune.mine` against a whole matrix: negatives, a corpus, a killed run, mistakes."""
 
+import dataclasses
 import json
 import pathlib
 
 import numpy as np
 import pytest
 
+from data.errors import ConfigError, DataError
+from data.rows import Row
 from finetune import mine
+from finetune.embedding import mining
+from finetune.embedding.mining import Pairs, Rule
 from pretrain.checkpoints.saved_model import open_model
 from pretrain.embed.dtypes import unit
 from pretrain.embed.schema import EmbeddingSchema
@@ -14,10 +19,66 @@ from pretrain.embed.vectors import Embedder
 from pretrain.inference import stream
 from tests.finetune.glue.small_glue import WORDS
 
+_RULE = Rule(negatives=2, skip=0, margin=0.0, relative_margin=0.95, seed=None)
+_COSINES = np.asarray([0.9, 0.8, 0.77, 0.75, 0.5, 0.4, -np.inf])
+
+
+def _choose(row: int = 1, known=(10, 14), **changes) -> list[int]:
+  rule = dataclasses.replace(_RULE, **changes)
+  return rule.choose(_COSINES, np.arange(10, 17), positive=0.8, known=known, row=row)
+
+
+def test_negatives_are_below_the_limit_of_the_positive_and_not_known():
+  assert _choose() == [3, 5]  # 0.77 is above 0.95 times 0.8
+  assert _choose(relative_margin=1.0) == [1, 2]
+  assert _choose(relative_margin=1.0, margin=0.3) == _choose(margin=0.3) == [5]
+  assert _choose(relative_margin=1.0, skip=1) == [2, 3]
+  assert _choose(negatives=9) == [3, 5] and _choose(known=range(10, 17)) == []
+  assert _RULE.limit(-0.2) == pytest.approx(-0.21)  # below the positive too
+
+
+def test_a_draw_depends_on_seed_and_row_only():
+  def draw(seed):
+    return [_choose(row, known=(), relative_margin=1.0, seed=seed) for row in range(40)]
+
+  drawn = draw(0)
+  assert drawn == draw(0) != draw(1) and len(set(map(tuple, drawn))) > 3
+  assert {at for chosen in drawn for at in chosen} == {1, 2, 3, 4, 5}
+  assert all(len(chosen) == 2 and chosen == sorted(chosen) for chosen in drawn)
+
+
+def test_columns_of_pairs_and_of_corpora(tmp_path):
+  """(first line, flags, query and positive), or the error and what is told."""
+  path, failures = tmp_path / "pairs.csv", []
+  for header, flags, expected, told in (
+    ("id,question,sentence", {}, ("question", "sentence"), ""),
+    ("id,question,sentence", {"text": "id", "text_pair": "question"}, ("id", "question"), ""),
+    ("id,question,sentence,score", {}, DataError, "'score'"),
+    ("id,question,sentence", {"text": "qestion", "text_pair": "sentence"}, ConfigError, "--text=qestion"),
+    ("id,question,sentence", {"text": "question"}, DataError, "--text=NAME --text_pair=NAME"),
+  ):
+    path.write_text(f"{header}\n1,a,x,2\n")
+    try:
+      found = Pairs(str(path), **flags)
+      failures += [header] * ((found.query, found.positive) != expected)
+    except (ConfigError, DataError) as error:
+      failures += [f"{header}: {error}"] * (type(error) is not expected or told not in str(error))
+  for header, cells, text in (("title,text", "t,x", "t x"), ("id,positive", "1,x", "x"), ("body", "x", "x")):
+    path.write_text(f"{header}\n{cells}\n")
+    row = Row(dict(zip(header.split(","), cells.split(","))), 1, "f")
+    failures += [header] * (mining.corpus_text(str(path), "positive")(row) != text)
+  assert not failures, "\n".join(failures)
+  path.write_text("a,b\n1,2\n")
+  with pytest.raises(DataError, match="'positive'"):
+    mining.corpus_text(str(path), "positive")
+
+
+# -- the command --------------------------------------------------------------------------------------------
+
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory) -> pathlib.Path:
-  """Forty-one rows: some queries have two positives, some passages occur twice."""
+  """Forty-one rows: some queries have two positives, some passages occur twice, one is a query too."""
   random, path = np.random.default_rng(5), tmp_path_factory.mktemp("pairs") / "pairs.jsonl"
   texts = [" ".join(random.choice(WORDS, random.integers(2, 9))) for _ in range(60)]
   rows = [{"id": at, "query": texts[at % 30], "positive": texts[59 - at % 33]} for at in range(41)]
@@ -33,18 +94,23 @@ def _rows(path: pathlib.Path) -> list[dict]:
   return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_negatives_are_the_nearest_passages_that_are_no_positives(model, pairs, tmp_path, capsys):
-  output = tmp_path / "triplets.jsonl"
+@pytest.fixture(scope="module")
+def vectors(model):
+  """The function from texts and their side to the model's vectors of unit length."""
+  opened = open_model(model).open_encoder("", flag="--vocabulary")
+  embedder = Embedder(opened, EmbeddingSchema.read(model), batch_size=4)
+  return lambda texts, side="passage": unit(embedder.vectors(embedder.inputs(texts, side)))
+
+
+def test_negatives_are_the_nearest_passages_that_are_no_positives(model, pairs, vectors, tmp_path, capsys):
+  output, rows = tmp_path / "triplets.jsonl", _rows(pairs)
   flags = ("--negatives=3", "--depth=12", "--skip=1", "--relative_margin=0.999")
   assert _mine(model, pairs, output, *flags) == 0, capsys.readouterr().err
-  opened = open_model(model).open_encoder("", flag="--vocabulary")
-  embedder, rows = Embedder(opened, EmbeddingSchema.read(model), batch_size=4), _rows(pairs)
   passages = list(dict.fromkeys(row["positive"] for row in rows))
-  queries = unit(embedder.vectors(embedder.inputs([row["query"] for row in rows], "query")))
-  cosines = queries @ unit(embedder.vectors(embedder.inputs(passages))).T
-  fewer = 0
+  cosines = vectors([row["query"] for row in rows], "query") @ vectors(passages).T
+  fewer, scores = 0, [[], []]
   for row, near, mined in zip(rows, cosines, _rows(output), strict=True):
-    own = {other["positive"] for other in rows if other["query"] == row["query"]}
+    own = {other["positive"] for other in rows if other["query"] == row["query"]} | {row["query"]}
     positive = near[passages.index(row["positive"])]
     nearest = [at for at in np.argsort(-near, kind="stable")[:12] if passages[at] not in own]
     chosen = [at for at in nearest if near[at] <= positive - 0.001 * abs(positive)][1:4]
@@ -54,8 +120,12 @@ def test_negatives_are_the_nearest_passages_that_are_no_positives(model, pairs, 
       "negative_scores": pytest.approx([near[at] for at in chosen], abs=2e-6),
     }
     fewer += len(chosen) < 3
+    scores[0].append(positive)
+    scores[1] += [near[at] for at in chosen]
   assert 0 < fewer < 41
-  assert f"rows with fewer than 3: {fewer} of 41; mean cosine of positives" in capsys.readouterr().err
+  means = f"positives {np.mean(scores[0]):.3f}, of negatives {np.mean(scores[1]):.3f}"
+  said = capsys.readouterr().err
+  assert f"{len(scores[1])} negatives" in said and f"3: {fewer} of 41" in said and means in said
   assert sorted(path.name for path in tmp_path.iterdir()) == ["triplets.jsonl", "triplets.jsonl.done"]
 
 
@@ -77,41 +147,45 @@ def test_a_killed_command_goes_on_and_gives_the_same_bytes(model, pairs, tmp_pat
   assert output.read_bytes() == whole.read_bytes()
   assert len(calls) == 5 + 6 + 2  # parts of passages and of queries; two were lost
   assert not output.with_name("killed.jsonl.parts").exists()
-  capsys.readouterr()
-  assert _mine(model, pairs, output, *flags) == 0 and "mean cosine" in capsys.readouterr().err
-  assert _mine(model, pairs, output, *flags[:2]) == 2
-  assert "is there already, and not what this command would make" in capsys.readouterr().err
+  assert _mine(model, pairs, output, *flags) == 0 and len(calls) == 13
+  assert _mine(model, pairs, output, *flags[:2]) == 2  # the file is there already
 
 
-def test_negatives_of_a_corpus_need_no_positive_in_it(model, pairs, tmp_path, capsys):
+def test_negatives_of_a_corpus_need_no_positive_in_it(model, pairs, vectors, tmp_path):
   corpus, output = tmp_path / "corpus.txt", tmp_path / "triplets.jsonl"
-  known = _rows(pairs)[0]["positive"]
-  corpus.write_text("\n".join(["cat mat", "the cat", known, "cat mat"]))
+  rows, texts = _rows(pairs), ["cat mat", "the cat", _rows(pairs)[0]["positive"]]
+  corpus.write_text("\n".join([*texts, "cat mat", " "]))
   assert _mine(model, pairs, output, f"--corpus={corpus}", "--negatives=4", "--relative_margin=1") == 0
-  rows = _rows(output)
-  assert {text for row in rows for text in row["negatives"]} <= {"cat mat", "the cat", known}
-  assert all(known not in row["negatives"] for row in rows if row["positive"] == known)
-  assert all(np.diff(row["negative_scores"]).max(initial=-1) <= 0 for row in rows)
-  assert all(score <= row["positive_score"] for row in rows for score in row["negative_scores"])
+  near = vectors([row["query"] for row in rows], "query") @ vectors(texts).T
+  own = vectors([row["query"] for row in rows], "query"), vectors([row["positive"] for row in rows])
+  for number, mined in enumerate(_rows(output)):
+    positive = own[0][number] @ own[1][number]
+    known = {row["positive"] for row in rows if row["query"] == mined["query"]}
+    order = [
+      at for at in np.argsort(-near[number]) if near[number, at] <= positive and texts[at] not in known
+    ]
+    assert mined["negatives"] == [texts[at] for at in order]
+    assert mined["positive_score"] == pytest.approx(positive, abs=2e-6)
 
 
-@pytest.mark.parametrize(
-  ("flags", "content", "code", "message"),
-  [
-    (("--negatives=0",), "", 2, "--negatives=0: expected at least 1"),
-    (("--margin=-1",), "", 2, "--margin=-1.0: expected at least 0"),
-    (("--relative_margin=1.5",), "", 2, "--relative_margin=1.5: expected a number above 0 and at most 1"),
-    (("--depth=3", "--skip=2", "--negatives=2"), "", 2, "--depth=3: fewer passages than --skip=2 and"),
-    (("--corpus=-",), "", 2, "--data and --corpus are read several times"),
-    (("--output=a.csv",), "", 2, "--output=a.csv: expected a name that ends in .jsonl"),
-    ((), '{"query": "x", "positive": 3}', 3, "line 2: 'positive' is a int; expected text"),
-    ((), '{"query": "x"}', 3, "line 2: no column 'positive', only query"),
-  ],
-)
-def test_a_mistake_is_one_line(flags, content, code, message, tmp_path, capsys):
-  source = tmp_path / "pairs.jsonl"
-  source.write_text(f'{{"query": "x", "positive": "y"}}\n{content}\n')
-  assert _mine(tmp_path / "none", source, tmp_path / "out.jsonl", *flags) == code
-  error, *ways = capsys.readouterr().err.splitlines()
-  assert message in error and all(way.startswith("  ") for way in ways)
-  assert [path.name for path in tmp_path.iterdir()] == ["pairs.jsonl"]
+def test_a_mistake_is_one_line(tmp_path, capsys):
+  failures = []
+  for flags, content, code, told in (
+    (["--negatives=0"], "", 2, "--negatives=0"),
+    (["--margin=-1"], "", 2, "--margin=-1.0"),
+    (["--skip=-1"], "", 2, "--skip=-1"),
+    (["--relative_margin=1.5"], "", 2, "--relative_margin=1.5"),
+    (["--relative_margin=0"], "", 2, "--relative_margin=0"),
+    (["--depth=3", "--skip=2", "--negatives=2"], "", 2, "--depth=8"),
+    (["--corpus=-"], "", 2, "--corpus"),
+    (["--output=a.csv"], "", 2, "--output=a.csv"),
+    ([], '{"query": "x", "positive": 3}', 3, "line 2: 'positive'"),
+    ([], '{"query": "x"}', 3, "line 2: no column 'positive'"),
+  ):
+    source = tmp_path / "pairs.jsonl"
+    source.write_text(f'{{"query": "x", "positive": "y"}}\n{content}\n')
+    found = _mine(tmp_path / "none", source, tmp_path / "out.jsonl", *flags)
+    said = capsys.readouterr().err
+    if found != code or told not in said or [path.name for path in tmp_path.iterdir()] != ["pairs.jsonl"]:
+      failures.append(f"{flags} {content}: {found} {said}")
+  assert not failures, "\n".join(failures)

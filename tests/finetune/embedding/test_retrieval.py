@@ -1,64 +1,141 @@
-"""Scores of retrieval: those of sentence-transformers, ignored and missing results, differences."""
+"""Retrieval: BEIR folders, exact search in blocks, BM25 by its formula, scores by hand, and differences."""
 
 import numpy as np
 import pytest
 
-from finetune.embedding import retrieval
+from data.errors import DataError
+from data.rows import Row
+from finetune.embedding import beir, bm25, nearest, retrieval
 from finetune.embedding.beir import Beir
+from finetune.embedding.nearest import NearestPassages
+from tests.finetune.embedding import small_beir
 
 
-def _beir(qrels: dict, passages: int) -> Beir:
-  ids = [f"d{at:03}" for at in range(passages)]
-  return Beir("", ids, dict.fromkeys(qrels, ""), qrels, 0)
-
-
-def test_scores_are_those_of_sentence_transformers():
-  evaluation = pytest.importorskip("sentence_transformers.sentence_transformer.evaluation")
-  pytest.importorskip("pytrec_eval")
-  random = np.random.default_rng(0)
-  similarities = random.normal(size=(12, 150)).astype(np.float32)
-  data = _beir({}, 150)
-  for query in range(12):
-    chosen = random.choice(150, random.integers(1, 20), replace=False)
-    data.qrels[f"q{query}"] = {data.ids[at]: 1 for at in chosen}
-    data.queries[f"q{query}"] = ""
-  numbers = np.argsort(-similarities, axis=1)[:, :101]
-  found = retrieval.scores(data, np.take_along_axis(similarities, numbers, axis=1), numbers)
-  relevant = {query: set(judged) for query, judged in data.qrels.items()}
-  at = {"mrr_at_k": [10], "ndcg_at_k": [10], "precision_recall_at_k": [10, 100], "map_at_k": [100]}
-  peer = evaluation.InformationRetrievalEvaluator(data.queries, dict.fromkeys(data.ids, ""), relevant, **at)
-  hits = [
-    [{"corpus_id": name, "score": float(value)} for name, value in zip(data.ids, row)] for row in similarities
+def test_queries_with_judgements_are_read_in_the_order_of_their_file(tmp_path):
+  for packed in (False, True):
+    data = beir.read(str(small_beir.write(tmp_path / f"beir{packed}", packed=packed)), "test")
+    assert list(data.queries) == list(data.qrels) == ["d1", "q1", "q2", "q3", "q4", "q5"]
+    assert data.ids == [f"d{at}" for at in range(30)] and data.unjudged == 1 and data.irrelevant == 0
+    assert data.qrels["q2"] == {"d2": 1, "d9": 2} and data.qrels["q3"] == {"d3": 1, "d8": 0}
+  texts = [
+    {"title": "A", "text": "b"},
+    {"title": "", "text": " b "},
+    {"title": None, "text": "b"},
+    {"text": "b"},
   ]
-  expected = peer.compute_metrics(hits)
-  for name, (kind, most) in {
-    "nDCG@10": ("ndcg@k", 10),
-    "MRR@10": ("mrr@k", 10),
-    "recall@10": ("recall@k", 10),
-    "recall@100": ("recall@k", 100),
-    "MAP@100": ("map@k", 100),
-  }.items():
-    assert np.mean(found[name]) == pytest.approx(expected[kind][most], abs=1e-6), name
+  assert [beir.passage(Row(fields, 1, "f")) for fields in texts] == ["A b", "b", "b", "b"]
 
 
-def test_the_passage_with_the_querys_id_is_ignored_and_no_result_is_scored_0():
-  data = _beir({"d001": {"d001": 1, "d002": 1}, "q": {"d000": 1}, "r": {"d003": 0}}, 12)
-  similarities = np.float32([[0.9, 0.8, 0.7], [-np.inf] * 3, [0.3, 0.2, 0.1]])
-  found = retrieval.scores(data, similarities, np.asarray([[1, 0, 2], [0, 1, 2], [3, 2, 1]]))
-  assert found["MRR@10"].tolist() == [0.5, 0, 0] and found["recall@10"].tolist() == [0.5, 0, 0]
-  assert (retrieval.depth(data), retrieval.depth(_beir({}, 500)), data.irrelevant) == (12, 101, 1)
+# (file, what is replaced in it, by what, what is told). None: the whole file; twice: it is removed.
+MISTAKES = [
+  ("qrels/test.tsv", "\td9\t", "\td99\t", "test.tsv, row 7: no passage of the folder has the _id 'd99'"),
+  ("qrels/test.tsv", "q1\t", "q77\t", "test.tsv, row 2: no query of the folder has the _id 'q77'"),
+  ("qrels/test.tsv", "\td9\t2", "\td9\tyes", "test.tsv, row 7: the score"),
+  ("qrels/test.tsv", "query-id\tcorpus-id\tscore\n", "", "header"),
+  ("corpus.jsonl", '"d2"', '"d1"', "corpus.jsonl, line 3: the _id 'd1'"),
+  ("corpus.jsonl", '"_id": "d2", ', "", "corpus.jsonl, line 3: no column '_id'"),
+  ("corpus.jsonl", '"_id": "d2"', '"_id": 2.5', "corpus.jsonl, line 3: '_id'"),
+  ("queries.jsonl", '"text"', '"txt"', "queries.jsonl, line 1: no column 'text'"),
+  ("corpus.jsonl", None, "", "corpus.jsonl: no row"),
+  ("corpus.jsonl", None, None, "no corpus.jsonl"),
+  ("qrels/test.tsv", None, None, "its splits are dev; choose one with\n  --split=NAME"),
+  ("qrels/test.tsv", None, "query-id\tcorpus-id\tscore\n", "test.tsv: no row"),
+]
 
 
-def test_the_eleventh_rank_has_no_reciprocal_rank_at_10():
-  data = _beir({"q": {"d009": 1}, "r": {"d010": 1}}, 12)
-  found = retrieval.scores(
-    data, np.linspace(1, 0, 24, dtype=np.float32).reshape(2, 12), np.arange(24).reshape(2, 12) % 12
-  )
-  assert found["MRR@10"].tolist() == [pytest.approx(0.1), 0] and found["recall@100"].tolist() == [1, 1]
+def test_a_mistake_is_named_with_file_and_row(tmp_path):
+  failures = []
+  for number, (name, old, new, told) in enumerate(MISTAKES):
+    folder = small_beir.write(tmp_path / str(number))
+    (folder / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\n")
+    path = folder / name
+    if old is not None:
+      path.write_text(path.read_text().replace(old, new, 1))
+    elif new is not None:
+      path.write_text(new)
+    else:
+      path.unlink()
+    with pytest.raises(DataError) as error:
+      beir.read(str(folder), "test")
+    failures += [f"{number}: {error.value}"] * (told not in str(error.value))
+  assert not failures, "\n".join(failures)
+
+
+def test_the_nearest_passages_are_those_of_the_whole_matrix_the_first_of_equal_ones(monkeypatch):
+  monkeypatch.setattr(nearest, "_QUERIES", 8)
+  random = np.random.default_rng(0)
+  queries, passages = (random.normal(size=(count, 6)).astype(np.float32) for count in (19, 53))
+  passages[30] = 2 * passages[4]
+  found = NearestPassages(queries, 7, block=10)
+  for start in range(0, 53, 9):
+    found.add(passages[start : start + 9])
+  cosines, numbers = found.results()
+  lengths = np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(passages, axis=1)
+  whole = queries @ passages.T / lengths
+  whole[:, 30] = whole[:, 4]
+  order = np.argsort(-whole, axis=1, kind="stable")[:, :7]
+  np.testing.assert_array_equal(numbers, order)
+  np.testing.assert_allclose(cosines, np.take_along_axis(whole, order, axis=1), rtol=0, atol=1e-6)
+  few = NearestPassages(np.ones((1, 2), np.float32), 4, block=3)
+  for vectors in ([[1, 0], [2, 2]], [[2, 2]]):
+    few.add(np.asarray(vectors, np.float32))
+  cosines, numbers = few.results()
+  assert numbers[0, :3].tolist() == [1, 2, 0] and cosines[0, 3] == -np.inf
+
+
+def test_bm25_is_that_of_its_formula_and_texts_without_words_have_no_result():
+  pytest.importorskip("bm25s")
+  passages = ["a cat sat", "the dog ran", "", "cats, dogs; a CAT"]
+  scores, numbers = bm25.search(iter(passages), ["Cat sat", "the"], 4)
+  lengths = [2, 2, 0, 3]  # without stop words
+  inverse = {word: np.log(1 + (4 - count + 0.5) / (count + 0.5)) for word, count in (("cat", 2), ("sat", 1))}
+  norms = [1.5 * (1 - 0.75 + 0.75 * length / np.mean(lengths)) for length in lengths]
+  expected = [(inverse["cat"] + inverse["sat"]) / (1 + norms[0]), inverse["cat"] / (1 + norms[3])]
+  assert numbers[0, :2].tolist() == [0, 3] and scores[0, :2] == pytest.approx(expected, rel=1e-5)
+  assert (scores[0, 2:] == -np.inf).all() and (scores[1] == -np.inf).all()
+  assert (bm25.search(["the", ""], ["cat", ""], 2)[0] == -np.inf).all()
+
+
+def _scores(qrels: dict, ranked: list[list[int]], passages: int = 150) -> tuple[dict[str, np.ndarray], Beir]:
+  """Scores of the passages in this order; a query with fewer has no more results."""
+  data = Beir("", [f"d{at:03}" for at in range(passages)], dict.fromkeys(qrels, ""), qrels, 0)
+  similarities = np.full((len(ranked), retrieval.depth(data)), -np.inf, np.float32)
+  numbers = np.zeros(similarities.shape, np.int64)
+  for row, found in enumerate(ranked):
+    numbers[row, : len(found)], similarities[row, : len(found)] = found, np.linspace(1, 0, len(found))
+  return retrieval.scores(data, similarities, numbers), data
+
+
+def test_scores_of_retrieval_by_hand():
+  pytest.importorskip("pytrec_eval")
+  discount = lambda *ranks: sum(1 / np.log2(1 + rank) for rank in ranks)  # noqa: E731
+  whole, qrels = list(range(101)), {
+    "graded": {"d001": 1, "d003": 3, "d149": 1},  # at ranks 2 and 4; the last is not found
+    "tenth": {"d009": 1},
+    "eleventh": {"d010": 1},
+    "d000": {"d000": 1, "d002": 1},  # its own passage, at rank 1, is ignored
+    "hundredth": {"d099": 1},
+    "beyond": {"d100": 1},
+    "nothing": {"d000": 1},
+    "irrelevant": {"d000": 0},
+  }  # fmt: skip
+  found, data = _scores(qrels, [*[whole] * 6, [], whole])
+  graded = (discount(2) + 3 * discount(4)) / (3 * discount(1) + discount(2, 3))
+  expected = {
+    "nDCG@10": [graded, discount(10), 0, discount(2) / discount(1, 2), 0, 0, 0, 0],
+    "MRR@10": [1 / 2, 1 / 10, 0, 1 / 2, 0, 0, 0, 0],
+    "recall@10": [2 / 3, 1, 0, 1 / 2, 0, 0, 0, 0],
+    "recall@100": [2 / 3, 1, 1, 1 / 2, 1, 0, 0, 0],
+    "MAP@100": [(1 / 2 + 2 / 4) / 3, 1 / 10, 1 / 11, 1 / 4, 1 / 100, 0, 0, 0],
+  }
+  assert list(found) == list(expected)
+  for name, values in expected.items():
+    np.testing.assert_allclose(found[name], values, atol=1e-9, err_msg=name)
+  assert (retrieval.depth(data), data.irrelevant, _scores({}, [], 12)[1].ids[-1]) == (101, 1, "d011")
+  assert retrieval.depth(_scores({}, [], 12)[1]) == 12
 
 
 def test_a_difference_has_the_standard_error_of_paired_queries():
   ours, others = np.asarray([0.5, 0.7, 0.9]), np.asarray([0.4, 0.6, 0.5])
-  mean, width = retrieval.difference(ours, others)
-  assert (mean, width) == pytest.approx((0.2, 1.96 * 0.1))
+  assert retrieval.difference(ours, others) == pytest.approx((0.2, 1.96 * 0.1))
   assert retrieval.difference(ours[:1], others[:1]) == (pytest.approx(0.1), None)

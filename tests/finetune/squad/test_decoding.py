@@ -1,4 +1,4 @@
-"""n-best decoding, by hand. Run: python -m pytest tests/finetune/squad/test_decoding.py"""
+"""n-best decoding, by hand."""
 
 import math
 
@@ -97,16 +97,13 @@ def test_a_text_counts_once_by_its_best_span():
   assert answer.n_best[0].start_logit == 2.0
 
 
-def test_null_is_the_lowest_of_the_windows():
+def test_null_is_the_lowest_of_the_windows_and_added_where_the_n_best_leave_it_out():
   answer = decode(
     window([1.0], [0.0], null=(4.0, 0.0)),
     window([0.0], [0.0], null=(2.0, 1.0), first=1),
   )
   assert answer.null_odds == 3.0 - 1.0
   assert ("", 2.0, 1.0) in [(c.text, c.start_logit, c.end_logit) for c in answer.n_best]
-
-
-def test_null_that_the_n_best_leave_out_is_added_at_the_end():
   free = window([3.0, 2.0, 1.0], [3.0, 2.0, 1.0])
   for logits in free[1:]:
     logits[[1, 2, 3, 7]] = -np.inf
@@ -118,6 +115,9 @@ def test_the_text_is_never_empty_and_a_threshold_makes_it_so():
   assert texts(answer) == ["", "Ann"]
   assert (answer.text, answer.null_odds) == ("Ann", 8.0)
   assert [answer.text_at(threshold) for threshold in (0.0, 8.0)] == ["", "Ann"]
+  version_1 = decode(window([1.0], [1.0], null=(50.0, 5.0), words=("Ann",)), can_be_null=False)
+  assert (texts(version_1), version_1.text, version_1.null_odds) == (["Ann"], "Ann", None)
+  assert version_1.text_at(0.0) == "Ann"
 
 
 def test_where_no_span_is_allowed_the_official_stand_in_is_written():
@@ -127,32 +127,26 @@ def test_where_no_span_is_allowed_the_official_stand_in_is_written():
   assert texts(decode(whole, max_answer_length=0, can_be_null=False)) == ["empty"]
 
 
-def test_squad_1_has_no_empty_answer_and_no_odds():
-  answer = decode(window([1.0], [1.0], null=(50.0, 5.0), words=("Ann",)), can_be_null=False)
-  assert (texts(answer), answer.text, answer.null_odds) == (["Ann"], "Ann", None)
-  assert answer.text_at(0.0) == "Ann"
+def in_words(words, word_of, tokens, at, join=" ".join):
+  """The text of the span of positions `at`, behind [CLS] and [SEP], in the words of an uncased document."""
+  document = Document(words, [], np.arange(len(word_of)), np.asarray(word_of))
+  part = Window(0, 0, len(word_of), 2, document, np.array(["[CLS]", "[SEP]", *tokens]))
+  logits = np.eye(len(tokens) + 2)[list(at)][:, None]
+  options = {"detokenize": join, "lower_case": True}
+  return squad_predict.decode([part], *logits, squad_case.settings(), **options).text
 
 
-def test_text_is_taken_from_the_words_of_the_context():
-  document = Document(["Smith's", "(1895)."], [], np.arange(4), np.array([0, 0, 0, 1]))
-  part = Window(0, 0, 4, 2, document, np.array(["[CLS]", "[SEP]", "smith", "'", "s", "1895"]))
-  logits = np.eye(6)[[2, 2]][:, None]
-  found = squad_predict.decode([part], *logits, squad_case.settings(), detokenize=" ".join, lower_case=True)
-  assert found.text == "Smith"
+def test_text_is_taken_from_the_words_of_the_context_and_may_begin_within_one():
+  assert in_words(["Smith's", "(1895)."], [0, 0, 0, 1], ["smith", "'", "s", "1895"], (2, 2)) == "Smith"
+  pieces = ["play", "##ing", "chess"]
+  assert (
+    in_words(["playing", "chess"], [0, 0, 1], pieces, (3, 4), tokenizer_files.join_wordpieces) == "ing chess"
+  )
 
 
-def test_an_answer_may_begin_within_a_word_of_wordpieces():
-  document = Document(["playing", "chess"], [], np.arange(3), np.array([0, 0, 1]))
-  part = Window(0, 0, 3, 2, document, np.array(["[CLS]", "[SEP]", "play", "##ing", "chess"]))
-  logits = np.eye(5)[[3, 4]][:, None]
-  join, settings = tokenizer_files.join_wordpieces, squad_case.settings()
-  found = squad_predict.decode([part], *logits, settings, detokenize=join, lower_case=True)
-  assert found.text == "ing chess"
-
-
-@pytest.mark.parametrize(
-  "predicted, original, lower_case, expected",
-  [
+def test_prediction_is_aligned_with_the_original_words():
+  failures = []
+  for predicted, original, lower_case, expected in (
     ("1895", "(1895-1943).", False, "1895"),
     ("1895 - 1943", "(1895-1943).", False, "1895-1943"),
     ("jose", "«José» Maria", True, "José"),
@@ -162,10 +156,10 @@ def test_an_answer_may_begin_within_a_word_of_wordpieces():
     ("x", "x\u200by z", False, "x\u200by z"),  # a character that the basic tokenisation drops
     ("met Bob", "Ann met Bob", False, "met Bob"),
     ("国", "中国人", False, "国"),
-  ],
-)
-def test_prediction_is_aligned_with_the_original_words(predicted, original, lower_case, expected):
-  assert text_in_words(predicted, original, lower_case=lower_case) == expected
+  ):
+    found = text_in_words(predicted, original, lower_case=lower_case)
+    failures += [f"{predicted} in {original}: {found}"] * (found != expected)
+  assert not failures, "\n".join(failures)
 
 
 def test_logits_that_are_not_finite_are_divergence():

@@ -1,7 +1,8 @@
-"""SQuAD scores, by hand. Run: python -m pytest tests/finetune/squad/test_scores.py"""
+"""SQuAD scores, by hand."""
 
 import pytest
 
+from data.errors import DataError
 from data.squad import Answer, Question
 from finetune.squad import scores as squad
 
@@ -20,13 +21,8 @@ def test_normalisation_drops_case_punctuation_articles_and_spaces():
 def test_f1_counts_words_as_often_as_both_have_them():
   # Common: red once, sea once. Precision 2/3, recall 2/4.
   assert squad.f1("red sea sea dog", "red red sea") == pytest.approx(2 * 2 / (3 + 4))
-
-
-@pytest.mark.parametrize(
-  "gold, text, expected", [("", "", 1.0), ("", "x", 0.0), ("x", "the", 0.0), ("a", "!", 1.0)]
-)
-def test_f1_without_words_is_whether_both_have_none(gold, text, expected):
-  assert squad.f1(gold, text) == expected
+  # Without words it is whether both have none.
+  assert [squad.f1(*pair) for pair in (("", ""), ("", "x"), ("x", "the"), ("a", "!"))] == [1.0, 0.0, 0.0, 1.0]
 
 
 def test_best_of_several_gold_answers_counts():
@@ -60,23 +56,16 @@ def test_best_threshold_is_the_odds_of_the_last_question_answered():
   assert (found["best_f1"], found["best_f1_thresh"]) == (87.5, -1.0)
 
 
-def test_without_any_gain_all_are_empty_and_the_threshold_is_0():
+def test_the_best_threshold_in_special_cases():
+  # Without any gain all are empty, and the threshold is 0.
   assert squad.best_threshold({"c": 0}, {"c": "x"}, {"c": -4.0}, {"c": False}) == (100.0, 0.0)
-
-
-def test_an_unanswerable_question_rightly_left_empty_costs_nothing():
-  # d passes the threshold before b, but its text is "" anyway.
+  # d passes the threshold before b, but its text is "" anyway: it costs nothing.
   odds = {"d": -3.0, "b": -1.0}
   assert squad.best_threshold({"d": 1, "b": 1}, PREDICTED, odds, {"d": False, "b": True}) == (100.0, -1.0)
-
-
-def test_the_first_of_equal_totals_is_the_best_threshold():
-  odds = {"b": -1.0, "d": 3.0}  # passing d changes nothing
+  # Passing d changes nothing: the first of equal totals is the best.
+  odds = {"b": -1.0, "d": 3.0}
   assert squad.best_threshold({"b": 1, "d": 1}, PREDICTED, odds, {"b": True, "d": False}) == (100.0, -1.0)
-
-
-def test_questions_of_equal_odds_pass_one_by_one_in_their_order():
-  # As the official script does, although no threshold lies between them.
+  # Questions of equal odds pass one by one in their order, as in the official script.
   scores, has_answer = {"b": 1, "c": 0}, {"b": True, "c": False}
   assert squad.best_threshold(scores, PREDICTED, {"b": 1.0, "c": 1.0}, has_answer) == (100.0, 1.0)
   assert squad.best_threshold(scores, PREDICTED, {"c": 1.0, "b": 1.0}, has_answer) == (50.0, 0.0)
@@ -97,16 +86,10 @@ def test_without_odds_every_text_counts_and_nothing_is_called_best():
   found = squad.evaluate(GOLD, PREDICTED, None, threshold=0.0)
   assert (found["exact"], found["f1"]) == (50.0, 62.5)
   assert not [name for name in found if name.startswith("best")]
+  alone = {"exact": 100.0, "f1": 100.0, "total": 1}  # groups without a question are left out
+  expected = alone | {f"HasAns_{name}": value for name, value in alone.items()}
+  assert squad.evaluate({"b": ["x"]}, {"b": "x"}, None, threshold=0.0) == expected
   assert squad.labelled_scores(GOLD, PREDICTED, None) == {"exact": 50.0, "f1": 62.5}
-
-
-def test_groups_without_a_question_are_left_out():
-  found = squad.evaluate({"b": ["x"]}, {"b": "x"}, None, threshold=0.0)
-  assert found == {"exact": 100.0, "f1": 100.0, "total": 1} | {
-    "HasAns_exact": 100.0,
-    "HasAns_f1": 100.0,
-    "HasAns_total": 1,
-  }
 
 
 def test_gold_answers_are_those_of_the_file_and_none_where_there_is_none():
@@ -115,3 +98,6 @@ def test_gold_answers_are_those_of_the_file_and_none_where_there_is_none():
     Question("a", "", "x y", "?", (Answer("x", 0, True),), True),  # a plausible answer, which is none
   ]
   assert list(squad.gold_answers(questions).items()) == [("b", ["x", "y"]), ("a", [])]
+  for wrong in ([Question("s", "", "x y", "?", (), False)], []):
+    with pytest.raises(DataError, match="'s'" if wrong else "SQuAD"):
+      squad.gold_answers(wrong)

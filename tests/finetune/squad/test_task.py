@@ -1,4 +1,4 @@
-"""SQuAD's windows through any model, all counted. Run: python -m pytest tests/finetune/squad/test_task.py"""
+"""SQuAD's windows through any model, all counted."""
 
 import dataclasses
 
@@ -61,28 +61,16 @@ def oracle(windows):
   return outputs, seen
 
 
-@pytest.mark.parametrize("batch_size", [1, 5, 64])
-def test_every_window_counts_once_for_every_run(data, batch_size):
-  outputs, seen = oracle(data.dev)
-  found = squad.evaluate(data, outputs, num_runs=2, batch_size=batch_size, pad_id=PAD)
+def test_every_window_counts_once_for_every_run(data, files, words):
   assert len(data.dev.features.windows) > 36 and len(data.dev.buckets.lengths) == 2
   ids = [ids.tobytes() for ids in data.dev.features.examples.ids]
-  assert sorted(seen) == sorted((run, one) for run in (0, 1) for one in ids)
-  assert found[0] == dict.fromkeys(squad.METRICS["2.0"], 1.0)
-  assert found[1] == pytest.approx(dict.fromkeys(squad.METRICS["2.0"], 1 / 3))
+  for batch_size in (1, 5, 64):
+    outputs, seen = oracle(data.dev)
+    found = squad.evaluate(data, outputs, num_runs=2, batch_size=batch_size, pad_id=PAD)
+    assert sorted(seen) == sorted((run, one) for run in (0, 1) for one in ids)
+    assert found[0] == dict.fromkeys(squad.METRICS["2.0"], 1.0)
+    assert found[1] == pytest.approx(dict.fromkeys(squad.METRICS["2.0"], 1 / 3))
   assert data.unanswerable == pytest.approx(1 / 3)
-
-
-def test_version_1_has_no_threshold(files, words):
-  data = squad.load(files["1.1"], files["1.1"], words, SETTINGS)
-  outputs, _ = oracle(data.dev)
-  found = squad.evaluate(data, outputs, num_runs=2, batch_size=8, pad_id=PAD)
-  assert found[0] == {"f1": 1.0, "exact": 1.0}
-  assert found[1]["f1"] < 1.0
-
-
-def test_a_run_that_diverged_scores_0_and_the_others_are_scored(data):
-  outputs, _ = oracle(data.dev)
 
   def broken(batch):
     start, end = outputs(batch)
@@ -90,8 +78,10 @@ def test_a_run_that_diverged_scores_0_and_the_others_are_scored(data):
     return start, end
 
   found = squad.evaluate(data, broken, num_runs=2, batch_size=8, pad_id=PAD)
-  assert [run["best_f1"] for run in found] == [1.0, 0.0]
-  assert set(found[0]) == set(found[1])
+  assert found == [dict.fromkeys(squad.METRICS["2.0"], value) for value in (1.0, 0.0)]
+  version_1 = squad.load(files["1.1"], files["1.1"], words, SETTINGS)
+  found = squad.evaluate(version_1, oracle(version_1.dev)[0], num_runs=2, batch_size=8, pad_id=PAD)
+  assert found[0] == {"f1": 1.0, "exact": 1.0} and found[1]["f1"] < 1.0
 
 
 def test_scores_of_best_texts_are_those_of_whole_lists(data):
@@ -114,15 +104,7 @@ def test_training_drops_and_counts_answers_that_are_not_there(files, words):
   assert list(found.train.features.dropped) == [questions[0].id]
   assert {window.question for window in found.train.features.windows} == set(range(1, 36))
   assert {window.question for window in found.dev.features.windows} == set(range(36))
-  assert any("skipped 1 question whose answer was not found in the context" in line for line in found.lines)
-  assert any("not the official development set (11,873" in line for line in found.lines)
-
-
-def test_windows_that_do_not_overlap_are_told(files, words, data):
-  assert not any("do not overlap" in line for line in data.lines)
-  wide = dataclasses.replace(SETTINGS, stride=128)
-  lines = squad.load(files["2.0"], files["2.0"], words, wide).lines
-  assert any("lower --config.squad.stride=128 or raise --config.data.max_length=16" in line for line in lines)
+  assert any("skipped 1 question whose answer" in line for line in found.lines)
 
 
 def test_training_rows_are_drawn_and_smaller_draws_are_parts_of_larger(files, words):
@@ -133,7 +115,7 @@ def test_training_rows_are_drawn_and_smaller_draws_are_parts_of_larger(files, wo
 
   assert len(names(10)) == 10 and set(names(5)) < set(names(10)) and names(5) != names(5, seed=1)
   assert names(0) == names(36) == [question.id for question in files["2.0"].questions]
-  with pytest.raises(ConfigError, match=r"data.train_rows=37: .* has 36 questions; to use all:\n  --config"):
+  with pytest.raises(ConfigError, match=r"--config.data.train_rows=0"):
     names(37)
 
 
@@ -142,7 +124,7 @@ def test_a_training_set_of_which_nothing_is_left(files, words):
     dataclasses.replace(question, answers=(Answer("Zoe", 0, False),)) for question in files["1.1"].questions
   ]
   lost = dataclasses.replace(files["1.1"], questions=questions)
-  with pytest.raises(DataError, match=r"none of 24 questions can be used, such as 'q0Who\?': answer 'Zoe'"):
+  with pytest.raises(DataError, match=r"'q0Who\?'"):
     squad.load(lost, files["1.1"], words, SETTINGS)
 
 

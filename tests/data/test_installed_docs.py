@@ -65,57 +65,37 @@ def test_docstrings_of_modules_classes_and_functions_are_found_in_order():
   assert found == ["module", "class", "method", "inside"]
 
 
-@pytest.mark.parametrize("quotes", ['"""', "'''"])
-@pytest.mark.parametrize("before", ["", 'x = \'a """ in quotes\'\n'])
-def test_a_long_docstring_is_found_however_it_is_quoted(quotes, before):
-  code = f"{before}def f():\n  {quotes}{'x' * 201}{quotes}\n"
-  assert list(installed_docs.docstrings(code.encode())) == ["x" * 201]
+def test_a_long_docstring_is_found_however_it_is_quoted_and_files_that_are_no_python_are_skipped():
+  for quotes in ('"""', "'''"):
+    for before in ("", 'x = \'a """ in quotes\'\n'):
+      code = f"{before}def f():\n  {quotes}{'x' * 201}{quotes}\n"
+      assert list(installed_docs.docstrings(code.encode())) == ["x" * 201], code
+  for code in (b"", b"x = ", b"\x00\xff" * 300, b'"""' + b"x" * 300, b"# coding: nonsense\n" + b'"""' * 200):
+    assert list(installed_docs.docstrings(code)) == [], code
 
 
-@pytest.mark.parametrize(
-  "code", [b"", b"x = ", b"\x00\xff" * 300, b'"""' + b"x" * 300, b"# coding: nonsense\n" + b'"""' * 200]
-)
-def test_files_that_are_no_python_are_skipped(code):
-  assert list(installed_docs.docstrings(code)) == []
-
-
-@pytest.fixture
-def packages(tmp_path, monkeypatch):
+def test_the_corpus_is_sorted_without_repeated_paragraphs_and_gathered_once(tmp_path, monkeypatch):
   root = tmp_path / "site"
   filler = "This sentence is long enough to be kept by the rules of the cleaning. " * 3
-  for name, first in (("b/one.py", "Words of the first module are here. "), ("a/two.py", "")):
-    path = root / name
-    path.parent.mkdir(parents=True)
-    path.write_text(f'"""{first}{filler}\n\nA paragraph that stands in every one of the modules.\n"""\n')
+  for name, first in (
+    ("b/one.py", "Words of the first module are here. "),
+    ("a/two.py", ""),
+    ("a/tests/test_c.py", "Words of a test. "),
+    ("a/__pycache__/c.py", "Words of a cache. "),
+  ):
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    text = f'"""{first}{filler}\n\nA paragraph that stands in every one of the modules.\n"""\n'
+    (root / name).write_text(text)
   (root / "a" / "broken.py").write_text("def f(:\n" + '"""' + filler)
-  (root / "a" / "tests").mkdir()
-  (root / "a" / "tests" / "test_c.py").write_text(f'"""Words of a test. {filler}"""')
-  (root / "a" / "__pycache__").mkdir()
-  (root / "a" / "__pycache__" / "c.py").write_text(f'"""{filler}"""')
-  monkeypatch.setattr(installed_docs, "default_root", lambda: str(root))
-  return root
-
-
-def test_the_corpus_is_sorted_and_has_no_repeated_paragraph(packages, tmp_path):
+  monkeypatch.setattr(installed_docs, "default_root", lambda: str(root))  # else this environment is read
   with workers.pool(1) as pool:
     path = workers.gather_installed_docs(tmp_path / "source", pool)
-  documents = path.read_text().strip("\n").split("\n\n")
-  assert len(documents) == 2
-  assert documents[0].split("\n")[1] == "A paragraph that stands in every one of the modules."
-  assert documents[1].startswith("Words of the first module")
-  assert "every one of the modules" not in documents[1]
-  assert "Words of a test" not in path.read_text()
-
-
-def test_a_gathered_corpus_is_reused(packages, tmp_path):
-  (tmp_path / "source").mkdir()
-  (tmp_path / "source" / "installed_docs.txt").write_text("kept\n")
-  with workers.pool(1) as pool:
+    one, other = path.read_text().strip("\n").split("\n\n")
+    assert one.split("\n")[1] == "A paragraph that stands in every one of the modules."
+    assert other.startswith("Words of the first module") and "every one of the modules" not in other
+    path.write_text("kept\n")
     assert workers.gather_installed_docs(tmp_path / "source", pool).read_text() == "kept\n"
-
-
-def test_no_documentation_is_refused(tmp_path, monkeypatch):
-  monkeypatch.setattr(installed_docs, "default_root", lambda: str(tmp_path / "nothing"))
-  with workers.pool(1) as pool, pytest.raises(errors.DataError, match="no documentation in"):
-    workers.gather_installed_docs(tmp_path / "source", pool)
-  assert not (tmp_path / "source").exists()
+    monkeypatch.setattr(installed_docs, "default_root", lambda: str(tmp_path / "nothing"))
+    with pytest.raises(errors.DataError, match="nothing"):
+      workers.gather_installed_docs(tmp_path / "new", pool)
+  assert not (tmp_path / "new").exists()

@@ -197,7 +197,7 @@ _ROWS: dict[str, list[tuple]] = {
     ("train.spike_roll_back", True, "", "what is done at a spike: tests/pretrain/watching/test_watch.py"),
     ("train.trackers", "wandb", "", "who gets the metrics too: tests/pretrain/logs/test_trackers.py"),
     ("train.probe_every", 2, "log", "when frozen states are asked"),
-    ("train.probe_data", "annotated", "", "what probes ask: tests/lab/analysis/test_probing.py"),
+    ("train.probe_data", "annotated", "", "what probes ask: tests/lab/analysis/test_probe.py"),
     ("train.replica_check_every", 100, "", "after the last step here: tests/pretrain/watching/test_watch.py"),
     ("train.multihost", True, "", "the command joins the other hosts first: tests/pretrain/test_main.py"),
     ("train.platform", "cpu", "", "the command starts on no other: tests/pretrain/mesh/test_devices.py"),

@@ -1,22 +1,27 @@
-"""Figures of a recipe on held-out blocks: those of the evaluation, and cases whose value is known."""
+"""Figures on held-out blocks, of detection and of spaces of vectors: cases whose value is known."""
 
 import functools
+import math
 import types
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lab.analysis import blocks, cases, figures
+from data import vocabulary
+from lab.analysis import cases, correction, detection, figures, space
+from lab.analysis.outcome import Needs
 from pretrain.evaluate import evaluate
+from pretrain.logs import heldout
+from pretrain.logs.examples import find_examples
 from pretrain.objectives import scl
 from pretrain.reading import prepared
 from pretrain.settings.run import reading_settings
 from tests.pretrain import small_run
 from tests.pretrain.small_recipe import TOKENS
 
+RNG = np.random.default_rng(0)
 ROWS, LENGTH = 4, 8
 RUN = types.SimpleNamespace(
   recipe=types.SimpleNamespace(tokens=TOKENS, has_segments=False),
@@ -25,9 +30,9 @@ RUN = types.SimpleNamespace(
 
 
 def arrays(**changes) -> dict[str, np.ndarray]:
-  """Blocks whose hidden states are the same vector within a block and orthogonal to those of the others."""
+  """Blocks whose hidden states are one vector, of length 3, within a block, orthogonal to other blocks'."""
   ids = np.random.default_rng(0).integers(5, 97, (ROWS, LENGTH))
-  vectors = np.eye(ROWS)
+  vectors = 3 * np.eye(ROWS)
   return {
     "ids": ids,
     "input_ids": ids,
@@ -35,23 +40,21 @@ def arrays(**changes) -> dict[str, np.ndarray]:
     "inputs_at_slots": ids[:, 1:3],
     "slot_weights": np.ones((ROWS, 2)),
     "cls": vectors,
-    "crop_cls": vectors,
+    "crop_cls": 2 * vectors,
     "clean_hidden": np.repeat(vectors[:, None], LENGTH, axis=1),
   } | changes
 
 
-@pytest.mark.parametrize("slots", [0, 1])
-def test_losses_and_rates_are_those_of_the_evaluation(slots, small_records, segment_records, monkeypatch):
+def test_losses_and_rates_are_those_of_the_evaluation(segment_records, monkeypatch):
   monkeypatch.setattr(scl, "SHORTEST", 1)
-  fields = {"objectives.scl.head": "projection", "objectives.scl.max_segments": slots}
-  fields |= {"data.packing": "segments"} if slots else {}
-  config = small_run.small_config("union", segment_records if slots else small_records, fields)
+  fields = {"objectives.scl.head": "projection", "objectives.scl.max_segments": 1}
+  config = small_run.small_config("union", segment_records, fields | {"data.packing": "segments"})
   with small_run.devices(1):
     run = small_run.small_run(config)
-    heldout = prepared.open(reading_settings(config)).heldout
+    records = prepared.open(reading_settings(config)).heldout
     params = run.init_state().params
-    expected = evaluate(run, run.compile_eval_step(), params, heldout, progress=1.0)
-    found = figures.measure(run, params, heldout, np.ones(small_run.VOCAB_SIZE), batches=2)
+    expected = evaluate(run, run.compile_eval_step(), params, records, progress=1.0)
+    found = figures.measure(run, params, records, np.ones(small_run.VOCAB_SIZE), batches=2)
   assert expected is not None
   same = {
     "generator_loss_head_0": "generator_loss_layer_1",
@@ -66,44 +69,21 @@ def test_losses_and_rates_are_those_of_the_evaluation(slots, small_records, segm
   assert found["unigram_cross_entropy"] == pytest.approx(np.log(small_run.VOCAB_SIZE))
 
 
-def test_blocks_unlike_each_other_are_retrieved_and_have_the_largest_scores():
+def test_blocks_unlike_each_other_are_retrieved_and_equal_ones_by_chance():
   found = figures.figures(arrays(), RUN, np.ones(97))
-  assert found["sequence_retrieval_top1"] == 1.0
-  assert found["sequence_cosine_gap"] == pytest.approx(1.0)
+  assert found["sequence_retrieval_top1"] == 1.0 and found["sequence_cosine_gap"] == pytest.approx(1.0)
   assert found["contextual_score"] == pytest.approx(1.0)
   assert found["unigram_cross_entropy"] == pytest.approx(np.log(97))
-  assert "sequence_head_cosine_gap" not in found
   swapped = arrays(head_cls=np.eye(ROWS), head_crop_cls=-np.eye(ROWS))
-  found_of_head = figures.figures(swapped, RUN, np.ones(97))
-  assert found_of_head["sequence_head_cosine_positive"] == pytest.approx(-1.0)
-  assert found_of_head["sequence_head_cosine_negative"] == pytest.approx(0.0)
-  assert found_of_head | found == found_of_head  # the series of [CLS] stays as it is
-
-
-def test_the_contrast_head_has_curves_of_its_own_where_a_run_has_one(monkeypatch):
-  of_cls = dict.fromkeys(blocks._SHOWN[:5], 0.5)
-  of_head = {"sequence_head_cosine_positive": 0.9, "sequence_head_cosine_negative": -0.1}
-  monkeypatch.setattr(figures, "measure", lambda run, *_, **__: of_cls | (of_head if run == "head" else {}))
-  steps = [("scl", step, types.SimpleNamespace(run="head")) for step in (4, 8)]
-  steps.append(("mlm", 8, types.SimpleNamespace(run="none")))
-  for _, _, opened in steps:
-    vars(opened).update(heldout=mock.MagicMock(**{"__len__.return_value": 8}), records="", params={})
-  asked = types.SimpleNamespace(names=["scl", "mlm"], rows=8, batch_size=4, every_step=lambda _: iter(steps))
-  outcome = blocks.measure(asked)
-  curves = {curve.name: (curve.x.tolist(), curve.y.tolist()) for curve in outcome.plots[0].curves}
-  assert curves["scl, crop of the same block, head"] == ([4, 8], [0.9, 0.9])
-  assert curves["scl, other blocks, head"] == ([4, 8], [-0.1, -0.1])
-  assert curves["scl, other blocks"] == ([4, 8], [0.5, 0.5]) and len(curves) == 6
-  assert "sequence_head_cosine_positive" not in outcome.rows[-1]
-
-
-def test_blocks_that_are_all_the_same_are_retrieved_by_chance():
+  of_head = figures.figures(swapped, RUN, np.ones(97))
+  assert of_head["sequence_head_cosine_positive"] == pytest.approx(-1.0)
+  assert of_head["sequence_head_cosine_negative"] == pytest.approx(0.0)
+  assert of_head | found == of_head  # the series of [CLS] stays as it is
   same = np.ones((ROWS, 5))
-  hidden = np.ones((ROWS, LENGTH, 5))
-  found = figures.figures(arrays(cls=same, crop_cls=same, clean_hidden=hidden), RUN, np.ones(97))
+  equal = arrays(cls=same, crop_cls=same, clean_hidden=np.ones((ROWS, LENGTH, 5)))
+  found = figures.figures(equal, RUN, np.ones(97))
   assert found["sequence_retrieval_top1"] == found["sequence_retrieval_top1_baseline"] == 1 / ROWS
-  assert found["sequence_cosine_gap"] == pytest.approx(0.0)
-  assert found["contextual_score"] == pytest.approx(0.0)
+  assert found["sequence_cosine_gap"] == pytest.approx(0.0) == found["contextual_score"]
 
 
 def test_detection_that_knows_and_detection_that_guesses():
@@ -114,18 +94,11 @@ def test_detection_that_knows_and_detection_that_guesses():
   knows = figures.figures(arrays(input_ids=inputs, probability_replaced=1.0 * replaced), RUN, np.ones(97))
   assert knows["replace_rate"] == 1 / LENGTH
   assert knows["rtd_auc"] == knows["rtd_balanced_accuracy_at_prior"] == 1.0
+  # 0.3 is above the rate, 0.125: everything is called replaced, and nothing at a half.
   guess = arrays(input_ids=inputs, probability_replaced=np.full((ROWS, LENGTH), 0.3))
   guesses = figures.figures(guess, RUN, np.ones(97))
   assert guesses["rtd_auc"] == guesses["rtd_balanced_accuracy_at_prior"] == 0.5
-
-
-def test_a_training_run_that_stores_a_difference_of_token_tables_is_measured(small_records):
-  config = small_run.small_config("gdes", small_records)
-  with small_run.devices(1):
-    run = small_run.small_run(config)
-    heldout = prepared.open(reading_settings(config)).heldout
-    found = figures.measure(run, run.init_state().params, heldout, np.ones(small_run.VOCAB_SIZE), batches=2)
-  assert 0 < found["replace_rate"] < 1 and np.isfinite(found["contextual_score"])
+  assert (guesses["rtd_accuracy_replaced_at_half"], guesses["rtd_accuracy_original_at_half"]) == (0, 1)
 
 
 def test_samples_of_the_generators_layers_do_not_see_other_texts_of_the_row(segment_records):
@@ -143,5 +116,142 @@ def test_samples_of_the_generators_layers_do_not_see_other_texts_of_the_row(segm
   assert (others != ids).any()
   np.testing.assert_array_equal(before["selected"], after["selected"])
   for layer in ("layer 1", "layer 2"):
-    assert (before[layer][is_first] != 0).any()
+    assert (before[layer][~before["selected"]] == 0).all() and (before[layer][is_first] != 0).any()
     np.testing.assert_array_equal(before[layer][is_first], after[layer][is_first])
+  assert not np.array_equal(before["layer 1"], before["layer 2"])
+
+
+def test_calibration_of_the_true_rates_is_near_zero_and_of_a_wrong_constant_the_distance():
+  probability = RNG.uniform(0, 1, 200_000)
+  found = detection.figures(RNG.uniform(0, 1, 200_000) < probability, probability)
+  assert found["calibration"] is not None and found["calibration"] < 0.005
+  wrong = detection.figures(np.arange(1_000) < 100, np.full(1_000, 0.9))
+  assert wrong["calibration"] == pytest.approx(0.8) and wrong["area"] == 0.5
+  assert wrong["loss at replaced"] == pytest.approx(-math.log(0.9))
+  assert wrong["loss"] == pytest.approx(-0.1 * math.log(0.9) - 0.9 * math.log(0.1))
+  assert detection.figures(np.zeros(4, bool), np.full(4, 0.2))["area"] is None
+  # Called replaced are the 1st, 2nd and 4th; the 1st and 4th are. 0.5 is not called so.
+  truth = np.asarray([1, 0, 0, 1, 1, 1], bool)
+  found = detection.figures(truth, np.asarray([0.9, 0.8, 0.5, 0.6, 0.1, 0.2]))
+  assert found["precision"] == pytest.approx(2 / 3) and found["right"] == pytest.approx(3 / 6)
+  assert detection.figures(truth, np.full(6, 0.5))["precision"] is None
+  found = detection.shares(np.asarray([1, 1, 0, 0, 0], bool), np.asarray([0.9, 0.2, 0.1, 0.5, 0.8]))
+  expected = {"rate": pytest.approx(0.4), "replaced": 0.5, "original": pytest.approx(2 / 3)}
+  assert found == expected | {"area": pytest.approx(4 / 6)}  # of pairs of a replaced and an original token
+  nothing = detection.shares(np.zeros(3, bool), np.zeros(3))
+  assert nothing["replaced"] is None and nothing["area"] is None and nothing["original"] == 1
+
+
+def test_the_token_that_is_never_suspected_fools_the_encoder_most():
+  ids = np.zeros((2, 20), np.int32)
+  inputs = np.repeat([[7, 8], [0, 8]], 10, axis=1).astype(np.int32)
+  inputs[1, :4] = 9  # put in too seldom to be listed
+  belief = np.where(inputs == 7, 0.1, 0.9)
+  found = detection.fooling({"ids": ids, "input_ids": inputs, "probability_replaced": belief})
+  assert [(token, count) for token, count, _ in found] == [(7, 10), (8, 20)]
+  assert [mean for _, _, mean in found] == pytest.approx([0.1, 0.9])
+  inputs[1, 4] = 9
+  assert len(detection.fooling({"ids": ids, "input_ids": inputs, "probability_replaced": belief})) == 3
+
+
+def test_uniform_vectors_have_the_analytic_uniformity_and_equal_ones_none():
+  points = RNG.standard_normal((4_000, 3))
+  points /= np.linalg.norm(points, axis=-1, keepdims=True)
+  first, second = space.random_pairs(len(points), 100_000)
+  assert (first != second).all()
+  # On a sphere in three dimensions a cosine c is uniform: E exp(-2 (2 - 2 c)) = exp(-4) sinh(4) / 4.
+  expected = math.log(math.sinh(4) / 4) - 4
+  assert space.uniformity(points[first], points[second]) == pytest.approx(expected, abs=0.02)
+  assert space.alignment(points, points) == 0 and space.uniformity(points, points) == 0
+  assert space.alignment(points, -points) == pytest.approx(4)
+  assert space.area_between(np.ones(3), np.zeros(4)) == 1
+  assert space.area_between(np.zeros(5), np.zeros(4)) == 0.5
+
+
+def test_random_pairs_are_of_blocks_and_of_an_import_of_sentences():
+  class Words:  # a direction for each text, however it is given
+    vocabulary, max_length = types.SimpleNamespace(special_ids=types.SimpleNamespace(pad=0)), 3
+
+    def inputs(self, texts):
+      return [{"ids": np.full(2, int(text))} for text in texts]
+
+    def vectors(self, inputs):
+      return 2 * np.eye(9)[[row["ids"][0] for row in inputs]]
+
+  similar = (["1", "2", "3"], ["1", "2", "4"])
+  blocks = np.asarray([[5, 0, 0, 0], [6, 1, 2, 3]])
+  for given, places in ((blocks, [5, 6]), (None, [1, 2, 3])):
+    sides = space.pairs_of(Words(), given, similar)
+    first, second = sides["random"]
+    assert np.unique(first.argmax(-1)).tolist() == places and not np.einsum("nw,nw->n", first, second).any()
+    np.testing.assert_array_equal(np.einsum("nw,nw->n", *sides["similar"]), [1, 1, 0])
+  with pytest.raises(Needs, match="two pairs"):
+    space.pairs_of(Words(), None, None)
+
+
+def test_densities_have_an_area_of_one_and_a_collapsed_space_hides_no_other():
+  histogram, density = space.densities("x", np.clip(RNG.normal(0.2, 0.1, 5_000), -1, 1))
+  assert np.sum(histogram.y[:-1] * np.diff(histogram.x)) == pytest.approx(1)
+  assert np.trapezoid(density.y, density.x) == pytest.approx(1, abs=1e-3)
+  assert density.x[density.y.argmax()] == pytest.approx(0.2, abs=0.03)
+  histogram, density = space.densities("x", RNG.normal(0.9, 1e-3, 1_000))
+  # One bin has them all; the estimate is the Gaussian whose deviation is half of the bin's width.
+  bin_width = histogram.x[1] - histogram.x[0]
+  assert np.max(histogram.y) == pytest.approx(1 / bin_width, rel=0.6)
+  assert np.max(density.y) == pytest.approx(2 / bin_width / np.sqrt(2 * np.pi), rel=0.02)
+
+
+def test_an_encoder_that_copies_everything_is_right_where_nothing_is_replaced():
+  ids, inputs = np.asarray([[1, 2, 3, 0]]), np.asarray([[1, 9, 3, 0]])
+  given = {"ids": ids, "input_ids": inputs, "copy": np.ones((1, 4), bool), "mixture": inputs, "lm": ids}
+  replaced, original = correction.shares(given, pad_id=0)
+  assert replaced == {"tokens": "replaced", "count": 1, "copy": 0.0, "mixture": 0.0, "lm": 1.0}
+  assert original == {"tokens": "original", "count": 2, "copy": 1.0, "mixture": 1.0, "lm": 1.0}
+  assert correction.shares(given | {"input_ids": ids}, pad_id=0)[0]["copy"] is None
+
+
+def test_answers_that_need_no_learning():
+  found = heldout.unigram_cross_entropy(np.array([2, 0, 2]), np.array([0, 1, 6]))
+  assert found == pytest.approx(-(2 * np.log(0.7) + np.log(0.1)) / 3, rel=1e-12)
+  # Ids 0 and 1 are special; 2 was seen three times, 3 once and 4 never: with one more each, 4/7, 2/7 and 1/7.
+  ids, unigram = np.array([[0, 2, 3, 1], [0, 4, 2, 0]]), np.array([90, 70, 3, 1, 0])
+  expected = -(2 * np.log(4 / 7) + np.log(2 / 7) + np.log(1 / 7)) / 4
+  assert heldout.frequency_loss(ids, unigram, (0, 1)) == pytest.approx(expected, rel=1e-12)
+  rng = np.random.default_rng(0)
+  labels, scores = rng.random(20_000) < 0.15, rng.random(20_000)
+  assert heldout.ranking_area(labels, labels + 0.5 * scores) == 1.0
+  assert heldout.ranking_area(labels, -(labels + 0.5 * scores)) == 0.0
+  assert heldout.ranking_area(labels, np.zeros(20_000)) == 0.5
+  assert heldout.ranking_area(rng.permutation(labels), scores) == pytest.approx(0.5, abs=0.02)
+  assert math.isnan(heldout.ranking_area(np.ones(5, bool), scores[:5]))
+  assert heldout.commonest_share(np.array([7, 3, 7, 9])) == 0.5
+  assert heldout.commonest_share(np.array([], np.int32)) == 0.0
+
+
+def test_the_first_rows_are_described_once_and_the_last_batch_is_filled_with_padding(small_records):
+  config = small_run.small_config("mlm", small_records)
+  run = small_run.small_run(config)
+  records = prepared.open(reading_settings(config)).heldout
+
+  def describe(run, params, ids, index):
+    return {"ids": ids + params["shift"], "index": jnp.full(ids.shape[0], index)}
+
+  made = heldout.collect(run, {"shift": 100}, records, describe, rows=11)
+  assert made["index"].tolist() == [0] * 8 + [1] * 8
+  np.testing.assert_array_equal(made["ids"][:11] - 100, records.rows(0, 11))
+  assert np.all(made["ids"][11:] - 100 == run.recipe.tokens.pad)
+
+
+def test_an_example_says_what_stood_there_and_what_the_encoder_guesses(small_records):
+  words = vocabulary.load(small_records / "vocabulary")
+  tokens = prepared.token_ids(str(small_records))
+  some = [at for at in range(words.size) if at not in tokens.special]
+  ids = np.array([[0, *some[:12], 2, 1, 1]])
+  chosen = np.zeros(ids.shape, bool)
+  chosen[0, [0, 2, 9, 10]] = True  # special; too near the start to have a context; this one; not the first
+  given = {"ids": ids, "selected": chosen, "guesses": np.full(ids.shape, some[30])}
+  (example,) = find_examples(given | {"probability": np.full(ids.shape, 0.25)}, words, tokens)
+  assert example.original == words.shown_piece(ids[0, 9])
+  assert example.guess == words.shown_piece(some[30]) and example.probability == 0.25
+  before, after = example.text.split("___")
+  assert before.strip() == words.decode(ids[0, 3:9]) and after.strip() == words.decode(ids[0, 10:14])

@@ -48,7 +48,7 @@ def test_the_sum_over_heads_is_left_out_where_there_are_several(monkeypatch):
   whole = request(monkeypatch, {"run": WHOLE})
   (row,) = logs.generator(whole).rows
   assert row["of"] == "generator" and row["start"] == 6.0
-  with pytest.raises(Needs, match="mixture of generator layers"):
+  with pytest.raises(Needs, match="mixture"):
     logs.mixture(whole)
 
 
@@ -64,16 +64,6 @@ def test_the_best_head_of_a_mixture_is_the_one_with_the_lowest_loss(monkeypatch)
   assert len(rows) == 2 * 3 + 2
 
 
-def test_scores_stand_at_the_hours_of_their_steps(monkeypatch):
-  speeds = [{"step": 10, "perf/steps_per_second": 10 / 3600}, {"step": 20, "perf/steps_per_second": 5 / 3600}]
-  lines = [*speeds, {"step": 5, "eval/loss": 7.0}, {"step": 20, "eval/loss": 6.0}]
-  outcome = logs.efficiency(request(monkeypatch, {"run": lines}))
-  assert [(row["step"], row["value"]) for row in outcome.rows] == [(5, 7.0), (20, 6.0)]
-  np.testing.assert_allclose([row["hours"] for row in outcome.rows], [0.5, 3.0])
-  (plot,) = outcome.plots
-  np.testing.assert_allclose(plot.curves[0].x, [0.5, 3.0])
-
-
 def lines_of(losses: dict[int, float]) -> list[dict]:
   """Speeds at steps, and held-out losses."""
   return [{"step": step, "perf/steps_per_second": SPEED, "eval/loss": loss} for step, loss in losses.items()]
@@ -82,22 +72,17 @@ def lines_of(losses: dict[int, float]) -> list[dict]:
 def test_planted_losses_and_probes_come_back_over_hours(monkeypatch):
   lines = [*lines_of({1_800: 4.0, 3_600: 3.0}), {"step": 2_700, "probe/pos all words": 0.75}]
   silent = [{"step": 5, "eval/loss": 1.0}]  # no speed, so no hours
-  outcome = logs.efficiency(request(monkeypatch, {"run": lines, "silent": silent}))
-  loss, probe = outcome.plots
-  assert (loss.stem, loss.y_label, probe.stem) == (
-    "efficiency_eval_loss",
-    "nats",
-    "efficiency_probe_pos_all_words",
-  )
-  assert [curve.name for curve in loss.curves] == ["run"]
-  np.testing.assert_allclose(loss.curves[0].x, [1.0, 2.0])
-  np.testing.assert_allclose(loss.curves[0].y, [4.0, 3.0])
+  speeds = [{"step": 10, "perf/steps_per_second": 10 / 3600}, {"step": 20, "perf/steps_per_second": 5 / 3600}]
+  slower = [*speeds, {"step": 5, "eval/loss": 7.0}, {"step": 20, "eval/loss": 6.0}]
+  asked = request(monkeypatch, {"run": lines, "silent": silent, "slower": slower})
+  loss, probe = logs.efficiency(asked).plots
+  assert (loss.stem, loss.y_label) == ("efficiency_eval_loss", "nats")
+  found = {curve.name: (curve.x.tolist(), curve.y.tolist()) for curve in loss.curves}
+  assert found["run"] == ([1.0, 2.0], [4.0, 3.0])
+  assert found["slower"] == (pytest.approx([0.5, 3.0]), [7.0, 6.0]) and len(found) == 2
+  assert probe.stem == "efficiency_probe_pos_all_words"
   np.testing.assert_allclose((probe.curves[0].x, probe.curves[0].y), ([1.5], [0.75]))
-  assert [(row["step"], row["hours"], row["value"]) for row in outcome.rows[:2]] == [
-    (1_800, 1.0, 4.0),
-    (3_600, 2.0, 3.0),
-  ]
-  with pytest.raises(Needs, match="speeds and held-out metrics, which silent has not logged"):
+  with pytest.raises(Needs, match="silent"):
     logs.efficiency(request(monkeypatch, {"silent": silent}))
 
 
@@ -133,7 +118,7 @@ def test_planted_scores_of_saved_steps_come_back_over_hours(monkeypatch, tmp_pat
   np.testing.assert_allclose((matched.curves[1].x, matched.curves[1].y), ([2.0], [0.6]))
   np.testing.assert_allclose(plots["efficiency_fine_tuned_mnli_accuracy_mm"].curves[0].y, [0.69, 0.79])
   assert len(logs.efficiency(request(monkeypatch, runs)).plots) == 1  # as before without scores
-  with pytest.raises(Needs, match="logged speeds of b, of which scores were given"):
+  with pytest.raises(Needs, match="speeds of b"):
     logs.efficiency(request(monkeypatch, runs | {"b": [{"step": 1, "eval/loss": 1.0}]}), read)
 
 
@@ -144,21 +129,16 @@ def test_scores_that_are_no_curve_are_refused(monkeypatch, tmp_path):
   (again,) = scores.read(tuned(tmp_path / "again", "known", mnli(0.8, 0.7)))
   (subset,) = scores.read(tuned(tmp_path / "subset", "known", mnli(0.8, 0.7), data="less"))
   (foreign,) = scores.read(tuned(tmp_path / "foreign", "of another run", mnli(0.8, 0.7)))
-  with pytest.raises(DataError, match=r"foreign: its mnli started from no saved step of a; add its run"):
-    scores.over_steps(asked, [known, foreign])
-  with pytest.raises(DataError, match=r"again: its mnli started from step 5 of a, like another folder"):
-    scores.over_steps(asked, [known, again])
-  with pytest.raises(
-    DataError, match=r"subset: its mnli has other data, another vocabulary or another protocol than .*known;"
-  ):
-    scores.over_steps(asked, [known, subset])
+  for other, folder in ((foreign, "foreign"), (again, "again"), (subset, "subset")):
+    with pytest.raises(DataError, match=f"{folder}: its mnli"):
+      scores.over_steps(asked, [known, other])
   own = [{"metric": "accuracy", "value": 0.5}]
   (mine,) = scores.read(tuned(tmp_path / "mine", "known", own, task="own"))
   assert scores.over_steps(asked, [known, mine])["a"]["fine-tuned own accuracy"][1].tolist() == [0.5]
   cell = tmp_path / "mine" / "own" / "bs64_lr1e-05.json"
   cell.write_text((tmp_path / "foreign" / "mnli" / "bs32_lr1e-05.json").read_text())
   for folder in ("mine", "nowhere"):  # cells of two checkpoints, and no folder at all
-    with pytest.raises(DataError, match=rf"{folder}: expected the --workdir of a finished finetune.main"):
+    with pytest.raises(DataError, match=f"--scores=.*{folder}"):
       scores.read(str(tmp_path / folder))
 
 
@@ -176,5 +156,3 @@ def test_the_command_knows_a_saved_step_by_its_digest(finished, tmp_path, capsys
   flags[0] += "/checkpoints/6"  # of a step that is named only its own scores are drawn
   assert main([*flags, "--only=efficiency"]) == 3
   assert "started from no saved step of" in capsys.readouterr().err
-  assert main([*flags, "--only=mixture"]) == 2
-  assert "--scores needs the analysis efficiency, missing in --only=mixture" in capsys.readouterr().err

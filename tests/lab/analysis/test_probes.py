@@ -1,7 +1,8 @@
-"""Probes of a stand-in encoder whose vectors and scores are planted: what each probe must find is known."""
+"""Linear probes, of spans too, and probes of a stand-in encoder whose vectors and scores are planted."""
 
 import dataclasses
 import types
+import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -9,9 +10,9 @@ import pytest
 
 from data.annotated import MinimalPair, Relation, Sentence
 from data.glue.tasks import Split
-from lab.analysis import probes, spans
+from lab.analysis import edges, linear, probes, spans
 from lab.analysis.probes import WITHOUT, Figure, Probe
-from lab.analysis.spans import Task
+from lab.analysis.spans import Annotated, Target, Task
 
 RNG = np.random.default_rng(0)
 WORDS = "abcd"
@@ -172,3 +173,63 @@ def test_without_a_model_the_other_pairs_of_two_forms_decide():
 def test_standard_errors_are_those_of_a_share_and_of_a_correlation():
   assert Figure("p", "c", "accuracy", "last", 0.2, 100).standard_error == pytest.approx(0.04)
   assert Figure("p", "c", "Spearman", "cls", 0.6, 65).standard_error == pytest.approx(0.64 / 8)
+
+
+def test_a_probe_of_one_hot_features_is_perfect_and_of_noise_at_chance():
+  random = np.random.default_rng(0)
+  labels = random.integers(0, 4, 2_000).astype(str)
+  one_hot = np.eye(4)[labels.astype(int)]
+  train, test = slice(0, 1_000), slice(1_000, 2_000)
+  assert (linear.predictions(one_hot[train], labels[train], one_hot[test]) == labels[test]).all()
+  noise = random.normal(size=(2_000, 5))
+  right = (linear.predictions(noise[train], labels[train], noise[test]) == labels[test]).mean()
+  assert abs(right - 0.25) < 4 * np.sqrt(0.25 * 0.75 / 1_000)
+  bags = [["good", "film"], ["Film", "good"], ["bad", "film"], ["film", "bad"]]
+  found = linear.bag_predictions(bags, ["1", "1", "0", "0"], [["the", "GOOD"], ["bad", "bad"]])
+  assert found.tolist() == ["1", "0"]  # words and no order
+  words, labels = ["a", "a", "a", "b", "c", "d", "e"], ["x", "y", "x", "n", "n", "n", "z"]
+  assert linear.commonest_answers(words, labels, ["a", "e", "unseen"]).tolist() == ["x", "z", "n"]
+
+
+def test_cosines_and_rank_correlation_by_hand():
+  first = np.asarray([[1.0, 0.0], [3.0, 4.0], [0.0, 0.0], [3.0, 4.0]])
+  second = np.asarray([[2.0, 0.0], [4.0, -3.0], [1, 1], [8, 6]])
+  np.testing.assert_allclose(linear.cosines(first, second), [1.0, 0.0, 0.0, 0.96], atol=1e-12)
+  assert linear.rank_correlation(np.asarray([1.0, 5.0, 7.0]), np.asarray([0.1, 0.2, 9.0])) == 1.0
+  same, other = linear.bag_cosines(["a b", "a b"], ["b a", "c d"])
+  assert abs(same - 1) < 1e-12 and other == 0
+
+
+def test_labels_that_are_all_the_same_are_answered_without_a_warning():
+  train = np.asarray([[1.0, 0.0], [0.0, 1.0]] * 2)
+  with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    for labels, expected in [
+      ([("x",)] * 4, [("x",)] * 2),
+      ([()] * 4, [()] * 2),
+      ([("x", "y")] * 4, [("x", "y")] * 2),
+      ([("x",), (), ("x",), ()], [("x",), ()]),
+      ([("x",), ("y",), ("x",), ("y",)], [("x",), ("y",)]),
+    ]:
+      assert edges.predictions(train, labels, train[:2]) == expected
+    assert linear.predictions(np.zeros((3, 2)), ["a"] * 3, np.ones((2, 2))).tolist() == ["a", "a"]
+    assert linear.bag_predictions([[], ["ba"]], ["b", "b"], [["ba"]]).tolist() == ["b"]
+    assert np.isnan(linear.rank_correlation(np.arange(3.0), np.ones(3)))
+    assert np.isnan(linear.rank_correlation(np.ones(3), np.arange(3.0)))
+
+
+def test_a_span_is_the_mean_of_its_words_and_two_are_joined():
+  states = np.asarray([[1.0, 10.0], [3.0, 30.0], [8.0, 80.0]])[..., None]  # of three words after two layers
+  part = [
+    Annotated(("a", "b", "c"), (Target(((0, 2),), ("x",)),)),
+    Annotated(("d", "e", "f"), (Target(((1, 2),), ("y", "z")),)),
+  ]
+  found = spans.vectors(lambda sentences: [states for _ in sentences], part)
+  np.testing.assert_array_equal(found, [[[2.0], [20.0]], [[3.0], [30.0]]])
+  assert spans.labels(part) == [("x",), ("y", "z")]
+  two = [Annotated(("a", "b", "c"), (Target(((2, 3), (0, 2)), ("x",)),))]
+  np.testing.assert_array_equal(spans.vectors(lambda _: [states], two), [[[8.0, 2.0], [80.0, 20.0]]])
+  gold = [("a",), ("b", "c")]
+  assert edges.f1(gold, gold) == 1.0 and edges.f1(gold, [("x",), ()]) == 0.0
+  # Two are right, of three that there are and of four that were said.
+  assert edges.f1(gold, [("a", "b", "c"), ("b",)]) == pytest.approx(4 / 7)

@@ -1,5 +1,9 @@
-"""Vectors of words and scores of sentences equal what the encoder gives, computed one sentence at a time."""
+"""Vectors of words and scores of sentences equal what encoder and generator give, one sentence at a time."""
 
+import gzip
+import json
+import pathlib
+import shutil
 import types
 
 import jax
@@ -8,27 +12,39 @@ import numpy as np
 import pytest
 import scipy.special
 
+from data import vocabulary
+from data.errors import DataError
+from lab.analysis import edges
+from lab.analysis.request import Request
+from lab.analysis.spans import Annotated, Target
 from lab.analysis.words import FrozenEncoder
-from pretrain.checkpoints.saved_model import open_model
+from pretrain.build import build
+from pretrain.checkpoints.opened import open_generator
+from pretrain.checkpoints.saved_model import open_model, save_params
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads as head_models
+from pretrain.reading import prepared
 from tests import byte_level
 from tests.pretrain.one_program import OneProgramEach, one_program
+from tests.pretrain.small_run import small_config
 
 heads, encode = OneProgramEach(head_models), one_program(encoder_model.encode)
 SENTENCES = (("ba", "dogo", "ke"), ("lumi",), tuple("ba fi zo " * 30) + ("ba",))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def on_one_device():
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(jax, "local_devices", lambda: jax.devices()[:1])
+    yield
 
 
 @pytest.fixture(scope="module")
 def frozen(finished) -> FrozenEncoder:
   saved = open_model(finished)
   opened = saved.open_encoder("", flag="--vocabulary", dtype="float32")
-  width = opened.config.hidden_size
   rtd = heads.init_rtd_head(jax.random.key(3), opened.config, dense=False)
-  assert rtd["kernel"].shape == (width, 1)
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(jax, "local_devices", lambda: jax.devices()[:1])
-    yield FrozenEncoder(opened, {"mlm": saved.params["heads"]["mlm"], "rtd": rtd}, batch_size=4)
+  return FrozenEncoder(opened, {"mlm": saved.params["heads"]["mlm"], "rtd": rtd}, batch_size=4)
 
 
 def _states(frozen: FrozenEncoder, ids: np.ndarray) -> jax.Array:
@@ -40,25 +56,24 @@ def _states(frozen: FrozenEncoder, ids: np.ndarray) -> jax.Array:
 def test_a_word_is_the_mean_of_its_pieces_at_every_depth(frozen):
   vectors = frozen.words(SENTENCES)
   table = np.asarray(frozen.encoder.params["embeddings"]["token"]["embedding"])
-  for given, found, sentence in zip(frozen.inputs(SENTENCES), vectors, SENTENCES):
-    assert found.shape == (len(sentence), 3, frozen.encoder.config.hidden_size)
+  for given, found, by_layer, sentence in zip(
+    frozen.inputs(SENTENCES), vectors, frozen.layers(SENTENCES), SENTENCES
+  ):
+    width, layers = frozen.encoder.config.hidden_size, frozen.encoder.config.num_layers
+    assert found.shape == (len(sentence), 3, width) and by_layer.shape == (len(sentence), layers + 1, width)
     last = np.asarray(_states(frozen, given["ids"]))
     for word in range(len(sentence)):
       own = given["words"] == word + 1
-      expected = (
-        np.zeros((2, found.shape[-1]))
-        if not own.any()
-        else [table[given["ids"][own]].mean(0), last[own].mean(0)]
-      )
+      expected = [table[given["ids"][own]].mean(0), last[own].mean(0)] if own.any() else np.zeros((2, width))
       np.testing.assert_allclose(found[word, [0, 2]], expected, rtol=1e-4, atol=1e-5)
-  cut = vectors[2]
-  assert np.any(cut[0]) and not np.any(cut[-1])  # beyond the last position nothing is known
+    np.testing.assert_array_equal(by_layer[:, -1], found[:, -1])
+  assert np.any(vectors[2][0]) and not np.any(vectors[2][-1])  # beyond the last position nothing is known
 
 
-def test_a_likelihood_masks_every_token_in_turn(frozen):
+def test_a_likelihood_masks_every_token_in_turn_and_originality_adds_up_the_tokens_of_words(frozen):
   sentences = SENTENCES[:2]
-  found = frozen.likelihoods(sentences)
-  head, encoder = frozen.heads["mlm"], frozen.encoder
+  found, encoder = frozen.likelihoods(sentences), frozen.encoder
+  head = frozen.heads["mlm"]
   for given, total in zip(frozen.inputs(sentences), found):
     expected = 0.0
     for at in range(1, len(given["ids"]) - 1):
@@ -68,16 +83,12 @@ def test_a_likelihood_masks_every_token_in_turn(frozen):
       logits = np.asarray(encoder.params["embeddings"]["token"]["embedding"]) @ np.asarray(x) + head["bias"]
       expected += float(scipy.special.log_softmax(logits)[given["ids"][at]])
     assert total == pytest.approx(expected, rel=1e-4)
-
-
-def test_originality_adds_up_the_tokens_of_words(frozen):
   (given,) = frozen.inputs(SENTENCES[:1])
-  logits = heads.apply_rtd_head(
-    frozen.heads["rtd"], frozen.encoder.config, _states(frozen, given["ids"])[None]
-  )[0]
+  logits = heads.apply_rtd_head(frozen.heads["rtd"], encoder.config, _states(frozen, given["ids"])[None])[0]
   expected = float(np.sum(scipy.special.log_expit(np.asarray(logits))[1:-1]))
   assert frozen.originality(SENTENCES[:1])[0] == pytest.approx(expected, rel=1e-4)
-  assert FrozenEncoder(frozen.encoder, {}, batch_size=4).originality(SENTENCES) is None
+  bare = FrozenEncoder(encoder, {}, batch_size=4)
+  assert bare.originality(SENTENCES) is None and bare.likelihoods(SENTENCES) is None
 
 
 def test_words_have_the_ids_of_running_text(tmp_path):
@@ -86,3 +97,98 @@ def test_words_have_the_ids_of_running_text(tmp_path):
   frozen = FrozenEncoder(encoder, {}, batch_size=1)  # pyright: ignore[reportArgumentType] (no model runs)
   (given,) = frozen.inputs([("The", "people", "make", "time.")])
   assert given["ids"].tolist() == words.with_special_ids(words.encode("The people make time."))
+
+
+def test_tasks_of_a_treebank_and_of_files_and_a_packed_copy_is_no_task_of_its_own(tmp_path):
+  row = "1\tba\t_\tNOUN\t_\t_\t2\tnsubj:pass\t_\t_\n2\tke\t_\tVERB\t_\t_\t0\troot\t_\t_\n\n"
+  for name in ("UD_English-EWT", edges.FOLDER):
+    (tmp_path / name).mkdir()
+  for split, number in (("train", 3), ("test", 1)):
+    (tmp_path / "UD_English-EWT" / f"x-ud-{split}.conllu").write_text(row * number)
+  tags, relations = edges.find(tmp_path, 2)
+  assert (tags.name, relations.name) == ("part of speech", "dependency")
+  assert [len(task.train) for task in (tags, relations)] == [2, 2] and len(tags.test) == 1
+  assert tags.test == [Annotated(("ba", "ke"), (Target(((0, 1),), ("NOUN",)), Target(((1, 2),), ("VERB",))))]
+  assert relations.test == [Annotated(("ba", "ke"), (Target(((0, 1), (1, 2)), ("nsubj",)),))]
+  path = tmp_path / edges.FOLDER / "coref.train.jsonl"
+  line = {"text": "a b c", "targets": [{"span1": [0, 1], "span2": [1, 3], "label": ["1", "2"]}]}
+  path.write_text(json.dumps(line))
+  for name in ("packed.train.jsonl.gz", "packed.test.jsonl.gz", "coref.train.jsonl.gz"):  # the last is a copy
+    path.with_name(name).write_bytes(gzip.compress(json.dumps(line).encode()))
+  with pytest.raises(DataError, match=r"coref.test.jsonl"):  # a task needs both files
+    edges.find(tmp_path, 10)
+  path.with_name("coref.test.jsonl").write_text(json.dumps(line))
+  first, second, *_ = edges.find(tmp_path, 10)
+  assert (first.name, second.name) == ("coref", "packed")
+  assert first.train[0].targets[0] == Target(((0, 1), (1, 3)), ("1", "2"))
+
+
+LABELS = {"ba": "x", "ke": "y", "dogo": "x", "lumi": "z"}  # half of them 'x'
+
+
+def _scores(directory: pathlib.Path, data: pathlib.Path) -> dict[tuple, float]:
+  """F1 of a task whose sentences are single words: whatever tells words apart tells the labels too."""
+  (data / edges.FOLDER).mkdir(parents=True, exist_ok=True)
+  lines = [
+    json.dumps({"text": word, "targets": [{"span1": [0, 1], "label": label}]})
+    for word, label in LABELS.items()
+  ]
+  for split in ("train", "test"):
+    (data / edges.FOLDER / f"kind.{split}.jsonl").write_text("\n".join(lines))
+  rows = edges.measure(Request([str(directory)], data, batch_size=4)).rows
+  return {(row["of"], row["layer"]): row["f1"] for row in rows}
+
+
+def _checkpoint(directory: pathlib.Path, records: pathlib.Path, fields: dict) -> pathlib.Path:
+  """Saved parameters of an encoder and a generator, drawn at random; the records they name are gone."""
+  fields = {"generator.num_layers": 3, "generator.mlm_layers": (), **fields}
+  config = small_config("union", records, fields)
+  recipe = build(config, prepared.token_ids(str(records)))
+  rng = np.random.default_rng(0)
+  shapes = jax.eval_shape(recipe.init, jax.random.key(0))
+  params = jax.tree.map(lambda leaf: rng.normal(0, 0.5, leaf.shape).astype(np.float32), shapes)
+  if "trunk" in params["generator"]:  # nothing comes out of its last layer
+    norm = params["generator"]["trunk"]["layers"]["mlp_norm"]
+    norm["scale"][-1] = norm["bias"][-1] = 0
+  config.data.directory = str(directory / "gone")
+  digest = vocabulary.load(records / "vocabulary").digest
+  save_params(directory, params, {"config": config.to_dict(), "vocabulary_digest": digest}, step=3)
+  shutil.copytree(records / "vocabulary", directory / "vocabulary")
+  return directory
+
+
+def test_a_generator_is_asked_layer_by_layer_on_text_that_is_not_masked(small_records, tmp_path):
+  workdir = _checkpoint(tmp_path / "run", small_records, {"generator.mlm_layers": (1, 3)})
+  encoder = {("encoder", layer): 1.0 for layer in range(3)}
+  expected = encoder | {("generator", 1): 1.0, ("generator", 3): 0.5}
+  assert _scores(workdir, tmp_path / "data") == expected
+  saved = open_model(workdir)
+  opened = saved.open_encoder("", flag="--vocabulary")
+  beside, frozen = open_generator(saved, opened), FrozenEncoder(opened, {}, batch_size=4)
+  sentences = [("ba", "dogo", "lumi"), ("ke",) * 40]
+  own, pad_id = beside.params, opened.vocabulary.special_ids.pad
+  parts = {"embeddings": own["embeddings"] | {"token": opened.params["embeddings"]["token"]}}
+  parts["trunk"] = own["trunk"]
+  for given, found in zip(frozen.inputs(sentences), frozen.layers_of(beside)(sentences)):
+    ids = jnp.asarray(given["ids"])[None]
+    _, hidden = encode(parts, beside.settings.members[0], ids, ids != pad_id, pad_id=pad_id, collect="all")
+    assert found.shape[1:] == (2, 16)
+    for word in set(given["words"]) - {0}:
+      means = hidden.layers[:, 0, given["words"] == word].mean(axis=1)
+      np.testing.assert_allclose(found[word - 1], means[jnp.asarray([0, 2])], rtol=1e-4, atol=1e-5)
+  assert len(found) == 40 and not found[-1].any()
+
+
+def test_separate_generators_are_told_apart_and_a_part_that_is_missing_is_named(small_records, tmp_path):
+  fields = {"generator.separate_layers": (1, 2), "generator.mixture": "uniform"}
+  workdir = _checkpoint(tmp_path / "run", small_records, fields)
+  scores = _scores(workdir, tmp_path / "data")
+  assert [key for key in scores if key[0] != "encoder"] == [("generator 0", 1), ("generator 1", 2)]
+  assert set(scores.values()) == {1.0}
+  saved = open_model(workdir)
+  del saved.params["generator"]["member_1"]["trunk"]
+  saved.meta["source"] = {}  # an import may not say how a generator is computed, and none is made up
+  assert open_generator(saved, saved.open_encoder("", flag="--vocabulary")) is None
+  del saved.meta["source"]
+  with pytest.raises(DataError, match=r"member_1/trunk"):
+    edges.sides(saved, 4)

@@ -88,7 +88,8 @@ def test_a_tfds_data_set_is_text_by_shards_and_rows_with_names_of_labels(results
 
 
 def test_glue_and_squad_of_tfds_are_in_the_order_and_the_labels_of_the_official_files(results):
-  train, test, snli = results["glue of TFDS"]
+  train, test, snli, *binary = results["glue of TFDS"]
+  assert [split[3] for split in binary] == [["int32", [1]]] * 5
   numbers = [str(at) for at in range(7)]
   assert train[:3] == [[f"first {at}" for at in numbers], [f"sécond {at}" for at in numbers], numbers]
   # TFDS: entailment, neutral, contradiction; the official order: contradiction, entailment, neutral.

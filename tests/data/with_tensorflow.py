@@ -29,6 +29,14 @@ DIRECTORY = pathlib.Path(sys.argv[1])
 TFDS, USER = DIRECTORY / "tfds", DIRECTORY / "user"
 TEXT = {"text": seqio.Feature(seqio.PassThroughVocabulary(1), add_eos=False, dtype=tf.string, rank=0)}
 NLI = ["entailment", "neutral", "contradiction"]  # the order of TFDS
+PAIR = ("sentence1", "sentence2")
+BINARY = {  # as published: the features with text, and the names of labels 0 and 1
+  "qqp": (("question1", "question2"), ["not_duplicate", "duplicate"]),
+  "sst2": (("sentence",), ["negative", "positive"]),
+  "mrpc": (PAIR, ["not_equivalent", "equivalent"]),
+  "wnli": (PAIR, ["not_entailment", "entailment"]),
+  "rte": (PAIR, ["entailment", "not_entailment"]),
+}
 LENGTH = notebook.LENGTH
 
 results: dict = {}
@@ -160,6 +168,12 @@ def tfds_sets() -> None:
     del row["idx"]
   store("snli", nli, {"validation": agreed}, version="1.1.0")
   wanted = [("mnli", "train"), ("mnli", "test_matched"), ("snli", "dev")]
+  for task, (texts_of_task, names) in BINARY.items():
+    label = tfds.features.ClassLabel(names=names)
+    one = {**dict.fromkeys(texts_of_task, "a"), "idx": 0, "label": 1}
+    features = {**dict.fromkeys(texts_of_task, text), "idx": np.int32, "label": label}
+    store("glue", features, {"validation": [one]}, config=task)
+    wanted.append((task, "dev"))
   results["glue of TFDS"] = [as_lists(split) for split in glue.read_all(str(TFDS), wanted)]
   sequence = {"text": text, "answer_start": np.int32}
   features = {**dict.fromkeys(("id", "title", "context", "question"), text), "is_impossible": np.bool_}

@@ -7,7 +7,7 @@ import pytest
 
 from data import glue
 from data.errors import ConfigError, DataError
-from tests.data.conftest import SHARED
+from tests.data.conftest import SHARED, refused
 
 OFFICIAL = SHARED / "datasets" / "glue"
 SUBSETS = SHARED / "datasets" / "glue_subsets"
@@ -75,21 +75,6 @@ def test_the_label_of_snli_is_the_last_column_and_rows_without_agreement_are_dro
   assert (split.first, split.labels.tolist(), split.dropped) == (["a", "c"], [1, 0], 1)
 
 
-def test_the_class_of_a_label_of_tfds_is_that_of_the_official_file():
-  ones = {"qqp": "duplicate", "sst2": "positive", "cola": "acceptable", "mrpc": "equivalent"}
-  for task, label in (ones | {"wnli": "entailment"}).items():
-    assert glue._label_text(glue.known_task(task), label) == "1", task
-  for task, label in (("rte", "not_entailment"), ("qnli", "not_entailment"), ("mnli", "neutral")):
-    assert glue._label_text(glue.known_task(task), label) == label
-
-
-def test_rows_of_tfds_without_agreement_are_dropped_and_counted():
-  labels = ("neutral", None, "entailment", None)
-  rows = [{"premise": str(at), "hypothesis": "b", "label": label} for at, label in enumerate(labels)]
-  split = glue._from_tfds(glue.known_task("snli"), "train", rows, "snli train")
-  assert (split.first, split.labels.tolist(), split.dropped) == (["0", "2"], [2, 1], 2)
-
-
 def test_scores_are_floats_from_0_to_5(tmp_path):
   write(tmp_path, "STS-B/dev.tsv", "index\tsentence1\tsentence2\tscore", "0\ta\tb\t0.000", "1\tc\td\t4.75")
   split = glue.read(str(tmp_path), "stsb", "dev")
@@ -97,11 +82,11 @@ def test_scores_are_floats_from_0_to_5(tmp_path):
   assert split.labels.tolist() == [0.0, 4.75]
 
 
-@pytest.mark.parametrize("labels", [("-1", "-1"), ("", "")])
-def test_a_test_set_with_empty_labels_has_none(tmp_path, labels):
-  rows = [f"{number}\ta\tb\t{label}" for number, label in enumerate(labels)]
-  write(tmp_path, "RTE/test.tsv", "index\tsentence1\tsentence2\tlabel", *rows)
-  assert glue.read(str(tmp_path), "rte", "test").labels is None
+def test_a_test_set_with_empty_labels_has_none(tmp_path):
+  for labels in (("-1", "-1"), ("", "")):
+    rows = [f"{number}\ta\tb\t{label}" for number, label in enumerate(labels)]
+    write(tmp_path, "RTE/test.tsv", "index\tsentence1\tsentence2\tlabel", *rows)
+    assert glue.read(str(tmp_path), "rte", "test").labels is None
 
 
 def test_a_subset_is_read_as_such(tmp_path):
@@ -122,103 +107,58 @@ def test_mrpc_comes_out_of_the_files_of_microsoft_too(tmp_path):
   header = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String"
   rows = ("1\t10\t11\ta\tb", '0\t12\t13\t"c\td', "1\t14\t15\te\tf")
   write(tmp_path, "MRPC/msr_paraphrase_train.txt", header, *rows)
-  write(tmp_path, "MRPC/msr_paraphrase_test.txt", header, "1\t16\t17\tg\th")
   write(tmp_path, "MRPC/dev_ids.tsv", "12\t13")
-  train, dev, test = glue.read_all(str(tmp_path), [("mrpc", split) for split in ("train", "dev", "test")])
+  train, dev = glue.read_all(str(tmp_path), [("mrpc", split) for split in ("train", "dev")])
   assert (train.first, train.labels.tolist()) == (["a", "e"], [1, 1])
   assert (dev.first, dev.labels.tolist()) == (['"c'], [0])
-  assert (test.first, test.labels) == (["g"], None)  # GLUE does not give them
-  write(tmp_path, "MRPC/dev_ids.tsv", "12\t99")
-  with pytest.raises(DataError, match=r"dev_ids\.tsv: pairs that are not in .*: 1 of 1, such as 12 99"):
-    glue.read(str(tmp_path), "mrpc", "dev")
 
 
 HEADER = "index\tsentence1\tsentence2\tlabel"
-BAD = {
-  "ragged": ("rte", [HEADER, "0\ta\tb\tentailment", "1\ta\tb"], r"dev\.tsv:3: 3 columns, expected 4"),
-  "unknown_label": (
-    "rte",
-    [HEADER, "0\ta\tb\tmaybe"],
-    r":2: label 'maybe', expected one of entailment, not_",
-  ),
-  "number_for_name": ("rte", [HEADER, "0\ta\tb\t1"], r":2: label '1', expected one of entailment"),
-  "no_label": ("wnli", [HEADER, "0\ta\tb\t1", "1\ta\tb\t-1"], r":3: label '-1', expected one of 0, 1"),
-  "no_labels": ("wnli", [HEADER, "0\ta\tb\t-1"], r":2: label '-1', expected one of 0, 1"),
-  "too_high": ("wnli", [HEADER, "0\ta\tb\t2"], r":2: label '2', expected one of 0, 1"),
-  "score_too_high": (
-    "stsb",
-    [HEADER.replace("label", "score"), "0\ta\tb\t5.2"],
-    r":2: score '5\.2', .*0 to 5",
-  ),
-  "score_nan": (
-    "stsb",
-    [HEADER.replace("label", "score"), "0\ta\tb\tnan"],
-    r":2: score 'nan', expected a num",
-  ),
-  "score_text": (
-    "stsb",
-    [HEADER.replace("label", "score"), "0\ta\tb\tx"],
-    r":2: score 'x', expected a number",
-  ),
-  "no_column": (
-    "rte",
-    ["index\tsentence1\tlabel", "0\ta\tb"],
-    r":1: no column 'sentence2'; found index, sent",
-  ),
-  "no_label_column": (
-    "rte",
-    ["index\tsentence1\tsentence2", "0\ta\tb"],
-    r":1: no column 'label'; found index",
-  ),
-  "column_twice": ("rte", ["index\tsentence1\tsentence1\tlabel"], r":1: column 'sentence1' twice"),
-  "no_rows": ("rte", [HEADER], r"dev\.tsv: no rows; expected the dev split of rte"),
-}
+SCORE = HEADER.replace("label", "score")
+TWO = b"sentence\tlabel\n"
+BAD = [
+  # The task, what its dev.tsv has, words of the message.
+  ("rte", [HEADER, "0\ta\tb\tentailment", "1\ta\tb"], "dev.tsv:3: 3 columns, expected 4"),
+  ("rte", [HEADER, "0\ta\tb\tmaybe"], ":2: label 'maybe'"),
+  ("rte", [HEADER, "0\ta\tb\t1"], ":2: label '1', expected one of entailment"),
+  ("wnli", [HEADER, "0\ta\tb\t1", "1\ta\tb\t-1"], ":3: label '-1'"),
+  ("wnli", [HEADER, "0\ta\tb\t-1"], ":2: label '-1'"),
+  ("wnli", [HEADER, "0\ta\tb\t2"], ":2: label '2'"),
+  ("stsb", [SCORE, "0\ta\tb\t5.2"], ":2: score '5.2'"),
+  ("stsb", [SCORE, "0\ta\tb\t-0.1"], ":2: score '-0.1'"),
+  ("stsb", [SCORE, "0\ta\tb\tnan"], ":2: score 'nan'"),
+  ("stsb", [SCORE, "0\ta\tb\tx"], ":2: score 'x'"),
+  ("rte", ["index\tsentence1\tlabel", "0\ta\tb"], ":1: no column 'sentence2'"),
+  ("rte", ["index\tsentence1\tsentence2", "0\ta\tb"], ":1: no column 'label'"),
+  ("rte", ["index\tsentence1\tsentence1\tlabel"], ":1: column 'sentence1' twice"),
+  ("rte", [HEADER], "dev.tsv: no rows"),
+  ("sst2", b"", "dev.tsv: empty"),
+  ("sst2", TWO + b"good\t1\n\xff\xfe\t0\n", "dev.tsv:3: not UTF-8"),
+  ("sst2", TWO + b"go\0od\t1\n", "dev.tsv:2: a NUL byte"),
+]
 
 
-@pytest.mark.parametrize("case", BAD)
-def test_a_bad_file_is_refused_with_its_line(tmp_path, case):
-  task, lines, message = BAD[case]
-  write(tmp_path, f"{glue.TASKS[task].folders[0]}/dev.tsv", *lines)
-  with pytest.raises(DataError, match=message) as caught:
-    glue.read(str(tmp_path), task, "dev")
-  assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-  ("content", "message"),
-  [
-    (b"", r"dev\.tsv: empty file"),
-    (b"sentence\tlabel\ngood\t1\n\xff\xfe\t0\n", r"dev\.tsv:3: not UTF-8"),
-    (b"sentence\tlabel\ngo\0od\t1\n", r"dev\.tsv:2: a NUL byte"),
-  ],
-)
-def test_a_file_that_is_no_text_is_refused(tmp_path, content, message):
+def test_a_bad_file_is_refused_with_its_line(tmp_path):
+  failures = []
+  for number, (task, lines, words) in enumerate(BAD):
+    name = f"{glue.TASKS[task].folders[0]}/dev.tsv"
+    path = write(tmp_path / str(number), name, *(lines if isinstance(lines, list) else ()))
+    if isinstance(lines, bytes):
+      path.write_bytes(lines)
+    code, message = refused(lambda path=path, task=task: glue.read(str(path.parents[1]), task, "dev"))
+    if code != 3 or words not in message or "\n" in message:
+      failures.append(f"{task} {lines}: {code} {message}, expected {words}")
+  assert not failures, "\n".join(failures)
   (tmp_path / "SST-2").mkdir()
-  (tmp_path / "SST-2" / "dev.tsv").write_bytes(content)
-  with pytest.raises(DataError, match=message):
-    glue.read(str(tmp_path), "sst2", "dev")
-
-
-def test_a_gzip_file_cut_short_is_refused(tmp_path):
-  (tmp_path / "SST-2").mkdir()
-  packed = gzip.compress(b"sentence\tlabel\n" + b"good\t1\n" * 100)
-  (tmp_path / "SST-2" / "dev.tsv.gz").write_bytes(packed[:-9])
+  (tmp_path / "SST-2" / "dev.tsv.gz").write_bytes(gzip.compress(TWO + b"good\t1\n" * 100)[:-9])
   with pytest.raises(DataError, match=r"dev\.tsv\.gz: cannot be read"):
     glue.read(str(tmp_path), "sst2", "dev")
 
 
-def test_missing_data_names_what_was_looked_for_and_both_commands(tmp_path):
-  with pytest.raises(DataError) as caught:
-    glue.read(str(tmp_path), "cola", "dev")
-  for part in ("CoLA/dev.tsv", "glue/cola", "data.glue import DIR --output=", "--config.data.directory"):
-    assert part in str(caught.value)
-  assert "--download" in str(caught.value)
-
-
 def test_a_wrong_task_or_split_names_the_right_ones(tmp_path):
-  with pytest.raises(ConfigError, match=r"unknown GLUE task 'SST-2'; did you mean 'sst2'\?"):
+  with pytest.raises(ConfigError, match=r"did you mean 'sst2'\?"):
     glue.read(str(tmp_path), "SST-2", "dev")
-  with pytest.raises(ConfigError, match=r"mnli has no split 'dev'; its splits are train, dev_matched"):
+  with pytest.raises(ConfigError, match=r"'dev'; its splits are train, dev_matched"):
     glue.read(str(tmp_path), "mnli", "dev")
 
 
@@ -245,18 +185,11 @@ def test_a_smaller_fraction_is_a_part_of_a_larger_one_and_of_another_seed_is_ano
 
 
 @pytest.mark.skipif(not OFFICIAL.is_dir(), reason="needs the official GLUE files in ../shared/datasets")
-def test_the_official_files_are_whole_and_mrpc_equals_its_sources(tmp_path):
+def test_the_official_files_are_whole():
   for task in glue.TASKS:
     for split in glue.available(str(OFFICIAL), task):
       if task != "sst2" or split != "train":  # the one large file
         assert glue.read(str(OFFICIAL), task, split).is_official, (task, split)
-  (tmp_path / "MRPC").mkdir()
-  for name in ("msr_paraphrase_train.txt.gz", "dev_ids.tsv.gz"):
-    (tmp_path / "MRPC" / name).symlink_to(OFFICIAL / "MRPC" / name)
-  for split in ("train", "dev"):
-    official, rebuilt = glue.read(str(OFFICIAL), "mrpc", split), glue.read(str(tmp_path), "mrpc", split)
-    assert sorted(zip(official.first, official.second)) == sorted(zip(rebuilt.first, rebuilt.second))
-    assert sorted(official.labels) == sorted(rebuilt.labels)
 
 
 @pytest.mark.skipif(not SUBSETS.is_dir(), reason="needs ../shared/datasets/glue_subsets")
@@ -272,16 +205,14 @@ def test_the_subsets_are_near_balanced_and_not_official():
 
 def test_all_splits_that_are_missing_are_told_at_once_and_no_file_is_read(tmp_path):
   write(tmp_path, "SST-2/train.tsv", "not the right header")
-  write(tmp_path, "SST-2/dev.tsv", "nor here")
-  there = [("sst2", "train"), ("sst2", "dev")]
+  there = [("sst2", "train")]
   glue.check(str(tmp_path), there)
   missing = [("mnli", "train"), ("mnli", "dev_mismatched"), ("wnli", "dev")]
   with pytest.raises(DataError) as caught:
     glue.check(str(tmp_path), [*there, *missing])
   line = str(caught.value)
-  for part in ("no train split of mnli", "nor mnli dev_mismatched, wnli dev", "MNLI/train.tsv", "--download"):
+  for part in ("no train split of mnli", "nor mnli dev_mismatched, wnli dev", "MNLI/train.tsv", "glue/mnli"):
     assert part in line
-  assert "sst2" not in line and line.endswith("\n  python -m data.glue import DIR --output=TFDS_DIR")
+  assert "sst2" not in line and "\n  --config.data.directory=DIR\n  --download\n" in line
+  assert line.endswith("\n  python -m data.glue import DIR --output=TFDS_DIR")
   glue.check(str(tmp_path), missing, download=True)
-  with pytest.raises(ConfigError, match="mnli has no split 'dev'"):
-    glue.check(str(tmp_path), [("mnli", "dev")], download=True)

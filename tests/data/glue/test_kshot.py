@@ -8,7 +8,7 @@ import pytest
 from data import glue
 from data.errors import ConfigError, DataError
 from data.glue import kshot
-from tests.data.conftest import SHARED
+from tests.data.conftest import SHARED, refused
 
 SEEDS = (13, 21, 42, 87, 100)  # of the five published draws
 
@@ -73,30 +73,31 @@ def test_all_draws_that_are_missing_are_told_at_once_and_no_file_is_read(tmp_pat
     write_draw(tmp_path / "SST-2" / "2-13", name, ["no label"])
   kshot.check(tmp_path, ["sst2"], k=2, seeds=[13])
   write_draw(tmp_path / "MNLI" / "2-21", "train.tsv", [1])
-  with pytest.raises(DataError) as caught:
-    kshot.check(tmp_path, ["sst2", "mnli"], k=2, seeds=[13, 21])
-  line = str(caught.value)
-  assert line.startswith(f"{tmp_path}/SST-2/2-21/train.tsv (or .gz) is missing, nor SST-2/2-21/dev.tsv, ")
-  assert "nor MNLI/2-13/dev_matched.tsv, nor MNLI/2-21/dev_matched.tsv;" in line
+  _, line = refused(lambda: kshot.check(tmp_path, ["sst2", "mnli"], k=2, seeds=[13, 21]))
+  for name in (
+    "SST-2/2-21/train.tsv",
+    "SST-2/2-21/dev.tsv",
+    "MNLI/2-13/dev_matched",
+    "MNLI/2-21/dev_matched",
+  ):
+    assert name in line
   assert "MNLI/2-21/train" not in line and line.endswith("\n  --config.prompt.directory=")
 
 
 @needs_shared
-@pytest.mark.parametrize("task", ["mnli", "qqp", "qnli", "sst2", "cola", "rte", "mrpc", "stsb", "snli"])
-def test_all_published_draws_can_be_read(task):
-  rows = 16 * max(2, len(glue.TASKS[task].labels))
-  for seed in SEEDS:
-    train, dev = kshot.read(DRAWS, task, seed=seed)
-    assert len(train) == len(dev) == rows
+def test_all_published_draws_can_be_read():
+  for task in ("mnli", "qqp", "qnli", "sst2", "cola", "rte", "mrpc", "stsb", "snli"):
+    rows = 16 * max(2, len(glue.TASKS[task].labels))
+    for seed in SEEDS:
+      train, dev = kshot.read(DRAWS, task, seed=seed)
+      assert len(train) == len(dev) == rows, (task, seed)
 
 
 @needs_shared
-@pytest.mark.parametrize(
-  ("task", "seeds"), [("rte", SEEDS), ("mrpc", SEEDS), ("stsb", SEEDS), ("cola", (100,))]
-)
-def test_the_published_draws_come_out_of_the_official_files(task, seeds):
-  split = glue.read(str(OFFICIAL), task, "train")
-  for seed in seeds:
-    for ours, theirs in zip(kshot.sample(split, 16, seed), kshot.read(DRAWS, task, seed=seed)):
-      assert (ours.first, ours.second) == (theirs.first, theirs.second)
-      np.testing.assert_array_equal(ours.labels, theirs.labels)
+def test_the_published_draws_come_out_of_the_official_files():
+  for task, seeds in (("rte", SEEDS), ("mrpc", SEEDS), ("stsb", SEEDS), ("cola", (100,))):
+    split = glue.read(str(OFFICIAL), task, "train")
+    for seed in seeds:
+      for ours, theirs in zip(kshot.sample(split, 16, seed), kshot.read(DRAWS, task, seed=seed)):
+        assert (ours.first, ours.second) == (theirs.first, theirs.second), (task, seed)
+        np.testing.assert_array_equal(ours.labels, theirs.labels)

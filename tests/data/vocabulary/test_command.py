@@ -1,18 +1,38 @@
-"""`python -m data.vocabulary`: what an import says."""
+"""`python -m data.vocabulary`: what it trains, imports and refuses."""
 
 import json
 
-import pytest
 import sentencepiece
 
 from data import vocabulary
 from data.vocabulary import __main__ as vocabulary_command
+from data.vocabulary import train as vocabulary_train
+from tests.byte_level import sentences
 from tests.data.conftest import make_documents, write_text
+
+
+def test_the_command_trains_and_imports(tmp_path, corpus, capsys):
+  arguments = ["train", f"--source={corpus}/*.txt", "--size=150", "--workers=1", "--seed=1"]
+  arguments += ["--heldout_fraction=0.5", "--cased"]
+  assert vocabulary_command.main([*arguments, f"--output={tmp_path}/v"]) == 0
+  made = vocabulary.load(tmp_path / "v")
+  assert (made.size, made.cased) == (150, True)
+  for other in ("--seed=2", "--heldout_fraction=0.1", "--limit=40", "--kind=wordpiece"):
+    assert vocabulary_command.main([*arguments, other, f"--output={tmp_path}/{other}"]) == 0
+    assert vocabulary.load(tmp_path / other).digest != made.digest, other
+  model = f"--sp_model={tmp_path}/v/sp.model"
+  assert vocabulary_command.main(["import", model, f"--output={tmp_path}/w"]) == 0
+  assert vocabulary.load(tmp_path / "w").digest == made.digest
+  assert vocabulary_command.main(["import", model, f"--output={tmp_path}/w"]) == 2  # it exists
+  (tmp_path / "a.txt").write_bytes(b"\xff\xfe\x00\x00")
+  capsys.readouterr()
+  assert vocabulary_command.main(["train", f"--source={tmp_path}/a.txt", f"--output={tmp_path}/w"]) == 2
+  assert "UTF-16" not in capsys.readouterr().err  # refused before anything is read
 
 
 def test_an_import_warns_of_what_cannot_be_exported(tmp_path, capsys):
   sentencepiece.SentencePieceTrainer.train(
-    sentence_iterator=iter([line for document in make_documents(100, seed=9) for line in document]),
+    sentence_iterator=iter(sentences()),
     model_prefix=str(tmp_path / "sp"),
     model_type="unigram",
     vocab_size=120,
@@ -30,61 +50,58 @@ def test_an_import_warns_of_what_cannot_be_exported(tmp_path, capsys):
   assert "warning: models with this vocabulary cannot be exported" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("flag", ["vocab_txt", "dict"])
-def test_a_file_of_more_lines_than_any_vocabulary_is_refused(tmp_path, vocabulary_directory, capsys, flag):
-  path = tmp_path / "corpus.txt"
-  path.write_bytes(b"a 1\n" * ((1 << 20) + 1))
-  flags = [f"--{flag}={path}", f"--output={tmp_path}/v"]
-  flags += [f"--sp_model={vocabulary_directory}/sp.model"] * (flag == "dict")
-  assert vocabulary_command.main(["import", *flags]) == 3
-  said = capsys.readouterr().err
-  assert f"{path}: 1,048,577 lines, a vocabulary has at most 1,048,576 pieces" in said
-  assert not (tmp_path / "v").exists()
-
-
-@pytest.mark.parametrize("flag", ["vocab_txt", "sp_model"])
-def test_a_file_larger_than_any_vocabulary_is_not_read(tmp_path, capsys, flag):
-  path = tmp_path / "model"
-  with path.open("wb") as file:
+def test_what_cannot_be_is_refused_before_anything_is_made(tmp_path, vocabulary_directory, capsys):
+  (tmp_path / "lines").write_bytes(b"a 1\n" * ((1 << 20) + 1))
+  with (tmp_path / "large").open("wb") as file:
     file.truncate((1 << 28) + 1)
-  assert vocabulary_command.main(["import", f"--{flag}={path}", f"--output={tmp_path}/v"]) == 3
-  assert f"{path}: 268,435,457 bytes, a vocabulary file has at most 268,435,456" in capsys.readouterr().err
+  two = ["train", f"--source={tmp_path}/a.txt", f"--source={tmp_path}/b.jsonl"]
+  files = [f"--sp_model={vocabulary_directory}/sp.model", f"--dict={tmp_path}/lines"]
+  cases = [
+    (["import", f"--vocab_txt={tmp_path}/lines"], 3, "lines: 1,048,577 lines"),
+    (["import", *files], 3, "lines: 1,048,577 lines"),
+    (["import", f"--vocab_txt={tmp_path}/large"], 3, "large: 268,435,457 bytes"),
+    (["import", f"--sp_model={tmp_path}/large"], 3, "large: 268,435,457 bytes"),
+    ([*two, "--rate=1"], 2, "--rate"),
+    ([*two, "--rate=1", "--rate=0"], 2, f"--rate=0 of --source={tmp_path}/b.jsonl"),
+    ([*two, "--rate=-1", "--rate=2"], 2, f"--rate=-1 of --source={tmp_path}/a.txt"),
+    ([*two, "--rate=nan", "--rate=2"], 2, "--rate=nan"),
+    ([*two, "--rate=1", "--rate=inf"], 2, "--rate=inf"),
+    ([*two, "--text_field=a", "--text_field=b", "--text_field=c"], 2, "--text_field"),
+    ([*two, "--heldout_fraction=1"], 2, "--heldout_fraction=1.0"),
+    ([*two, "--heldout_fraction=-1"], 2, "--heldout_fraction=-1.0"),
+    ([*two, "--seed=-1"], 2, "--seed"),
+    ([*two, f"--seed={2**63}"], 2, "--seed"),
+    *(([*two, f"--{name}=-1"], 2, f"--{name}") for name in ("size", "workers", "limit")),
+    ([*two, "--clean=exakt"], 2, "exakt"),
+    ([*two, "--sise=3"], 2, "'--size'"),
+  ]
+  failures = []
+  for flags, code, word in cases:
+    found = vocabulary_command.main([*flags, f"--output={tmp_path}/v"])
+    said = capsys.readouterr().err
+    if found != code or word not in said or (tmp_path / "v").exists():
+      failures.append(f"{flags}: {found} {said}")
+  assert not failures, "\n".join(failures)
 
 
-@pytest.mark.parametrize(
-  ("flags", "message"),
-  [
-    (["--rate=1"], "--rate is given 1 times and --source 2 times; give one for each source"),
-    (["--rate=1", "--rate=0"], "--rate=0 of --source={folder}/b.jsonl: expected a number above 0"),
-    (["--rate=-1", "--rate=2"], "--rate=-1 of --source={folder}/a.txt: expected a number above 0"),
-    (["--rate=nan", "--rate=2"], "--rate=nan of"),
-    (["--rate=1", "--rate=inf"], "--rate=inf of"),
-    (["--text_field=a", "--text_field=b", "--text_field=c"], "--text_field is given 3 times and --source 2"),
-    (["--heldout_fraction=1"], "--heldout_fraction=1.0 is outside [0, 1)"),
-  ],
-)
-def test_rates_and_fields_that_fit_no_source_are_refused(tmp_path, flags, message, capsys):
-  sources = [f"--source={tmp_path}/{name}" for name in ("a.txt", "b.jsonl")]
-  assert vocabulary_command.main(["train", *sources, *flags, f"--output={tmp_path}/v"]) == 2
-  assert message.format(folder=tmp_path) in capsys.readouterr().err
+def test_a_vocabulary_of_two_sources_reads_the_field_of_each_and_keeps_their_rates(tmp_path, monkeypatch):
+  monkeypatch.setattr(vocabulary_train, "MAX_TRAINING_CHARACTERS", 40_000)
+  write_text(tmp_path / "a.txt", make_documents(500, seed=1))
+  with (tmp_path / "b.jsonl").open("w") as file:
+    for number in range(500):
+      file.write(json.dumps({"body": f"{'xylophone quiz jazz ' * 10} {number}"}) + "\n")
+  taken = []
 
+  def train(text, *_, **options):
+    lines = list(text)
+    taken.append(sum(len(line) for line in lines if "jazz" in line) / sum(map(len, lines)))
+    return real(lines, *_, **options)
 
-def test_a_vocabulary_of_two_sources_reads_the_field_of_each_and_keeps_their_rates(tmp_path, capsys):
-  write_text(tmp_path / "a.txt", make_documents(300, seed=1))
-  rows = [json.dumps({"body": "xylophone quiz jazz " * 20}) for _ in range(40)]
-  (tmp_path / "b.jsonl").write_text("\n".join(f'{row[:-3]} {n}"}}' for n, row in enumerate(rows)))
+  real = vocabulary_train.train
+  monkeypatch.setattr(vocabulary_train, "train", train)
   flags = ["train", "--size=150", "--workers=1", f"--source={tmp_path}/a.txt", f"--source={tmp_path}/b.jsonl"]
-  flags += ["--text_field=text", "--text_field=body", f"--output={tmp_path}/v"]
-  assert vocabulary_command.main([*flags, "--rate=3", "--rate=1"]) == 0
-  assert "xylophone" in {vocabulary.load(tmp_path / "v").piece(i).strip("▁") for i in range(150)}
-  said = capsys.readouterr().err
-  assert (
-    "a.txt: a vocabulary is trained on 1" in said or "b.jsonl: a vocabulary is trained on 100.00%" in said
-  )
-
-
-def test_an_output_that_exists_is_refused_before_anything_is_read(tmp_path, vocabulary_directory, capsys):
-  flags = ["train", f"--source={tmp_path}/a.txt", f"--output={vocabulary_directory}"]
-  (tmp_path / "a.txt").write_bytes(b"\xff\xfe\x00\x00")
-  assert vocabulary_command.main(flags) != 0
-  assert "UTF-16" not in capsys.readouterr().err
+  flags += ["--text_field=text", "--text_field=body"]
+  for rates in ([], ["--rate=3", "--rate=1"]):
+    assert vocabulary_command.main([*flags, *rates, f"--output={tmp_path}/v{len(rates)}"]) == 0
+  assert "xylophone" in {vocabulary.load(tmp_path / "v2").piece(i).strip("▁") for i in range(150)}
+  assert taken[0] > 0.4 and 0.2 < taken[1] < 0.3

@@ -1,10 +1,10 @@
-"""Vocabularies extended by the words of a text: spare slots, kept ids, the ids of AutoTokenizer."""
+"""Vocabularies extended by the words of a text: spare slots, kept ids, the ids of the library."""
 
 import json
 import pathlib
 
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors, trainers
 
 from data import errors, sources, vocabulary
 from data.inspect import look
@@ -22,9 +22,9 @@ NEW = ("cardiomyopathy", "naïveté", "ligand", "assay", "kinase", "plasma")
 def corpus(tmp_path_factory) -> pathlib.Path:
   """A text in which the first word of NEW is most frequent, and one word is there once."""
   words = [word for number, word in enumerate(NEW) for _ in range(60 - 8 * number)]
-  lines = [f"the {word} is made, and ({word}) can be one {word}-like time." for word in words]
+  text = [f"the {word} is made, and ({word}) can be one {word}-like time." for word in words]
   path = tmp_path_factory.mktemp("corpus") / "text.txt"
-  return write_text(path, [[line] for line in [*lines, "once upon Zanzibar"]])
+  return write_text(path, [[line] for line in [*text, "once upon Zanzibar"]])
 
 
 @pytest.fixture(scope="module")
@@ -42,49 +42,42 @@ def extended(old, corpus, output, most) -> vocabulary.Vocabulary:
   return extend.extend(pathlib.Path(old), cut, pathlib.Path(output), most=most)
 
 
+@pytest.fixture(scope="module")
+def seven(old, corpus, tmp_path_factory) -> vocabulary.Vocabulary:
+  """Seven new words; its files are in `seven.folder`."""
+  folder = tmp_path_factory.mktemp("seven") / "v"
+  extended(old, corpus, folder, 7)
+  return folder
+
+
 def named(words: vocabulary.Vocabulary) -> dict[int, str]:
   assert words.extends
   return {number: words.piece(number) for number in words.extends.pieces}
 
 
-def test_new_words_take_spare_slots_and_then_rows_at_the_end(old, corpus, tmp_path):
-  before, made = vocabulary.load(old), extended(old, corpus, tmp_path / "v", 7)
-  assert list(named(made)) == [
-    *range(before.size - byte_level.SPARE, before.size),
-    before.size,
-    before.size + 1,
-  ]
+def test_new_words_take_spare_slots_and_then_rows_at_the_end(old, seven):
+  before, made = vocabulary.load(old), vocabulary.load(seven)
+  first = before.size - byte_level.SPARE
+  assert list(named(made)) == list(range(first, before.size + 2)) and made.size == before.size + 2
   found = list(named(made).values())
   assert found[0] == "Ġcardiomyopathy" and "cardiomyopathy" in found
-  assert made.size == before.size + 2
   assert made.extends and (made.extends.digest, made.extends.size) == (before.digest, before.size)
   for number, pieces in made.extends.pieces.items():
-    text = made.letters(number)[0]
-    assert list(pieces) == before.encode(f" {text}" if made.letters(number)[1] else text)
-    assert made.encode(f"the {text} is" if made.letters(number)[1] else f"({text} is").count(number) == 1
-  kept = [i for i in range(before.size) if before.piece(i) == made.piece(i)]
-  assert len(kept) == before.size - byte_level.SPARE
+    text, begins = made.letters(number)
+    assert list(pieces) == before.encode(f" {text}" if begins else text)
+    assert made.encode(f"the {text} is" if begins else f"({text} is").count(number) == 1
+  assert [made.piece(i) for i in range(first)] == [before.piece(i) for i in range(first)]
   assert made.special_ids == before.special_ids
-  assert vocabulary.load(tmp_path / "v").extends == made.extends
-
-
-def test_other_text_keeps_its_ids(old, corpus, tmp_path):
-  before, made = vocabulary.load(old), extended(old, corpus, tmp_path / "v", 7)
   texts = [*byte_level.TEXTS, "cardiomyopathyx ligands", *(p for d in make_documents(20, seed=1) for p in d)]
   assert made.encode_batch(texts) == before.encode_batch(texts)
 
 
-def test_auto_tokenizer_gives_the_same_ids(old, corpus, tmp_path):
-  transformers = pytest.importorskip("transformers", reason="needs requirements-export.txt")
-  made = extended(old, corpus, tmp_path / "v", 7)
-  (tmp_path / "v" / "tokenizer_config.json").write_text(
-    json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"})
-  )
-  stock = transformers.AutoTokenizer.from_pretrained(tmp_path / "v")
+def test_the_library_gives_the_same_ids(seven, corpus):
+  made, stock = vocabulary.load(seven), Tokenizer.from_file(str(seven / "tokenizer.json"))
   for text in (*corpus.read_text().split("\n"), "cardiomyopathy naïveté", *byte_level.TEXTS[:2]):
     ids = made.encode(text)
-    assert stock(text)["input_ids"] == made.with_special_ids(ids)
-    assert stock.decode(ids) == made.decode(ids)
+    assert stock.encode(text).ids == made.with_special_ids(ids)
+    assert stock.decode(ids, skip_special_tokens=False) == made.decode(ids)
 
 
 def test_slots_alone_are_enough_for_few_words(old, corpus, tmp_path):
@@ -96,7 +89,27 @@ def test_slots_alone_are_enough_for_few_words(old, corpus, tmp_path):
 
 
 def test_a_word_that_occurs_once_is_not_taken(old, corpus, tmp_path):
-  assert "ĠZanzibar" not in named(extended(old, corpus, tmp_path / "v", 10_000)).values()
+  found = named(extended(old, corpus, tmp_path / "v", 10_000)).values()
+  assert "ĠZanzibar" not in found and "Ġplasma" in found
+
+
+def test_a_word_with_unknown_letters_is_not_taken(tmp_path):
+  """BPE of letters, not bytes, which reads whatever stands between spaces as a word."""
+  made = Tokenizer(models.BPE(unk_token="[UNK]"))
+  made.pre_tokenizer = pre_tokenizers.Metaspace()
+  trainer = trainers.BpeTrainer(
+    vocab_size=60, special_tokens=[*byte_level.SPECIAL.values()], show_progress=False
+  )
+  made.train_from_iterator(byte_level.sentences(), trainer)
+  made.add_special_tokens([AddedToken("[MASK]", special=True)])
+  ids = [(piece, made.token_to_id(piece)) for piece in ("[CLS]", "[SEP]")]
+  made.post_processor = processors.TemplateProcessing(
+    single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=ids
+  )
+  before = byte_level.imported(tmp_path, made)
+  text = write_text(tmp_path / "text.txt", [["the naïve humanoids and naïve humanoids"]] * 9)
+  assert before.special_ids.unk in before.encode("naïve")
+  assert list(named(extended(tmp_path / "v", text, tmp_path / "out", 9)).values()) == ["▁humanoids", "▁and"]
 
 
 def test_wordpiece_takes_words_into_its_list(corpus, tmp_path):
@@ -113,71 +126,52 @@ def test_wordpiece_takes_words_into_its_list(corpus, tmp_path):
   assert made.kind == "wordpiece" and made.size == before.size + 1
 
 
-@pytest.mark.parametrize("kind", ["sentencepiece", "Unigram"])
-def test_pieces_that_are_chosen_by_score_are_refused(corpus, tmp_path, kind, capfd):
-  if kind == "Unigram":
-    path = tmp_path / "tokenizer.json"
-    unigram().save(str(path))
-    vocabulary_train.import_files(tmp_path / "v", tokenizer=str(path), cased=True)
-  else:
-    vocabulary_train.train(byte_level.sentences(), tmp_path / "v", kind=kind, cased=False, size=150)
-  with pytest.raises(errors.DataError, match=f"{kind} chooses pieces by their scores"):
-    extended(tmp_path / "v", corpus, tmp_path / "out", 3)
-  assert not (tmp_path / "out").exists()
-  # Before the text is read.
-  flags = [f"--from={tmp_path}/v", "--source=gone.txt", "--words=3", f"--output={tmp_path}/out"]
-  assert vocabulary_command.main(["extend", *flags]) == errors.DataError.exit_code
-  assert "by their scores" in "".join(capfd.readouterr())
-
-
-def test_a_text_without_words_to_take_is_refused(old, tmp_path):
-  text = write_text(tmp_path / "text.txt", [["the the the people."]])
-  with pytest.raises(errors.DataError, match=r"is in this text 2 times; name a longer text\n  --source=FILE"):
-    extended(old, text, tmp_path / "out", 3)
-  assert not (tmp_path / "out").exists()
-
-
-def test_a_tokenizer_that_never_sees_a_word_apart_is_refused(corpus, tmp_path):
-  made = byte_level.tokenizer()
-  content = json.loads(made.to_str())
+def test_what_cannot_be_extended_is_refused(old, corpus, tmp_path, capfd):
+  (tmp_path / "tokenizer.json").write_text(unigram().to_str())
+  path = str(tmp_path / "tokenizer.json")
+  vocabulary_train.import_files(tmp_path / "unigram", tokenizer=path, cased=True)
+  text = byte_level.sentences()
+  vocabulary_train.train(text, tmp_path / "sp", kind="sentencepiece", cased=False, size=150)
+  content = json.loads(byte_level.tokenizer().to_str())
   content["pre_tokenizer"]["use_regex"] = False  # a text is one word
-  byte_level.imported(tmp_path, Tokenizer.from_str(json.dumps(content)))
-  with pytest.raises(errors.DataError, match="no word of several pieces that it could take"):
-    extended(tmp_path / "v", corpus, tmp_path / "out", 3)
+  byte_level.imported(tmp_path / "whole", Tokenizer.from_str(json.dumps(content)))
+  short = write_text(tmp_path / "text.txt", [["the the the people."]])
+  for source, text, word in (
+    (tmp_path / "unigram", corpus, "Unigram chooses pieces by their scores"),
+    (tmp_path / "sp", corpus, "sentencepiece chooses pieces by their scores"),
+    (tmp_path / "whole" / "v", corpus, "no word of several pieces that it could take"),
+    (old, short, "name a longer text\n  --source=FILE"),
+  ):
+    with pytest.raises(errors.DataError, match=word):
+      extended(source, text, tmp_path / "out", 3)
+    assert not (tmp_path / "out").exists()
+  flags = [f"--from={tmp_path}/sp", "--source=gone.txt", f"--output={tmp_path}/out"]
+  for more, code in (["--words=3"], 3), (["--words=0"], 2), (["--words=7", "--workers=-1"], 2):
+    assert vocabulary_command.main(["extend", *flags, *more]) == code  # before the text is read
+  assert "gone.txt" not in "".join(capfd.readouterr())
 
 
-def test_the_command_says_how_many_rows_a_model_needs(old, corpus, tmp_path, capfd):
-  flags = [f"--from={old}", f"--source={corpus}", f"--output={tmp_path}/v"]
-  assert vocabulary_command.main(["extend", *flags, "--words=7"]) == 0
+def test_the_command_says_how_many_rows_a_model_needs(old, seven, corpus, tmp_path, capfd):
+  flags = [f"--from={old}", f"--source={corpus}", f"--output={tmp_path}/v", "--words=7"]
+  assert vocabulary_command.main(["extend", *flags]) == 0
   printed = "".join(capfd.readouterr())
   assert "5 in spare slots, 2 behind the 412 ids" in printed
   assert "\n  --config.model.vocab_size=448\n" in printed
-  assert "Pieces per word and character" in printed
-  assert vocabulary_command.main(["extend", *flags, "--words=7"]) == 2  # it exists
-  assert vocabulary_command.main(["extend", *flags[:2], f"--output={tmp_path}/w", "--words=0"]) == 2
-  assert "--words=0: expected at least 1" in "".join(capfd.readouterr())
-  wrong = ("--words=7", "--workers=-1", f"--output={tmp_path}/w")
-  assert vocabulary_command.main(["extend", *flags[:2], *wrong]) == 2
-  assert "--workers and --limit must not be negative" in "".join(capfd.readouterr())
+  assert vocabulary.load(tmp_path / "v").digest == vocabulary.load(seven).digest
+  assert vocabulary_command.main(["extend", *flags]) == 2  # it exists
+  assert [extension.table_rows(size) for size in (1, 64, 65, 50_368)] == [64, 64, 128, 50_368]
 
 
-@pytest.mark.parametrize("pieces", [{"3": [412]}, {"3": []}, {"3": [-1]}, {"x": [1]}, [1], None])
-def test_a_damaged_extension_is_refused(old, corpus, tmp_path, pieces):
-  extended(old, corpus, tmp_path / "v", 1)
+def test_a_damaged_extension_is_refused(seven, tmp_path):
+  vocabulary.copy(seven, tmp_path / "v")
   path = tmp_path / "v" / vocabulary.NAME
   content = json.loads(path.read_text())
-  content["extends"]["pieces"] = pieces
-  path.write_text(json.dumps(content))
-  with pytest.raises(errors.DataError, match="not a vocabulary description"):
-    vocabulary.load(tmp_path / "v")
-  content["extends"]["pieces"] = {"3": [1]}
-  path.write_text(json.dumps(content))
-  with pytest.raises(errors.DataError, match="changed after"):
-    vocabulary.load(tmp_path / "v")
-
-
-def test_rows_are_a_multiple_of_64():
-  assert [extension.table_rows(size) for size in (1, 64, 65, 50_368)] == [64, 64, 128, 50_368]
+  for pieces in ({"3": [412]}, {"3": []}, {"3": [-1]}, {"x": [1]}, [1], None, {"3": [1, 411]}):
+    content["extends"]["pieces"] = pieces
+    path.write_text(json.dumps(content))
+    word = "changed after" if pieces == {"3": [1, 411]} else "not a vocabulary description"
+    with pytest.raises(errors.DataError, match=word):
+      vocabulary.load(tmp_path / "v")
 
 
 def test_a_piece_that_merges_never_made_is_reported(old, corpus, tmp_path):
@@ -188,10 +182,7 @@ def test_a_piece_that_merges_never_made_is_reported(old, corpus, tmp_path):
   said = []
   with lines.heard(said.append):
     extended(tmp_path / "v", corpus, tmp_path / "out", 3)
+    extended(old, corpus, tmp_path / "other", 3)
   (line,) = [line for line in said if "never made" in line]
   assert "1 pieces that its merges never made, such as 'Ġwxyz'" in line
   assert vocabulary.load(tmp_path / "out").encode("a wxyz")[1:] == [412]
-  said.clear()
-  with lines.heard(said.append):
-    extended(old, corpus, tmp_path / "other", 3)
-  assert not [line for line in said if "never made" in line]

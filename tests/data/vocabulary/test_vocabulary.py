@@ -2,51 +2,51 @@
 
 import dataclasses
 import json
+import os
 import shutil
 
 import pytest
 import sentencepiece
 
 from data import errors, vocabulary
-from data.vocabulary import __main__ as vocabulary_command
 from data.vocabulary import tokenizer_files
 from data.vocabulary import train as vocabulary_train
-from tests.data.conftest import SHARED, make_documents
+from tests.byte_level import sentences
+from tests.data.conftest import SHARED
 
 SPECIAL_TEXTS = ("[CLS] [PAD] [SEP] [MASK]", "[MASK][MASK]", "<s> </s> <pad> <mask>", "a[SEP]b", "[mask]")
+TEXT = [*sentences(), *["[MASK] [SEP] [CLS] [PAD]"] * 9]
 
 
-def sentences():
-  return [paragraph for document in make_documents(100, seed=9) for paragraph in document]
-
-
-@pytest.fixture(params=["sentencepiece", "wordpiece"])
-def trained(request, tmp_path, vocabulary_directory):
-  if request.param == "sentencepiece":
-    return vocabulary.load(vocabulary_directory)
+@pytest.mark.parametrize(
+  ("kind", "size", "special", "separators"),
   # 29 letters as they are and 26 as continuations, and the words: about all there is in this text.
-  return vocabulary_train.train(
-    [*sentences(), *["[MASK] [SEP] [CLS] [PAD]"] * 9], tmp_path / "v", kind="wordpiece", cased=False, size=120
+  [("sentencepiece", 150, (0, 1, 2, 3, 4), 2), ("wordpiece", 120, (2, 0, 3, 1, 4), 1)],
+)
+def test_a_trained_vocabulary_reads_back_and_text_gives_no_special_id(
+  tmp_path, kind, size, special, separators
+):
+  """The ids of special pieces are in the order of the official dictionaries."""
+  made, again = (
+    vocabulary_train.train(TEXT, tmp_path / name, kind=kind, cased=False, size=size) for name in "ab"
   )
-
-
-def test_trained_vocabularies_have_the_size_and_read_back(trained):
-  assert trained.size in (150, 120)
-  assert len({trained.piece(i) for i in range(trained.size)}) == trained.size
+  assert made.digest == again.digest
+  assert made.size == size == len({made.piece(i) for i in range(size)})
+  assert dataclasses.astuple(made.special_ids) == special
   text = "the people make time"
-  assert trained.decode(trained.encode(text)) == text
-  assert trained.encode_batch([text, "THE"]) == [trained.encode(text), trained.encode("the")]
-
-
-def test_sentencepiece_ids_follow_the_official_order(vocabulary_directory):
-  special = vocabulary.load(vocabulary_directory).special_ids
-  assert (special.cls, special.pad, special.sep, special.unk, special.mask) == (0, 1, 2, 3, 4)
-
-
-@pytest.mark.parametrize("text", SPECIAL_TEXTS)
-def test_no_text_gives_a_special_id(trained, text):
-  special = trained.special_ids
-  assert not {special.cls, special.pad, special.sep, special.mask} & set(trained.encode(text))
+  assert made.decode(made.encode(text)) == text
+  assert made.encode_batch([text, "THE"]) == [made.encode(text), made.encode("the")]
+  cls, pad, sep, unk, mask = special
+  for text in SPECIAL_TEXTS:
+    assert not {cls, pad, sep, mask} & set(made.encode(text)), text
+  assert unk in made.encode("中")
+  assert made.with_special_ids([7, 8], [5]) == [cls, 7, 8, *[sep] * separators, 5, sep]
+  for token_id in (-1, size):
+    with pytest.raises(errors.DataError, match="outside the vocabulary"):
+      made.piece(token_id)
+  if kind == "sentencepiece":
+    processor = sentencepiece.SentencePieceProcessor(str(tmp_path / "a" / "sp.model"))
+    assert [i for i in range(size) if processor.is_control(i)] == [0, 1, 2, 4] and processor.is_unknown(3)
 
 
 def test_a_model_of_others_that_makes_special_pieces_of_text_is_kept_from_it(tmp_path):
@@ -68,28 +68,17 @@ def test_a_model_of_others_that_makes_special_pieces_of_text_is_kept_from_it(tmp
   assert made.encode("people")[-1] in ids
 
 
-def test_trained_special_pieces_are_control_pieces(vocabulary_directory):
-  processor = sentencepiece.SentencePieceProcessor(str(vocabulary_directory / "sp.model"))
-  assert [i for i in range(150) if processor.is_control(i)] == [0, 1, 2, 4]
-  assert processor.is_unknown(3)
+def test_wordpieces_are_the_most_frequent_letters_and_what_is_there_twice(tmp_path, monkeypatch):
+  def train(text, size):
+    return vocabulary_train.train(
+      text, tmp_path / f"{len(text)}-{size}", kind="wordpiece", cased=True, size=size
+    )
 
-
-def test_unknown_characters_give_the_unknown_id(trained):
-  assert trained.special_ids.unk in trained.encode("中")
-
-
-def test_training_twice_gives_the_same_bytes(trained, tmp_path):
-  again = tmp_path / "again"
-  extra = ["[MASK] [SEP] [CLS] [PAD]"] * 9 if trained.kind == "wordpiece" else []
-  made = vocabulary_train.train(
-    [*sentences(), *extra], again, kind=trained.kind, cased=False, size=trained.size
-  )
-  assert made.digest == trained.digest
-
-
-def test_a_piece_of_wordpiece_is_there_twice_in_the_text(tmp_path):
   with pytest.raises(errors.DataError, match=r"gave 10; .*\n  --size=10$"):  # q, ##z, ##x and what is special
-    vocabulary_train.train(["qzx"], tmp_path / "v", kind="wordpiece", cased=True, size=90)
+    train(["qzx"], 90)
+  monkeypatch.setattr(vocabulary_train, "MAX_LETTERS", 3)
+  made = train(["ab ab ca d", "b e e f"], 11)  # a and b three times, e twice; c, d and f once
+  assert [made.piece(i) for i in range(5, 11)] == ["##a", "##b", "a", "b", "e", "ab"]
 
 
 def test_case_is_kept_only_where_asked(tmp_path):
@@ -98,17 +87,14 @@ def test_case_is_kept_only_where_asked(tmp_path):
   assert made.cased
   model = str(tmp_path / "v" / "sp.model")
   assert vocabulary_train.import_files(tmp_path / "import", sp_model=model, cased=False).cased
+  sizes = [vocabulary_train.default_size(kind, cased=cased) for kind in vocabulary.KINDS for cased in (0, 1)]
+  assert sizes == [32_768, 64_000, 30_522, 30_522]
 
 
-def test_ids_outside_the_vocabulary_are_refused(trained):
-  for token_id in (-1, trained.size):
-    with pytest.raises(errors.DataError, match="outside the vocabulary"):
-      trained.piece(token_id)
-
-
-@pytest.mark.parametrize(
-  ("kind", "piece", "shown", "letters"),
-  [
+def test_pieces_are_shown_for_people(vocabulary_directory):
+  words = vocabulary.load(vocabulary_directory)
+  failures = []
+  for kind, piece, shown, letters in (
     ("sentencepiece", "▁the", "the", ("the", True)),
     ("sentencepiece", "ing", "-ing", ("ing", False)),
     ("sentencepiece", ",", ",", (",", False)),
@@ -117,59 +103,53 @@ def test_ids_outside_the_vocabulary_are_refused(trained):
     ("wordpiece", "##ing", "-ing", ("ing", False)),
     ("wordpiece", "##,", ",", (",", False)),
     ("wordpiece", "##", "##", (" ", False)),
-  ],
-)
-def test_pieces_are_shown_for_people(vocabulary_directory, kind, piece, shown, letters):
-  words = dataclasses.replace(vocabulary.load(vocabulary_directory), kind=kind, size=1, _pieces=(piece,))
-  assert words.shown_piece(0) == shown
-  assert words.letters(0) == letters
+  ):
+    made = dataclasses.replace(words, kind=kind, size=1, _pieces=(piece,))
+    if (made.shown_piece(0), made.letters(0)) != (shown, letters):
+      failures.append(f"{kind} {piece}: {made.shown_piece(0)} {made.letters(0)}")
+  assert not failures, "\n".join(failures)
 
 
-def test_a_size_that_is_too_large_is_refused_with_the_largest_possible(tmp_path):
-  with pytest.raises(errors.DataError, match="largest possible size is") as caught:
-    vocabulary_train.train(sentences(), tmp_path / "v", kind="sentencepiece", cased=False, size=30_000)
-  largest = int(str(caught.value).split("--size=")[1].split()[0])
-  assert not (tmp_path / "v").exists()
-  made = vocabulary_train.train(sentences(), tmp_path / "v", kind="sentencepiece", cased=False, size=largest)
-  assert made.size == largest
+def test_a_size_that_cannot_be_is_refused_with_the_one_that_can(tmp_path):
+  def train(size, kind="sentencepiece", text=TEXT):
+    return vocabulary_train.train(text, tmp_path / "v", kind=kind, cased=False, size=size)
 
-
-def test_a_size_that_is_too_small_is_refused(tmp_path):
+  with pytest.raises(errors.DataError, match=r"largest possible size is (\d+); .*\n  --size=\1$") as caught:
+    train(30_000)
+  largest = int(str(caught.value).split("--size=")[1])
   with pytest.raises(errors.DataError, match=r"20 pieces is too small: (\d+) are needed .*:\n  --size=\1$"):
-    vocabulary_train.train(sentences(), tmp_path / "v", kind="sentencepiece", cased=False, size=20)
+    train(20)
   with pytest.raises(errors.DataError, match=r"20 pieces is too small for .* gave (\d+); use:\n  --size=\1$"):
-    vocabulary_train.train(sentences(), tmp_path / "v", kind="wordpiece", cased=False, size=20)
-
-
-@pytest.mark.parametrize("kind", vocabulary.KINDS)
-def test_no_text_is_refused(tmp_path, kind):
-  with pytest.raises(errors.DataError, match="no usable text"):
-    vocabulary_train.train([], tmp_path / "v", kind=kind, cased=False, size=100)
+    train(20, kind="wordpiece")
+  for kind in vocabulary.KINDS:
+    with pytest.raises(errors.DataError, match="no usable text"):
+      train(100, kind=kind, text=[])
   assert list(tmp_path.iterdir()) == []
+  assert train(largest).size == largest
+
+
+def test_training_reads_at_most_so_many_characters(tmp_path, monkeypatch):
+  monkeypatch.setattr(vocabulary_train, "MAX_TRAINING_CHARACTERS", 30)
+  text = ["ab ab ab ab ab", "cd cd cd cd cd cd", "ef ef ef ef"]  # 14 and 17 characters, and more than 30
+  made = vocabulary_train.train(text, tmp_path / "v", kind="wordpiece", cased=True, size=12)
+  assert [made.piece(i) for i in range(5, 12)] == ["##b", "##d", "a", "b", "c", "d", "cd"]
 
 
 def test_an_official_vocab_txt_keeps_its_ids(tmp_path):
-  lines = [
-    "[PAD]",
-    "[unused0]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "the",
-    "un",
-    "##aff",
-    "##able",
-    "!",
-    "[",
-  ]
-  (tmp_path / "vocab.txt").write_text("\n".join(lines) + "\n")
+  pieces = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+  pieces += ["the", "un", "##aff", "##able", "!", "["]
+  (tmp_path / "vocab.txt").write_text("\r\n".join(pieces) + "\r\n", encoding="utf-8-sig")
   made = vocabulary_train.import_files(tmp_path / "v", vocab_txt=str(tmp_path / "vocab.txt"), cased=False)
   assert made.special_ids == vocabulary.SpecialIds(cls=3, pad=0, sep=4, unk=2, mask=5)
   assert made.encode("The Unaffable!") == [6, 7, 8, 9, 10]
   assert made.encode("zzz") == [2]
   assert 5 not in made.encode("[MASK]")
-  assert made.decode([6, 7, 8, 9]) == "the unaffable"
+  assert made.decode([6, 7, 8, 9]) == "the unaffable" and made.decode([9, 6]) == "able the"
+  pieces[:6] = ["<pad>", "[unused0]", "<unk>", "<s>", "</s>", "<mask>"]  # MPNet's
+  (tmp_path / "vocab.txt").write_text("\n".join(pieces))
+  made = vocabulary_train.import_files(tmp_path / "w", vocab_txt=str(tmp_path / "vocab.txt"), cased=False)
+  assert made.special_ids == vocabulary.SpecialIds(cls=3, pad=0, sep=4, unk=2, mask=5)
+  assert (made.separators, made.encode("zzz")) == (2, [2])
 
 
 def test_a_dictionary_gives_the_ids_of_the_official_code(tmp_path):
@@ -183,8 +163,7 @@ def test_a_dictionary_gives_the_ids_of_the_official_code(tmp_path):
   assert made.size == int(golden["dict_len"])
   assert [made.piece(i) for i in range(12)] == golden["symbols_first12"]
   assert made.piece(made.size - 1) == golden["last_symbol"]
-  special = made.special_ids
-  assert [special.cls, special.pad, special.sep, special.unk, special.mask] == [0, 1, 2, 3, 4]
+  assert dataclasses.astuple(made.special_ids) == (0, 1, 2, 3, 4)
   # One word has no punctuation to set apart, so the official pre-tokeniser changes nothing.
   for text, pieces in golden["tokens"].items():
     if text.isalpha() and pieces:
@@ -203,94 +182,65 @@ def test_dictionary_rules(tmp_path):
     tokenizer_files.read_dictionary(path)
 
 
-@pytest.mark.parametrize(
-  ("content", "message"),
-  [
-    (None, "cannot read this vocabulary file"),
-    (b"", "is empty"),
-    (b"\xff\xfe\x80", "not UTF-8"),
-    (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\n", r"no piece \[MASK\]"),
-    (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nthe\n", "'the' is in lines 6 and 7"),
-    (b"[PAD]\n\n[UNK]\n", "line 2 is empty"),
-  ],
-)
-def test_bad_vocab_txt_files_are_refused(tmp_path, content, message):
-  path = tmp_path / "vocab.txt"
-  if content is not None:
-    path.write_bytes(content)
-  with pytest.raises(errors.DataError, match=message) as caught:
-    vocabulary_train.import_files(tmp_path / "v", vocab_txt=str(path), cased=False)
-  assert str(path) in str(caught.value)
-  assert not (tmp_path / "v").exists()
-
-
-@pytest.mark.parametrize("damage", ["truncated", "random", "empty", "missing", "other", "no dictionary"])
-def test_bad_sentencepiece_files_are_refused(tmp_path, vocabulary_directory, damage):
-  model, dictionary = tmp_path / "sp.model", tmp_path / "dict.txt"
-  content = (vocabulary_directory / "sp.model").read_bytes()
-  dictionary.write_text("▁a 1\n")
-  content = {"truncated": content[:100], "random": bytes(range(7, 250)) * 9, "empty": b""}.get(
-    damage, content
-  )
-  if damage != "missing":
-    model.write_bytes(content)
-  if damage == "other":
-    dictionary.write_text("the\nof\n")
-  if damage == "no dictionary":
-    dictionary.unlink()
-  with pytest.raises(errors.DataError) as caught:
-    vocabulary_train.import_files(
-      tmp_path / "v", sp_model=str(model), dictionary=str(dictionary), cased=False
-    )
-  place = dictionary if damage in ("other", "no dictionary") else model
-  assert str(place) in str(caught.value)
-  assert not (tmp_path / "v").exists()
-
-
-def test_neither_or_both_kinds_of_file_are_refused(tmp_path):
+def test_files_that_are_no_vocabulary_are_refused(tmp_path, vocabulary_directory):
+  model = (vocabulary_directory / "sp.model").read_bytes()
+  five = b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
+  cases = [  # kind of file, its content, that of dict.txt, what the error must contain
+    ("vocab_txt", None, b"", "cannot read"),
+    ("vocab_txt", b"", b"", "empty"),
+    ("vocab_txt", b"\xff\xfe\x80", b"", "not UTF-8"),
+    ("vocab_txt", five.replace(b"[MASK]", b"the"), b"", "no piece [MASK]"),
+    ("vocab_txt", five + b"the\nthe\n", b"", "'the' is in lines 6 and 7"),
+    ("vocab_txt", b"[PAD]\n\n[UNK]\n", b"", "line 2 is empty"),
+    ("sp_model", None, "▁a 1\n".encode(), "given: cannot read"),
+    ("sp_model", b"", "▁a 1\n".encode(), "given: "),
+    ("sp_model", model[:100], "▁a 1\n".encode(), "given: "),
+    ("sp_model", bytes(range(7, 250)) * 9, "▁a 1\n".encode(), "given: "),
+    ("sp_model", model, b"the\nof\n", "dict.txt: line 1"),
+    ("sp_model", model, None, "dict.txt: cannot read"),
+  ]
+  failures = []
+  for kind, content, dictionary, word in cases:
+    shutil.rmtree(tmp_path / "files", ignore_errors=True)
+    (tmp_path / "files").mkdir()
+    for name, given in (("given", content), ("dict.txt", dictionary)):
+      if given is not None:
+        (tmp_path / "files" / name).write_bytes(given)
+    paths = {kind: str(tmp_path / "files" / "given")}
+    if kind == "sp_model":
+      paths["dictionary"] = str(tmp_path / "files" / "dict.txt")
+    try:
+      vocabulary_train.import_files(tmp_path / "v", **paths, cased=False)
+      failures.append(f"{kind} {word}: no error")
+    except errors.DataError as error:
+      if not (str(error).startswith(str(tmp_path / "files")) and word in str(error)):
+        failures.append(f"{kind} {word}: {error}")
+    assert not (tmp_path / "v").exists()
+  assert not failures, "\n".join(failures)
   with pytest.raises(errors.ConfigError, match="one of --vocab_txt"):
     vocabulary_train.import_files(tmp_path / "v", cased=False)
 
 
-@pytest.mark.parametrize("damage", ["no json", "bad json", "other model", "unknown kind"])
-def test_a_damaged_directory_is_refused(tmp_path, vocabulary_directory, damage):
-  directory = tmp_path / "v"
-  shutil.copytree(vocabulary_directory, directory)
-  path = directory / vocabulary.NAME
-  if damage == "no json":
-    path.unlink()
-  elif damage == "bad json":
-    path.write_text("{")
-  elif damage == "unknown kind":
-    path.write_text(path.read_text().replace("sentencepiece", "bytes"))
-  else:
-    other = vocabulary_train.train(
-      sentences(), tmp_path / "other", kind="sentencepiece", cased=False, size=140
-    )
-    assert other.digest != json.loads(path.read_text())["digest"]
-    shutil.copy(tmp_path / "other" / "sp.model", directory / "sp.model")
-  with pytest.raises(errors.DataError) as caught:
-    vocabulary.load(directory)
-  assert str(directory) in str(caught.value)
+def test_a_damaged_directory_is_refused(tmp_path, vocabulary_directory):
+  described = (vocabulary_directory / vocabulary.NAME).read_text()
+  other = described.replace('"digest": "', '"digest": "0')
+  texts = ["{", described.replace("sentencepiece", "bytes"), described.replace('"format": 1', '"format": 2')]
+  texts += ["[" * 100_000, "[]", "{}", '{"format": 1, "kind": [], "cased": null}', other, None]
+  for text in texts:
+    directory = tmp_path / "v"
+    shutil.copytree(vocabulary_directory, directory)
+    (directory / vocabulary.NAME).unlink() if text is None else (directory / vocabulary.NAME).write_text(text)
+    with pytest.raises(errors.DataError) as caught:
+      vocabulary.load(directory)
+    word = {None: "holds no vocabulary", other: "files changed"}.get(text, "not a vocabulary description")
+    assert str(directory) in str(caught.value) and word in str(caught.value)
+    shutil.rmtree(directory)
 
 
-def test_the_command_trains_and_imports(tmp_path, corpus, capsys):
-  arguments = ["train", f"--source={corpus}/*.txt", "--size=150", f"--output={tmp_path}/v", "--workers=1"]
-  assert vocabulary_command.main(arguments) == 0
-  assert vocabulary.load(tmp_path / "v").size == 150
-  model = f"--sp_model={tmp_path}/v/sp.model"
-  assert vocabulary_command.main(["import", model, f"--output={tmp_path}/w"]) == 0
-  assert vocabulary.load(tmp_path / "w").digest == vocabulary.load(tmp_path / "v").digest
-  capsys.readouterr()
-  assert vocabulary_command.main(["import", model, f"--output={tmp_path}/w"]) == 2
-  assert vocabulary_command.main(["train", "--source=x", "--output=y", "--sise=3"]) == 2
-  lines = capsys.readouterr().err.strip().split("\n")
-  assert "holds files already" in lines[0]
-  assert "did you mean '--size'?" in lines[1]
-
-
-@pytest.mark.parametrize("content", ["[" * 100_000, "[]", "{}", '{"format": 1, "kind": [], "cased": null}'])
-def test_a_description_that_is_none_is_refused(tmp_path, content):
-  (tmp_path / vocabulary.NAME).write_text(content)
-  with pytest.raises(errors.DataError, match="not a vocabulary description"):
-    vocabulary.load(tmp_path)
+def test_a_vocabulary_is_loaded_once_and_again_when_it_changed(tmp_path, vocabulary_directory):
+  vocabulary.copy(vocabulary_directory, tmp_path / "v")
+  path = tmp_path / "v" / vocabulary.NAME
+  first = vocabulary.load_cached(str(tmp_path / "v"))
+  assert vocabulary.load_cached(str(tmp_path / "v")) is first
+  os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
+  assert vocabulary.load_cached(str(tmp_path / "v")) is not first

@@ -1,21 +1,21 @@
 """Checkpoints of a run whose encoder stores a difference of token tables (GDES): readers get the sum."""
 
+import types
 from unittest import mock
 
 import jax
 import numpy as np
 import pytest
 
-from data import manifest
 from data.records import PackedRecords
-from pretrain.checkpoints import warm_start
+from pretrain.checkpoints import __main__ as checkpoints
 from pretrain.checkpoints.checkpoint import load_params
-from pretrain.checkpoints.manage import average
 from pretrain.checkpoints.opened import open_generator, open_run
 from pretrain.checkpoints.saved_model import open_model
 from pretrain.corruption import token_tables
 from pretrain.logs.probes import Probes
 from pretrain.mesh import trees
+from tests.pretrain.checkpoints.starts import assert_equal, taken
 from tests.pretrain.small_run import LENGTH, run_training, saved_params, small_config, small_run
 
 BASE, DIFFERENCE = "generator/embeddings/token/embedding", "encoder/embeddings/token/difference"
@@ -37,7 +37,7 @@ def _whole(workdir, step=None) -> np.ndarray:
   return saved[BASE] + saved[DIFFERENCE]
 
 
-def test_an_opened_model_has_the_sum_as_its_token_table(gdes):
+def test_an_opened_model_an_average_and_probes_have_the_sum_as_token_table(gdes, tmp_path):
   saved = open_model(gdes)
   leaves = trees.by_path(saved.params)
   assert DIFFERENCE not in leaves
@@ -47,11 +47,19 @@ def test_an_opened_model_has_the_sum_as_its_token_table(gdes):
   np.testing.assert_array_equal(encoder.params["embeddings"]["token"]["embedding"], _whole(gdes))
   generator = open_generator(saved, encoder)
   assert generator is not None and generator.settings.has_table
+  assert checkpoints.main(["average", str(gdes), "--last=2", f"--output={tmp_path / 'mean'}"]) == 0
+  found = trees.by_path(open_model(tmp_path / "mean").params)[TABLE]
+  np.testing.assert_allclose(found, (_whole(gdes, 2) + _whole(gdes, 4)) / 2, atol=1e-7)
+  tables, state = [], types.SimpleNamespace(params=load_params(gdes)[0])
+  probing = mock.Mock(measure=lambda params, *, is_stopping: tables.append(trees.by_path(params)[TABLE]))
+  Probes(probing, 0, 2, mock.Mock(), mock.Mock(), lambda step: False).after(2, state)
+  np.testing.assert_array_equal(tables[0], _whole(gdes))
 
 
 def test_an_opened_run_computes_what_the_run_does(gdes, small_records):
   opened = open_run(gdes, rows=4)
   run, own = opened.run, small_run(small_config("gdes", small_records))
+  assert opened.step == 4 and opened.records == str(small_records)
   ids = PackedRecords(small_records, length=LENGTH, seed=0).batch(0, 4)
   masked = run.eval_batch_of(ids, np.int32(0), np.float32(1.0))
   totals = run.recipe.totals(masked)
@@ -63,74 +71,28 @@ def test_an_opened_run_computes_what_the_run_does(gdes, small_records):
   assert losses[0] == losses[1]
 
 
-def test_probes_of_a_training_run_get_the_sum(gdes):
-  class Probing:
-    def measure(self, params, *, is_stopping):
-      self.table = params["encoder"]["embeddings"]["token"]["embedding"]
+def test_runs_begin_with_both_tables_or_with_their_sum(gdes, small_records, finished):
+  def loaded(recipe="gdes", **fields):
+    return taken(recipe, small_records, {name.replace("__", "."): value for name, value in fields.items()})
 
-  probing, stored = Probing(), load_params(gdes)[0]
-  probes = Probes(probing, 0, 2, mock.Mock(), mock.Mock(), lambda step: False)
-  probes.after(2, mock.Mock(params=stored))
-  np.testing.assert_array_equal(probing.table, _whole(gdes))
-
-
-def test_an_average_is_that_of_both_tables(gdes, tmp_path):
-  average(gdes, output=tmp_path / "mean", last=2)
-  found = open_model(tmp_path / "mean").params["encoder"]["embeddings"]["token"]["embedding"]
-  np.testing.assert_allclose(found, (_whole(gdes, 2) + _whole(gdes, 4)) / 2, atol=1e-7)
-
-
-def _loaded(recipe, records, fields) -> dict[str, np.ndarray]:
-  run = small_run(small_config(recipe, records, fields))
-  wanted, origins = run.abstract_state.params, warm_start.origins(run.config.to_dict())
-  digest = manifest.read(records).vocabulary.digest
-  params = warm_start.load_into(wanted, origins, vocabulary_digest=digest)
-  leaves = trees.by_path(params)
-  assert leaves.keys() == trees.by_path(wanted).keys()
-  for path, leaf in trees.by_path(wanted).items():
-    assert (leaves[path].shape, leaves[path].sharding) == (leaf.shape, leaf.sharding)
-  return {path: np.asarray(leaf) for path, leaf in leaves.items() if isinstance(leaf, jax.Array)}
-
-
-def test_a_run_continues_with_both_tables(gdes, small_records):
-  taken, saved = _loaded("gdes", small_records, {"train.init_from": str(gdes)}), saved_params(gdes)
-  np.testing.assert_allclose(taken.pop(DIFFERENCE), saved.pop(DIFFERENCE), atol=1e-7)
-  assert taken.keys() == saved.keys()
-  for path, value in taken.items():
-    np.testing.assert_array_equal(value, saved[path], err_msg=path)
-
-
-def test_another_generator_keeps_the_table_of_the_encoder(gdes, small_records, finished):
-  fields = {"train.init_from": str(gdes), "generator.num_layers": 2}
-  taken = _loaded("gdes", small_records, fields)
-  np.testing.assert_array_equal(taken[BASE], _whole(gdes))
-  assert not np.any(taken[DIFFERENCE])
-  taken = _loaded("gdes", small_records, {"train.init_from": str(gdes), "generator.init_from": str(finished)})
-  np.testing.assert_array_equal(taken[BASE], saved_params(finished)[TABLE])
-  np.testing.assert_allclose(taken[BASE] + taken[DIFFERENCE], _whole(gdes), atol=1e-7)
-
-
-def test_a_run_that_shares_otherwise_starts_from_the_sum(gdes, small_records):
+  found, saved, table = loaded(train__init_from=str(gdes)), saved_params(gdes), saved_params(finished)[TABLE]
+  np.testing.assert_allclose(found.pop(DIFFERENCE), saved[DIFFERENCE], atol=1e-7)
+  assert_equal(found, {path: value for path, value in saved.items() if path != DIFFERENCE})
+  # Another generator keeps the table of the encoder.
+  found = loaded(train__init_from=str(gdes), generator__num_layers=2)
+  np.testing.assert_array_equal(found[BASE], _whole(gdes))
+  assert not np.any(found[DIFFERENCE])
+  found = loaded(train__init_from=str(gdes), generator__init_from=str(finished))
+  np.testing.assert_array_equal(found[BASE], table)
+  np.testing.assert_allclose(found[BASE] + found[DIFFERENCE], _whole(gdes), atol=1e-7)
   for share in ("tokens", "none"):
-    fields = {"train.init_from": str(gdes), "generator.share_embeddings": share}
-    taken = _loaded("gdes", small_records, fields)
-    np.testing.assert_array_equal(taken[TABLE], _whole(gdes))
-
-
-def test_a_run_with_a_difference_starts_from_ordinary_checkpoints(small_records, finished, gdes):
-  table = saved_params(finished)[TABLE]
-  taken = _loaded("gdes", small_records, {"train.init_from": str(finished)})
-  np.testing.assert_array_equal(taken[BASE], table)
-  assert not np.any(taken[DIFFERENCE])
-  taken = _loaded("gdes", small_records, {"generator.init_from": str(finished)})
-  np.testing.assert_array_equal(taken[BASE], table)
-  assert all(path.startswith("generator/") for path in taken)
-  taken = _loaded("gdes", small_records, {"generator.init_from": str(gdes)})
-  np.testing.assert_array_equal(taken[BASE], saved_params(gdes)[BASE])
-
-
-def test_such_a_run_trains_on(gdes, small_records, tmp_path):
-  fields = {"train.total_steps": 2, "train.eval_batches": 0, "train.init_from": str(gdes)}
-  fields |= {"optimizer.learning_rate": 1e-12}
-  assert run_training(small_config("gdes", small_records, fields), tmp_path / "next") == 0
-  np.testing.assert_allclose(_whole(tmp_path / "next"), _whole(gdes), atol=1e-7)
+    found = loaded(train__init_from=str(gdes), generator__share_embeddings=share)
+    np.testing.assert_array_equal(found[TABLE], _whole(gdes))
+  # From ordinary checkpoints.
+  found = loaded(train__init_from=str(finished))
+  np.testing.assert_array_equal(found[BASE], table)
+  assert not np.any(found[DIFFERENCE])
+  for source, expected in ((finished, table), (gdes, saved[BASE])):
+    found = loaded(generator__init_from=str(source))
+    np.testing.assert_array_equal(found[BASE], expected)
+    assert all(path.startswith("generator/") for path in found)

@@ -11,18 +11,13 @@ import pytest
 from configs import backbones, base
 from data import vocabulary as vocabularies
 from data.errors import DataError
-from pretrain.checkpoints.checkpoint import Checkpoints
-from pretrain.checkpoints.saved_model import OpenedEncoder, open_model
+from pretrain.checkpoints.saved_model import OpenedEncoder, open_model, save_params
 from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import encode, init_encoder
 
 
 def _save(workdir, meta):
-  checkpoints = Checkpoints(workdir, every=1, keep=2)
-  for step in (1, 2):
-    state = {"params": {"a": np.full(2, step, np.float32)}, "step": np.int32(step)}
-    assert checkpoints.save(step, state, meta)
-  checkpoints.close()
+  save_params(workdir, {"a": np.full(2, 7, np.float32)}, meta, step=3)
   return workdir
 
 
@@ -35,23 +30,18 @@ def saved(small_records, tmp_path):
   return _save(tmp_path / "run", {"config": config.to_dict(), "vocabulary_digest": digest})
 
 
-def test_a_step_is_opened_by_workdir_or_directory(saved):
-  newest, first = open_model(saved), open_model(saved, 1)
-  np.testing.assert_array_equal(newest.params["a"], [2, 2])
-  np.testing.assert_array_equal(first.params["a"], [1, 1])
-  again = open_model(first.path)
-  assert again.path == first.path and again.meta == first.meta and again.workdir == saved
-
-
-@pytest.mark.parametrize("name", ["config", "vocabulary_digest", "config.model"])
-def test_meta_that_lacks_a_part_is_refused(name, tmp_path):
-  meta = {"config": {"model": {}}, "vocabulary_digest": "d"}
-  if name == "config.model":
-    meta["config"] = {"data": {}}
-  else:
-    del meta[name]
-  with pytest.raises(DataError, match=f"its meta lacks {name}, so"):
-    open_model(_save(tmp_path, meta))
+def test_a_step_is_opened_by_workdir_or_directory_with_a_whole_meta_only(saved, finished, tmp_path):
+  model = open_model(saved)
+  np.testing.assert_array_equal(model.params["a"], [7, 7])
+  again = open_model(model.path)
+  assert again.path == model.path and again.meta == model.meta and again.workdir == saved and not again.task
+  assert [open_model(finished, step).meta["step"] for step in (None, 4)] == [6, 4]
+  for name in ("config", "vocabulary_digest", "config.model"):
+    meta = {"config": {"model": {}}, "vocabulary_digest": "d"}
+    meta.pop(name, None)
+    meta |= {"config": {"data": {}}} if name == "config.model" else {}
+    with pytest.raises(DataError, match=f"its meta lacks {name}, so"):
+      open_model(_save(tmp_path / name, meta))
 
 
 def test_the_vocabulary_is_the_named_one_else_beside_the_checkpoint_else_beside_the_records(
@@ -64,46 +54,42 @@ def test_the_vocabulary_is_the_named_one_else_beside_the_checkpoint_else_beside_
   assert directory == own and vocabulary.digest == open_model(saved).meta["vocabulary_digest"]
   shutil.copytree(of_records, tmp_path / "named")
   assert open_model(saved).load_vocabulary(str(tmp_path / "named"), flag="--v")[0] == tmp_path / "named"
+  # Another one, or none: the flag that mends it, or the place where it belongs.
+  bare = open_model(_save(tmp_path / "bare", {"config": {"model": {}}, "vocabulary_digest": "d"}))
+  for name, flag, part in (
+    (str(of_records), "--v", "\n  --v=DIR"),
+    ("", "--v", "\n  --v=DIR"),
+    ("", "", "/bare/vocabulary"),
+  ):
+    with pytest.raises(DataError, match="vocabulary") as refused:
+      bare.load_vocabulary(name, flag=flag)
+    assert str(refused.value).endswith(part)
 
 
-def test_another_vocabulary_or_none_is_refused_with_the_flag_that_mends_it(small_records, tmp_path):
-  other = _save(tmp_path / "other", {"config": base.get_config().to_dict(), "vocabulary_digest": "d"})
-  with pytest.raises(DataError, match=r"is not the vocabulary of checkpoint .*\n  --v=DIR"):
-    open_model(other).load_vocabulary(str(small_records / "vocabulary"), flag="--v")
-  with pytest.raises(DataError, match=r"no vocabulary in .* or .*\n  --v=DIR"):
-    open_model(other).load_vocabulary("", flag="--v")
-  bare = _save(tmp_path / "bare", {"config": {"model": {}}, "vocabulary_digest": "d"})
-  with pytest.raises(DataError, match=r"(?s)no vocabulary in .*--v=DIR"):
-    open_model(bare).load_vocabulary("", flag="--v")
+def test_an_encoder_is_opened_with_the_parameters_and_a_vocabulary_of_its_config(finished, saved):
+  opened = open_model(finished).open_encoder()
+  assert (opened.config.num_layers, opened.config.hidden_size, opened.config.vocab_size) == (1, 16, 300)
+  with pytest.raises(DataError, match="encoder: "):
+    open_model(saved).open_encoder()
+  model = open_model(finished)
+  model.meta["config"]["model"]["vocab_size"] = 299
+  with pytest.raises(DataError, match="299 rows"):
+    model.open_encoder()
 
 
-def test_where_no_flag_names_a_vocabulary_the_error_says_where_to_put_it(small_records, tmp_path):
-  bare = _save(tmp_path / "bare", {"config": {"model": {}}, "vocabulary_digest": "d"})
-  with pytest.raises(DataError, match=r"no vocabulary in .*; copy its files to .*/bare/vocabulary$"):
-    open_model(bare).load_vocabulary()
-  shutil.copytree(small_records / "vocabulary", bare / "vocabulary")
-  with pytest.raises(DataError, match=r"is not the vocabulary of .*copy its files to .*/bare/vocabulary$"):
-    open_model(bare).load_vocabulary()
-
-
-@pytest.mark.parametrize("fields", [{}, backbones.BACKBONES["modern_tiny"]], ids=["post-LN", "modern"])
-def test_the_first_layers_compute_what_they_did_below_the_others(small_records, fields):
+def test_the_first_layers_compute_what_they_did_below_the_others(small_records):
+  vocabulary = vocabularies.load(small_records / "vocabulary")
+  pad_id, fields = vocabulary.special_ids.pad, backbones.BACKBONES["modern_tiny"]
   sizes = {"vocab_size": 32, "hidden_size": 16, "num_layers": 3, "num_heads": 2, "mlp_size": 24}
   known = {name: fields[name] for name in EncoderConfig.__dataclass_fields__ if name in fields}
-  config = EncoderConfig(**known | sizes | {"max_length": 16, "window": min(fields.get("window", 0), 4)})
-  vocabulary = vocabularies.load(small_records / "vocabulary")
-  pad_id = vocabulary.special_ids.pad
-  whole = OpenedEncoder(
-    jax.device_get(init_encoder(jax.random.key(0), config, pad_id=pad_id)), config, vocabulary, pathlib.Path()
-  )
+  config = EncoderConfig(**known | sizes | {"max_length": 16, "window": 4})
+  params = jax.device_get(init_encoder(jax.random.key(0), config, pad_id=pad_id))
+  whole = OpenedEncoder(params, config, vocabulary, pathlib.Path())
   first = whole.first_layers(2)
   assert first.config.num_layers == 2
   ids = jax.random.randint(jax.random.key(1), (2, 16), 5, 32)
-  hidden = {}
-  for name, encoder in {"whole": whole, "first": first}.items():
-    _, hidden[name] = encode(
-      encoder.params, encoder.config, ids, jnp.ones_like(ids, bool), pad_id=pad_id, collect="all"
-    )
-  np.testing.assert_array_equal(hidden["first"].layers, hidden["whole"].layers[:2])
-  if not fields:
-    np.testing.assert_array_equal(hidden["first"].last, hidden["whole"].layers[1])
+  hidden = [
+    encode(one.params, one.config, ids, jnp.ones_like(ids, bool), pad_id=pad_id, collect="all")[1].layers
+    for one in (whole, first)
+  ]
+  np.testing.assert_array_equal(hidden[1], hidden[0][:2])

@@ -1,9 +1,11 @@
-"""Checkpoints with random parameters, saved as a run saves them, and the vocabularies they belong to."""
+"""Checkpoints with random parameters, as a run saves them, their vocabularies, and an export of each."""
 
+import contextlib
 import functools
 import pathlib
 import random
 import shutil
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -15,61 +17,45 @@ from data.vocabulary import train as vocabulary_train
 from pretrain.build import build
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.corruption.masking import TokenIds
-from tests import byte_level
+from pretrain.embed.schema import FILE, EmbeddingSchema
+from tests import byte_level, lines
 
 MAX_LENGTH = 128  # tokens: most of the self-check's sentences fit
+_MLM = {
+  "corruption.kind": "mask",
+  "objectives.rtd.weight": 0.0,
+  "objectives.scl.weight": 0.0,
+  "objectives.clm.weight": 0.0,
+  "objectives.mlm.weight": 1.0,
+}
+_ELECTRA = {"objectives.scl.weight": 0.0, "objectives.clm.weight": 0.0}
+_NO_RELATIVE = {"model.relative_position": "none"}
+_MODERN = {f"model.{name}": value for name, value in backbones.MODERN.items()} | {
+  "model.window": 16,  # 8 tokens to both sides
+  "model.num_layers": 4,
+}
+_RMS = {"model.norm": "rmsnorm", "model.embedding_norm": False, "model.activation": "silu"}
+_BERT = _MLM | _NO_RELATIVE | {"model.num_segments": 2}
 _KINDS = {
   "t5": {"model.relative_buckets": 32, "model.relative_max_distance": 128},
   "wide_t5": {"model.relative_buckets": 64, "model.relative_max_distance": 128},
   "official": {"model.relative_position": "official", "model.relative_buckets": 16},
-  "wordpiece": {
-    "model.relative_position": "none",
-    "model.num_segments": 2,
-    "corruption.kind": "mask",
-    "objectives.rtd.weight": 0.0,
-    "objectives.scl.weight": 0.0,
-    "objectives.clm.weight": 0.0,
-    "objectives.mlm.weight": 1.0,
-  },
-  "electra": {
-    "model.relative_position": "none",
-    "model.num_segments": 2,
-    "objectives.rtd.head": "dense",
-    "objectives.scl.weight": 0.0,
-    "objectives.clm.weight": 0.0,
-  },
+  "wordpiece": _BERT,
+  "byte_level": _BERT,
+  "electra": _NO_RELATIVE | {"model.num_segments": 2, "objectives.rtd.head": "dense"} | _ELECTRA,
+  "modern_mlm": _MODERN | _MLM,
+  "modern_coco_lm": _MODERN,
+  "modern_electra": _MODERN | _ELECTRA,
+  "ultra_electra": _MODERN | _RMS,
+  "euro_electra": _MODERN | _RMS | {"model.global_every": 1},
+  "homeless": _MLM | _NO_RELATIVE | {"model.mlp": "gated"},
 }
-_KINDS["byte_level"] = _KINDS["wordpiece"]
 _RECIPES = {
   "wordpiece": "bert_wordpiece",
   "electra": "electra_google_wordpiece",
   "byte_level": "bert_byte_level",
 }
 _VOCABULARIES = {"wordpiece": "wordpiece", "electra": "wordpiece", "byte_level": vocabulary.TOKENIZER_JSON}
-_MAE = {
-  "corruption.kind": "mask",
-  "objectives.rtd.weight": 0.0,
-  "objectives.scl.weight": 0.0,
-  "objectives.clm.weight": 0.0,
-  "objectives.mae.weight": 1.0,
-  "objectives.mae.decoder_layers": 1,
-}
-_KINDS["mae"] = _KINDS["t5"] | _MAE
-_MODERN = {f"model.{name}": value for name, value in backbones.MODERN.items()} | {
-  "model.window": 16,  # 8 tokens to both sides
-  "model.num_layers": 4,
-}
-_MLM = {name: value for name, value in _KINDS["wordpiece"].items() if not name.startswith("model.")}
-_RMS = {"model.norm": "rmsnorm", "model.embedding_norm": False, "model.activation": "silu"}
-_KINDS |= {
-  "modern_mlm": _MODERN | _MLM,
-  "modern_coco_lm": _MODERN,
-  "modern_mae": _MODERN | _MAE,
-  "modern_electra": _MODERN | {"objectives.scl.weight": 0.0, "objectives.clm.weight": 0.0},
-  "ultra_electra": _MODERN | _RMS,
-  "euro_electra": _MODERN | _RMS | {"model.global_every": 1},
-  "homeless": _MLM | {"model.relative_position": "none", "model.mlp": "gated"},
-}
 _COCO_LM = {
   "corruption.kind": "generator",
   "generator.num_layers": 1,
@@ -133,54 +119,88 @@ def _template(tmp_path_factory, vocabularies):
 
 @pytest.fixture(scope="session")
 def make_workdir(tmp_path_factory, vocabularies, _template):
-  """kind, more config fields, extra heads, more meta -> the workdir of a run that saved step 7."""
+  """kind, more config fields, heads, step, more meta -> the workdir of a run that saved a step.
 
-  def save(kind: str, fields: tuple = (), heads: dict | None = None, **meta) -> pathlib.Path:
-    config, params, words = _template(kind, fields)
-    params = params | {"heads": {**params.get("heads", {}), **(heads or {})}}
+  With `heads` they are the model's only ones, as of a fine-tuned model."""
+
+  def make(
+    kind: str, fields: dict | None = None, heads: dict | None = None, step: int = 7, **meta
+  ) -> pathlib.Path:
+    config, params, words = _template(kind, tuple((fields or {}).items()))
+    if heads is not None:
+      params = {"encoder": params["encoder"], "heads": heads}
     workdir = tmp_path_factory.mktemp("runs") / kind
-    state = jax.tree.map(jax.numpy.asarray, {"params": params, "step": np.int32(7)})
+    state = jax.tree.map(jax.numpy.asarray, {"params": params, "step": np.int32(step)})
     checkpoints = Checkpoints(workdir, every=1, keep=1)
     meta = {"config": config, "interval_sums": {}, "vocabulary_digest": words.digest, **meta}
-    checkpoints.save(7, state, meta, force=True)
+    checkpoints.save(step, state, meta, force=True)
     checkpoints.wait()
     checkpoints.close()
-    (workdir / "vocabulary").symlink_to(vocabularies[_VOCABULARIES.get(kind, "sentencepiece")])
+    shutil.copytree(vocabularies[_VOCABULARIES.get(kind, "sentencepiece")], workdir / "vocabulary")
     return workdir
-
-  save_once = functools.cache(save)
-
-  def make(kind: str, fields: dict | None = None, heads: dict | None = None, **meta) -> pathlib.Path:
-    items = tuple((fields or {}).items())
-    if heads or meta:
-      return save(kind, items, heads, **meta)
-    workdir = tmp_path_factory.mktemp("runs") / kind
-    return shutil.copytree(save_once(kind, items), workdir, symlinks=True)
 
   return make
 
 
-@pytest.fixture
-def in_this_process(monkeypatch):
-  """Spares the start of a process; one test per way of reading takes the real one."""
-
-  pytest.importorskip("torch", reason="needs requirements-export.txt")
+@contextlib.contextmanager
+def _in_this_process():
+  """Spares the start of a process; one test takes the real one."""
   from pretrain.export.check import reference as self_check
   from pretrain.export.check import torch_check
 
   def run(folder, reference, layout):
     return self_check.Report(**torch_check.main([str(folder), str(reference), layout]))
 
-  monkeypatch.setattr(self_check, "run_in_fresh_process", run)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(self_check, "run_in_fresh_process", run)
+    yield
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def export():
   """workdir, output, flags -> the exit code of `python -m pretrain.export`."""
   pytest.importorskip("torch", reason="needs requirements-export.txt")
   from pretrain.export import __main__
 
   def run(workdir, output, *flags: str) -> int:
-    return __main__.main([f"--checkpoint={workdir}", f"--output={output}", *flags])
+    with _in_this_process():
+      return __main__.main([f"--checkpoint={workdir}", f"--output={output}", *flags])
 
   return run
+
+
+@pytest.fixture(scope="session")
+def bring():
+  """folder, output, flags -> the output of `python -m pretrain.export import`, which must succeed."""
+  from pretrain.export import __main__
+
+  def run(folder, output: pathlib.Path, *flags: str) -> pathlib.Path:
+    assert __main__.main(["import", f"--from={folder}", f"--output={output}", *flags]) == 0
+    return output
+
+  return run
+
+
+class Exported(NamedTuple):
+  """An export that the session made once: read it, or change a copy."""
+
+  workdir: pathlib.Path
+  folder: pathlib.Path
+  said: str  # its lines
+
+
+@pytest.fixture(scope="session")
+def exported(make_workdir, tmp_path_factory, export):
+  """kind, flags, schema of an embedding model -> `Exported`."""
+
+  @functools.cache
+  def make(kind: str, *flags: str, schema: EmbeddingSchema | None = None, fields: tuple = ()) -> Exported:
+    workdir, folder = make_workdir(kind, dict(fields)), tmp_path_factory.mktemp("exports") / "out"
+    if schema:
+      (workdir / FILE).write_text(schema.as_json())
+    said: list[str] = []
+    with lines.heard(said.append):
+      assert export(workdir, folder, *flags) == 0
+    return Exported(workdir, folder, "\n".join(said))
+
+  return make

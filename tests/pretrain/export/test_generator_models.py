@@ -1,7 +1,4 @@
-"""The heads of a generator as models of their own.
-
-Run: python -m pytest tests/pretrain/export/test_generator_models.py
-"""
+"""The heads of a generator as models of their own."""
 
 import dataclasses
 import json
@@ -12,28 +9,29 @@ import pytest
 
 from data.errors import ConfigError
 from pretrain.corruption import generator
-from pretrain.export import __main__
 from pretrain.export.generator_models import generator_models
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
 from pretrain.ops.positions import take_positions
 from pretrain.ops.vocab.vocab_cross_entropy import vocab_logits
-from tests.pretrain.small_recipe import AMOS, LENGTH, TOKENS, random_params, small_batch, small_recipe
+from tests.pretrain.export.test_export import same_params
+from tests.pretrain.small_recipe import AMOS, TOKENS, random_params, small_batch, small_recipe
 from tests.pretrain.test_segments import MODERN
 
+_ONE = AMOS | MODERN | {"generator.mlm_layers": (), "generator.mixture": "none"}
 CASES = {
   "inner heads": AMOS | MODERN,
   "inner heads after LN": AMOS | {"model.relative_position": "none"},
-  "separate": AMOS | MODERN | {"generator.mlm_layers": (), "generator.separate_layers": (1, 3)},
-  "own embeddings": AMOS | MODERN | {"generator.share_embeddings": "none", "generator.mlm_layers": ()},
-  "a difference": AMOS | MODERN | {"generator.share_embeddings": "gdes", "generator.mlm_layers": ()},
-  "all shared": AMOS | MODERN | {"generator.share_embeddings": "all", "generator.mlm_layers": (2, 3)},
-  "narrow": AMOS
-  | MODERN
-  | {"generator.hidden_size": 16, "generator.mlm_layers": (), "generator.num_heads": 2},
+  "separate": _ONE | {"generator.separate_layers": (1, 3), "generator.mixture": "uniform"},
+  "own embeddings": _ONE | {"generator.share_embeddings": "none"},
+  "a difference": _ONE | {"generator.share_embeddings": "gdes"},
+  "narrow": _ONE | {"generator.hidden_size": 16, "generator.num_heads": 2},
 }
-for _name in ("separate", "own embeddings", "a difference", "narrow"):
-  CASES[_name] = CASES[_name] | {"generator.mixture": "none" if _name != "separate" else "uniform"}
+NAMES = {
+  "inner heads": ["generator_layer_1", "generator_layer_2", "generator_layer_3"],
+  "separate": ["generator_0", "generator_1"],
+  "narrow": ["generator"],
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -55,8 +53,8 @@ def test_a_head_with_its_layers_predicts_as_the_generator(name):
     del fields[derived]
   fields |= {"mlm_layers": [] if settings.is_separate else list(settings.mlm_layers)}
   found = list(generator_models(params, fields, recipe.encoder))
-  depths = settings.mlm_layers
-  assert [model.config.num_layers for model in found] == list(depths)
+  assert [model.config.num_layers for model in found] == list(settings.mlm_layers)
+  assert name not in NAMES or [model.name for model in found] == NAMES[name]
   for number, model in enumerate(found):
     ids, mask = masked.masking.masked_ids, masked.token_mask
     hidden = encoder_model.encode(model.params["encoder"], model.config, ids, mask, pad_id=TOKENS.pad)[1].last
@@ -69,52 +67,35 @@ def test_a_head_with_its_layers_predicts_as_the_generator(name):
     np.testing.assert_allclose(
       jax.nn.log_softmax(logits)[where], jax.nn.log_softmax(expected)[where], atol=2e-5
     )
-    assert hidden.shape[1] == LENGTH
 
 
 def test_a_projection_after_the_embeddings_and_a_missing_generator_are_refused():
-  fields = {"generator.hidden_size": 16, "generator.projection": "embeddings", "generator.mixture": "none"}
-  recipe = small_recipe(AMOS | MODERN | fields | {"generator.mlm_layers": ()})
+  recipe = small_recipe(_ONE | {"generator.hidden_size": 16, "generator.projection": "embeddings"})
   params = jax.tree.map(np.asarray, random_params(recipe))
   given = {"num_layers": 3, "hidden_size": 16, "projection": "embeddings", "share_embeddings": "tokens"}
-  with pytest.raises(ConfigError, match="no class projects normed embeddings"):
+  with pytest.raises(ConfigError, match=r"\n  --generator"):
     list(generator_models(params, given, recipe.encoder))
-  with pytest.raises(ConfigError, match="this checkpoint has no generator"):
+  with pytest.raises(ConfigError, match="no generator"):
     list(generator_models({"encoder": params["encoder"]}, given, recipe.encoder))
 
 
-AMOS_FIELDS = {
-  "generator.num_layers": 3,
-  "generator.mlm_layers": (1, 2, 3),
-  "generator.share_embeddings": "tokens",
-  "generator.mixture": "adversarial",
-}
-
-
-def test_every_head_is_a_folder_that_loads_and_can_be_imported(
-  make_workdir, tmp_path, capsys, in_this_process, export
-):
+def test_every_head_is_a_folder_that_loads_and_can_be_imported(exported, tmp_path, bring):
   transformers = pytest.importorskip("transformers", reason="needs requirements-export.txt")
-  workdir = make_workdir("modern_electra", AMOS_FIELDS)
-  out = tmp_path / "out"
-  assert export(workdir, out, "--generator") == 0, capsys.readouterr().err
-  names = [f"generator_layer_{depth}" for depth in (1, 2, 3)]
+  fields = {"num_layers": 3, "mlm_layers": (1, 3), "share_embeddings": "tokens", "mixture": "adversarial"}
+  fields = tuple((f"generator.{name}", value) for name, value in fields.items())
+  workdir, out, _ = exported("modern_electra", "--generator", fields=fields)
+  names = ["generator_layer_1", "generator_layer_3"]
   assert sorted(path.name for path in out.iterdir() if path.is_dir()) == names
-  card = (out / "README.md").read_text()
-  for depth, name in enumerate(names, start=1):
+  card, digests = (out / "README.md").read_text(), (out / "sha256.txt").read_text()
+  for depth, name in zip((1, 3), names):
     config = json.loads((out / name / "config.json").read_text())
     assert (config["architectures"], config["num_hidden_layers"]) == (["ModernBertForMaskedLM"], depth)
-    assert f"`out/{name}`" in card and f"{name}/config.json" in (out / "sha256.txt").read_text()
+    assert f"`out/{name}`" in card and f"{name}/config.json" in digests
   model, info = transformers.AutoModelForMaskedLM.from_pretrained(out / names[1], output_loading_info=True)
-  assert not info["missing_keys"] and len(model.model.layers) == 2
-  back = tmp_path / "back"
-  assert __main__.main(["import", f"--from={out / names[1]}", f"--output={back}"]) == 0
-
-
-def test_heads_without_a_class_are_refused(make_workdir, tmp_path, capsys, in_this_process, export):
-  workdir = make_workdir("modern_mlm")
-  assert export(workdir, tmp_path / "out", "--generator") == 2
-  assert "--generator: this checkpoint has no generator" in capsys.readouterr().err
-  assert export(workdir, tmp_path / "out", "--generator", "--to=torch") == 2
-  assert "--generator need a transformers class" in capsys.readouterr().err
-  assert not list(tmp_path.iterdir())
+  assert not info["missing_keys"] and len(model.model.layers) == 3
+  bring(out / names[1], tmp_path / "generator")
+  # The encoder itself has the RTD head as a tagger of two labels.
+  assert same_params(workdir, bring(out, tmp_path / "back"))
+  assert '`pipeline("token-classification", model="out")`' in card
+  found = transformers.pipeline("token-classification", model=str(out))("Ba [MASK] ba.")
+  assert found and {each["entity"] for each in found} <= {"ORIGINAL", "REPLACED"}

@@ -30,20 +30,16 @@ def toy(monkeypatch):
   fields.kinds.cache_clear()
 
 
-@pytest.mark.parametrize(
-  ("changes", "expected"),
-  [
-    ({}, None),
-    ({"objectives.toy.size": 1}, "objectives.toy.size=1: expected a number of at least 2"),
-    ({"objectives.toy.size": 17}, "objectives.toy.size=17, model.hidden_size=16: the projection is wider"),
-    ({"corruption.kind": "random"}, "toy needs masks, but the input has replaced tokens"),
-  ],
-)
-def test_a_config_with_it_is_checked(toy, changes, expected):
-  config = small_run.small_config("mlm", "records", {**toy, **changes})
-  found = validate.problems(config)
-  assert len(found) == (expected is not None), found
-  assert expected is None or expected in found[0]
+def test_a_config_with_it_is_checked(toy):
+  rows = (  # changes, a word of the problem; none without one
+    ({}, ""),
+    ({"objectives.toy.size": 1}, "objectives.toy.size=1"),
+    ({"objectives.toy.size": 17}, "model.hidden_size=16"),
+    ({"corruption.kind": "random"}, "toy needs masks"),
+  )
+  for changes, word in rows:
+    found = validate.problems(small_run.small_config("mlm", "records", {**toy, **changes}))
+    assert len(found) == bool(word) and word in "".join(found), (changes, found)
 
 
 def _start(directory, workdir, toy, *flags) -> int:
@@ -52,9 +48,7 @@ def _start(directory, workdir, toy, *flags) -> int:
   return main.main(["--config=tests/pretrain/small_run.py:mlm", f"--workdir={workdir}", *given, *flags])
 
 
-def test_it_is_described_trained_saved_and_cited(
-  toy, small_records, tmp_path, capsys, in_this_process, export
-):
+def test_it_is_described_trained_saved_and_cited(toy, small_records, tmp_path, capsys, export):
   workdir = tmp_path / "run"
   assert _start(small_records, workdir, toy, "--dry_run") == 0
   described = capsys.readouterr().out

@@ -1,17 +1,17 @@
-"""The table of official names. Run: python -m pytest tests/pretrain/export/official/test_names.py
+"""The table of official names.
 
 The checkpoints here are written by hand from the published names and shapes, not by the table.
 """
 
 import jax
 import numpy as np
-import pytest
 
 from configs import base
-from data.errors import DataError
 from pretrain.build import build
 from pretrain.corruption.masking import TokenIds
 from pretrain.export.official import names as official_names
+from tests.pretrain.export.refusals import failing
+from tests.pretrain.export.stock_cases import assert_same_params
 
 V, D, P, F, R, A = 13, 8, 6, 12, 4, 2  # vocabulary, embed, positions, mlp, buckets, heads
 
@@ -107,17 +107,47 @@ def hugging_face_state(prefix=""):
   return state
 
 
-def _assert_equal(first, second):
-  assert jax.tree.structure(first) == jax.tree.structure(second)
-  jax.tree.map(np.testing.assert_array_equal, first, second)
+_FINE_TUNED = {  # classification head, question-answering head
+  "fairseq": (
+    "classification_heads.sentence_classification_head.",
+    "classification_heads.question_answering_head.",
+  ),
+  "hugging_face": ("classifier.", "qa_outputs."),
+}
 
 
-@pytest.mark.parametrize("share", ["all", "tokens", "none"])
-def test_fairseq_names_survive_import_and_export(share):
-  state = fairseq_state(share=share, mixture=True)
-  params, unmatched, *_ = official_names.from_fairseq(state, num_heads=A, share_embeddings=share)
+def _heads(kind: str) -> dict:
+  """Heads of fine-tuning under official names."""
+  generator = np.random.default_rng(5)
+  classifier, span = _FINE_TUNED[kind]
+  shapes = {f"{classifier}dense.weight": (D, D), f"{classifier}dense.bias": (D,)}
+  shapes |= {f"{classifier}out_proj.weight": (3, D), f"{classifier}out_proj.bias": (3,)}
+  for side in ("start", "end"):
+    shapes |= {f"{span}{side}_logits.dense.weight": (1, D), f"{span}{side}_logits.dense.bias": (1,)}
+  return {name: generator.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def _attention(state: dict) -> dict:
+  params = official_names.from_fairseq(state, num_heads=A).params
+  return params["encoder"]["trunk"]["layers"]["attention"]
+
+
+def test_official_names_survive_import_and_export():
+  for share in ("all", "tokens", "none"):
+    state = fairseq_state(share=share, mixture=True) | _heads("fairseq")
+    params, unmatched, *_ = official_names.from_fairseq(state, num_heads=A, share_embeddings=share)
+    assert unmatched == () and official_names.sharing_of(params) == share
+    assert_same_params(official_names.to_fairseq(params), state)
+  state = hugging_face_state() | _heads("hugging_face")
+  port, unmatched, *_ = official_names.from_hugging_face(state, num_heads=A)
   assert unmatched == ()
-  _assert_equal(official_names.to_fairseq(params), state)
+  assert_same_params(official_names.to_hugging_face(port), state)
+  for kind, read in (("fairseq", params), ("hugging_face", port)):
+    (classifier, span), official, heads = _FINE_TUNED[kind], _heads(kind), read["heads"]
+    output, answer = heads["classification"]["output"], heads["question_answering"]
+    np.testing.assert_array_equal(output["kernel"], official[f"{classifier}out_proj.weight"].T)
+    np.testing.assert_array_equal(answer["kernel"][:, 1], official[f"{span}end_logits.dense.weight"][0])
+    np.testing.assert_array_equal(answer["bias"][:1], official[f"{span}start_logits.dense.bias"])
 
 
 def test_import_gives_the_parameters_of_the_recipe():
@@ -135,174 +165,53 @@ def test_import_gives_the_parameters_of_the_recipe():
   assert jax.tree.map(np.shape, params) == jax.tree.map(lambda leaf: leaf.shape, expected)
 
 
-def test_query_key_value_are_the_thirds_of_in_proj_split_into_heads():
-  state = fairseq_state()
-  attention = official_names.from_fairseq(state, num_heads=A).params["encoder"]["trunk"]["layers"][
-    "attention"
-  ]
-  x = np.random.default_rng(1).normal(size=(5, D)).astype(np.float32)
-  fused = x @ state["encoder.sentence_encoder.layers.1.self_attn.in_proj.weight"].T
-  fused = fused + state["encoder.sentence_encoder.layers.1.self_attn.in_proj.bias"]
+def test_heads_are_contiguous_slices_of_the_thirds_of_in_proj_and_of_out_proj():
+  state, rng = fairseq_state(num_layers=11), np.random.default_rng(1)
+  attention, layer = _attention(state), "encoder.sentence_encoder.layers.10.self_attn"  # 10 is behind 2
+  assert attention["query"]["kernel"].shape == (11, D, A, D // A)
+  x = rng.normal(size=(5, D)).astype(np.float32)
+  fused = x @ state[f"{layer}.in_proj.weight"].T + state[f"{layer}.in_proj.bias"]
   for third, name in enumerate(("query", "key", "value")):
-    ours = np.einsum("nd,dhe->nhe", x, attention[name]["kernel"][1]) + attention[name]["bias"][1]
-    theirs = fused[:, third * D : (third + 1) * D].reshape(5, A, D // A)  # heads are contiguous slices
+    ours = np.einsum("nd,dhe->nhe", x, attention[name]["kernel"][10]) + attention[name]["bias"][10]
+    theirs = fused[:, third * D : (third + 1) * D].reshape(5, A, D // A)
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)  # float32 sums of 8 terms
+  x = rng.normal(size=(5, A, D // A)).astype(np.float32)
+  ours = np.einsum("nhe,hed->nd", x, attention["output"]["kernel"][10])
+  theirs = x.reshape(5, D) @ state[f"{layer}.out_proj.weight"].T
+  np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-def test_out_proj_reads_the_heads_side_by_side():
+def test_other_spellings_and_parts_of_a_checkpoint_are_read():
   state = fairseq_state()
-  attention = official_names.from_fairseq(state, num_heads=A).params["encoder"]["trunk"]["layers"][
-    "attention"
-  ]
-  x = np.random.default_rng(1).normal(size=(5, A, D // A)).astype(np.float32)
-  ours = np.einsum("nhe,hed->nd", x, attention["output"]["kernel"][2])
-  theirs = x.reshape(5, D) @ state["encoder.sentence_encoder.layers.2.self_attn.out_proj.weight"].T
-  np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)  # float32 sums of 8 terms
-
-
-def test_eleven_layers_are_stacked_by_number_not_by_letter():
-  state = fairseq_state(num_layers=11)
-  kernel = official_names.from_fairseq(state, num_heads=A).params["encoder"]["trunk"]["layers"]["up"][
-    "kernel"
-  ]
-  assert kernel.shape == (11, D, F)
-  np.testing.assert_array_equal(kernel[10], state["encoder.sentence_encoder.layers.10.fc1.weight"].T)
-
-
-def test_checkpoint_without_generator_and_heads_gives_the_encoder():
-  state = {name: array for name, array in fairseq_state().items() if "encoder.sentence_encoder." in name}
-  state = {name: array for name, array in state.items() if name.startswith("encoder.")}
-  params, unmatched, *_ = official_names.from_fairseq(state, num_heads=A)
-  assert list(params) == ["encoder"]
-  assert unmatched == ()
-
-
-def test_old_prefix_decoder_is_read_as_encoder():
-  state = fairseq_state()
-  old = {name.replace("encoder.sent", "decoder.sent", 1) if name.startswith("encoder.") else name: array
+  expected = official_names.from_fairseq(state, num_heads=A).params
+  alone = {name: array for name, array in state.items() if name.startswith("encoder.sentence_encoder.")}
+  params, unmatched, *_ = official_names.from_fairseq(alone, num_heads=A)
+  assert list(params) == ["encoder"] and unmatched == ()
+  old = {name.replace("encoder.", "decoder.", 1) if name.startswith("encoder.") else name: array
          for name, array in state.items()}  # fmt: skip
-  _assert_equal(*(official_names.from_fairseq(s, num_heads=A).params for s in (state, old)))
+  assert_same_params(official_names.from_fairseq(old, num_heads=A).params, expected)
+  more = state | {"classification_heads.mnli.dense.weight": np.zeros((D, D))}
+  found = official_names.from_fairseq(more, num_heads=A)
+  assert found.unmatched == ("classification_heads.mnli.dense.weight",) and set(found.matched) == {*state}
+  for prefix in ("", "cocolm.", "amos."):
+    params, unmatched, *_ = official_names.from_hugging_face(hugging_face_state(prefix), num_heads=A)
+    assert unmatched == ()
+    assert params["encoder"]["embeddings"].pop("segment")["embedding"].shape == (2, D)
+    assert_same_params(params["encoder"], expected["encoder"])
+    assert_same_params(params["heads"]["rtd"], expected["heads"]["rtd"])
 
 
-def test_unknown_names_are_listed():
-  state = fairseq_state() | {"classification_heads.mnli.dense.weight": np.zeros((D, D))}
-  assert official_names.from_fairseq(state, num_heads=A).unmatched == (
-    "classification_heads.mnli.dense.weight",
-  )
-
-
-def _without(name):
-  state = fairseq_state()
-  del state[name]
-  return state
-
-
-@pytest.mark.parametrize(
-  "name",
-  [
-    "encoder.sentence_encoder.layers.1.fc2.bias",
-    "encoder.sentence_encoder.embed_tokens.weight",
-    "encoder.binary_head.out_proj.bias",
-    "auxiliary.sentence_encoder.layers.0.fc1.weight",
-    "auxiliary.lm_head.bias",
-  ],
-)
-def test_missing_tensor_is_named(name):
-  with pytest.raises(DataError, match=f"{name} is missing"):
-    official_names.from_fairseq(_without(name), num_heads=A)
-
-
-@pytest.mark.parametrize(
-  "name, shape",
-  [
-    ("encoder.sentence_encoder.layers.1.fc1.weight", (F + 1, D)),
-    ("encoder.sentence_encoder.layers.0.self_attn.in_proj.weight", (2 * D, D)),
-    ("encoder.sentence_encoder.relative_attention_bias.weight", (R, A + 1)),
-    ("auxiliary.lm_head.bias", (V + 1,)),
-    ("encoder.seq_head.dense.bias", (D, 1)),
-  ],
-)
-def test_wrong_shape_is_named(name, shape):
-  state = fairseq_state() | {name: np.zeros(shape, np.float32)}
-  with pytest.raises(DataError, match=f"tensor {name} has shape"):
-    official_names.from_fairseq(state, num_heads=A)
-
-
-def test_heads_that_do_not_divide_the_width_are_refused():
-  with pytest.raises(DataError, match="is not divisible by 3 heads"):
-    official_names.from_fairseq(fairseq_state(), num_heads=3)
-
-
-@pytest.mark.parametrize(
-  "name",
-  ["encoder.lm_head.weight", "auxiliary.lm_head.weight", "auxiliary.sentence_encoder.embed_positions.weight"],
-)
-def test_tied_tensors_that_differ_are_refused(name):
-  state = fairseq_state()
-  state[name] = state[name] + 1.0
-  with pytest.raises(DataError, match=f"{name} and .* are one tensor"):
-    official_names.from_fairseq(state, num_heads=A)
-
-
-@pytest.mark.parametrize("prefix", ["", "cocolm.", "amos."])
-def test_hugging_face_names_give_the_same_encoder(prefix):
-  params, unmatched, *_ = official_names.from_hugging_face(hugging_face_state(prefix), num_heads=A)
-  expected = official_names.from_fairseq(fairseq_state(), num_heads=A).params
-  assert unmatched == ()
-  segment = params["encoder"]["embeddings"].pop("segment")
-  assert segment["embedding"].shape == (2, D)
-  _assert_equal(params["encoder"], expected["encoder"])
-  _assert_equal(params["heads"]["rtd"], expected["heads"]["rtd"])
-
-
-def test_hugging_face_names_survive_import_and_export():
-  state = hugging_face_state()
-  _assert_equal(
-    official_names.to_hugging_face(official_names.from_hugging_face(state, num_heads=A).params), state
-  )
-
-
-_FINE_TUNED = {
-  "fairseq": (
-    "classification_heads.sentence_classification_head.",
-    "classification_heads.question_answering_head.",
-  ),
-  "hugging_face": ("classifier.", "qa_outputs."),
-}
-
-
-def _fine_tuned(kind):
-  generator = np.random.default_rng(5)
-  classifier, span = _FINE_TUNED[kind]
-  shapes = {
-    f"{classifier}dense.weight": (D, D),
-    f"{classifier}dense.bias": (D,),
-    f"{classifier}out_proj.weight": (3, D),
-    f"{classifier}out_proj.bias": (3,),
-  }
-  for side in ("start", "end"):
-    shapes |= {f"{span}{side}_logits.dense.weight": (1, D), f"{span}{side}_logits.dense.bias": (1,)}
-  return {name: generator.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-
-
-@pytest.mark.parametrize("kind", _FINE_TUNED)
-def test_heads_of_fine_tuning_survive_import_and_export(kind):
-  official = _fine_tuned(kind)
-  if kind == "fairseq":
-    state, load, save = fairseq_state() | official, official_names.from_fairseq, official_names.to_fairseq
-  else:
-    state, load, save = (
-      hugging_face_state() | official,
-      official_names.from_hugging_face,
-      official_names.to_hugging_face,
-    )
-  params, unmatched, *_ = load(state, num_heads=A)
-  assert unmatched == ()
-  assert sorted(save(params)) == sorted(state)
-  jax.tree.map(np.testing.assert_array_equal, save(params), state)
-  classifier, span = _FINE_TUNED[kind]
-  output = params["heads"]["classification"]["output"]
-  np.testing.assert_array_equal(output["kernel"], official[f"{classifier}out_proj.weight"].T)
-  answer = params["heads"]["question_answering"]
-  np.testing.assert_array_equal(answer["kernel"][:, 1], official[f"{span}end_logits.dense.weight"][0])
-  np.testing.assert_array_equal(answer["bias"][:1], official[f"{span}start_logits.dense.bias"])
+def test_missing_wrong_and_untied_tensors_are_named():
+  state, main = fairseq_state(), "encoder.sentence_encoder"
+  missing = (f"{main}.layers.1.fc2.bias", f"{main}.embed_tokens.weight", "encoder.binary_head.out_proj.bias")
+  missing += ("auxiliary.sentence_encoder.layers.0.fc1.weight", "auxiliary.lm_head.bias")
+  rows = [({key: state[key] for key in state if key != name}, A, f"{name} is missing") for name in missing]
+  shapes = {f"{main}.layers.1.fc1.weight": (F + 1, D), f"{main}.relative_attention_bias.weight": (R, A + 1)}
+  shapes |= {f"{main}.layers.0.self_attn.in_proj.weight": (2 * D, D), "encoder.seq_head.dense.bias": (D, 1)}
+  shapes |= {"auxiliary.lm_head.bias": (V + 1,)}
+  rows += [(state | {name: np.zeros(shape)}, A, f"{name} has shape") for name, shape in shapes.items()]
+  untied = ("encoder.lm_head.weight", "auxiliary.lm_head.weight")
+  untied += ("auxiliary.sentence_encoder.embed_positions.weight",)
+  rows += [(state | {name: state[name] + 1.0}, A, f"{name} and ") for name in untied]
+  rows.append((state, 3, "is not divisible by 3 heads"))
+  assert not failing(rows, lambda state, heads: official_names.from_fairseq(state, num_heads=heads))

@@ -59,7 +59,7 @@ def model(tmp_path_factory):
   """sp.model and a dict.txt of most of its pieces, imported with the official split and without; a folder."""
   folder = tmp_path_factory.mktemp("official")
   text = [paragraph for document in make_documents(60, seed=3) for paragraph in document]
-  text.append("“it’s” (that) [is] $5!")
+  text.append("“it's” (that) [is] $5!")
   made = vocabulary_train.train(text, folder / "model", kind="sentencepiece", cased=True, size=160)
   pieces = [made.piece(i) for i in range(5, made.size) if made.piece(i) != "m"]
   (folder / "dict.txt").write_text("".join(f"{piece} {i}\n" for i, piece in enumerate(pieces, 1)))

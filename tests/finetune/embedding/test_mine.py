@@ -7,11 +7,12 @@ import pathlib
 import numpy as np
 import pytest
 
+from data import rows
 from data.errors import ConfigError, DataError
 from data.rows import Row
 from finetune import mine
 from finetune.embedding import mining
-from finetune.embedding.mining import Pairs, Rule
+from finetune.embedding.mining import Pairs, Passages, Rule
 from pretrain.checkpoints.saved_model import open_model
 from pretrain.embed.dtypes import unit
 from pretrain.embed.schema import EmbeddingSchema
@@ -45,6 +46,17 @@ def test_a_draw_depends_on_seed_and_row_only():
   assert drawn == draw(0) != draw(1) and len(set(map(tuple, drawn))) > 3
   assert {at for chosen in drawn for at in chosen} == {1, 2, 3, 4, 5}
   assert all(len(chosen) == 2 and chosen == sorted(chosen) for chosen in drawn)
+
+
+def test_known_are_all_positives_of_a_query_and_its_own_text(tmp_path):
+  (tmp_path / "pairs.csv").write_text("Anchor,positive\na,x\nb,y\na,z\ny,x\n")
+  pairs, passages = Pairs(str(tmp_path / "pairs.csv")), Passages()
+  for row in rows.read(str(tmp_path / "pairs.csv")):
+    pairs.add(row)
+    passages.add(row, pairs.passage(row))
+    passages.add(row, " ")  # an empty passage is no negative
+  assert passages.texts == ["x", "y", "z"] and passages.fresh == {1, 2, 3}
+  assert pairs.known("a", passages) == {0, 2} and pairs.known("y", passages) == {0, 1}
 
 
 def test_columns_of_pairs_and_of_corpora(tmp_path):
@@ -103,30 +115,32 @@ def vectors(model):
 
 
 def test_negatives_are_the_nearest_passages_that_are_no_positives(model, pairs, vectors, tmp_path, capsys):
-  output, rows = tmp_path / "triplets.jsonl", _rows(pairs)
-  flags = ("--negatives=3", "--depth=12", "--skip=1", "--relative_margin=0.999")
-  assert _mine(model, pairs, output, *flags) == 0, capsys.readouterr().err
-  passages = list(dict.fromkeys(row["positive"] for row in rows))
-  cosines = vectors([row["query"] for row in rows], "query") @ vectors(passages).T
-  fewer, scores = 0, [[], []]
-  for row, near, mined in zip(rows, cosines, _rows(output), strict=True):
-    own = {other["positive"] for other in rows if other["query"] == row["query"]} | {row["query"]}
-    positive = near[passages.index(row["positive"])]
-    nearest = [at for at in np.argsort(-near, kind="stable")[:12] if passages[at] not in own]
-    chosen = [at for at in nearest if near[at] <= positive - 0.001 * abs(positive)][1:4]
-    assert mined == row | {
-      "negatives": [passages[at] for at in chosen],
-      "positive_score": pytest.approx(positive, abs=2e-6),
-      "negative_scores": pytest.approx([near[at] for at in chosen], abs=2e-6),
-    }
-    fewer += len(chosen) < 3
-    scores[0].append(positive)
-    scores[1] += [near[at] for at in chosen]
-  assert 0 < fewer < 41
-  means = f"positives {np.mean(scores[0]):.3f}, of negatives {np.mean(scores[1]):.3f}"
-  said = capsys.readouterr().err
-  assert f"{len(scores[1])} negatives" in said and f"3: {fewer} of 41" in said and means in said
-  assert sorted(path.name for path in tmp_path.iterdir()) == ["triplets.jsonl", "triplets.jsonl.done"]
+  given = _rows(pairs)
+  passages = list(dict.fromkeys(row["positive"] for row in given))
+  cosines = vectors([row["query"] for row in given], "query") @ vectors(passages).T
+  for flags in ([], ["--seed=3"]):
+    output, fewer, scores = tmp_path / f"triplets{len(flags)}.jsonl", 0, [[], []]
+    flags += ["--negatives=3", "--depth=12", "--skip=1", "--relative_margin=0.999"]
+    assert _mine(model, pairs, output, *flags) == 0, capsys.readouterr().err
+    for number, (row, near, mined) in enumerate(zip(given, cosines, _rows(output), strict=True), 1):
+      own = {other["positive"] for other in given if other["query"] == row["query"]} | {row["query"]}
+      positive = near[passages.index(row["positive"])]
+      nearest = [at for at in np.argsort(-near, kind="stable")[:12] if passages[at] not in own]
+      left = [at for at in nearest if near[at] <= positive - 0.001 * abs(positive)][1:]
+      drawn = np.random.default_rng([3, number]).choice(len(left), 3, replace=False) if len(left) > 3 else ()
+      chosen = [left[at] for at in sorted(drawn)] if len(drawn) and "--seed=3" in flags else left[:3]
+      assert mined == row | {
+        "negatives": [passages[at] for at in chosen],
+        "positive_score": pytest.approx(positive, abs=2e-6),
+        "negative_scores": pytest.approx([near[at] for at in chosen], abs=2e-6),
+      }
+      fewer += len(chosen) < 3
+      scores[0].append(positive)
+      scores[1] += [near[at] for at in chosen]
+    assert 0 < fewer < 41
+    means = f"positives {np.mean(scores[0]):.3f}, of negatives {np.mean(scores[1]):.3f}"
+    said = capsys.readouterr().err
+    assert f"{len(scores[1])} negatives" in said and f"3: {fewer} of 41" in said and means in said
 
 
 def test_a_killed_command_goes_on_and_gives_the_same_bytes(model, pairs, tmp_path, monkeypatch, capsys):
@@ -153,14 +167,14 @@ def test_a_killed_command_goes_on_and_gives_the_same_bytes(model, pairs, tmp_pat
 
 def test_negatives_of_a_corpus_need_no_positive_in_it(model, pairs, vectors, tmp_path):
   corpus, output = tmp_path / "corpus.txt", tmp_path / "triplets.jsonl"
-  rows, texts = _rows(pairs), ["cat mat", "the cat", _rows(pairs)[0]["positive"]]
+  given, texts = _rows(pairs), ["cat mat", "the cat", _rows(pairs)[0]["positive"]]
   corpus.write_text("\n".join([*texts, "cat mat", " "]))
   assert _mine(model, pairs, output, f"--corpus={corpus}", "--negatives=4", "--relative_margin=1") == 0
-  near = vectors([row["query"] for row in rows], "query") @ vectors(texts).T
-  own = vectors([row["query"] for row in rows], "query"), vectors([row["positive"] for row in rows])
+  near = vectors([row["query"] for row in given], "query") @ vectors(texts).T
+  own = vectors([row["query"] for row in given], "query"), vectors([row["positive"] for row in given])
   for number, mined in enumerate(_rows(output)):
     positive = own[0][number] @ own[1][number]
-    known = {row["positive"] for row in rows if row["query"] == mined["query"]}
+    known = {row["positive"] for row in given if row["query"] == mined["query"]}
     order = [
       at for at in np.argsort(-near[number]) if near[number, at] <= positive and texts[at] not in known
     ]

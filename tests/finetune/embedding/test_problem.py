@@ -39,7 +39,7 @@ BOTH_WAYS = StageObjective("ranking", 0.05, True)
 COSENT, LAST = StageObjective("cosent", 0.05, False), EmbeddingSchema("last", False)
 
 
-# Groups of several lengths in two parts each, on four devices; groups on devices. Dropout is that of the text.
+# Groups of several lengths in two parts each on four devices; groups on devices. Dropout is the text's own.
 @pytest.mark.parametrize(
   ("objective", "schema", "layout"),
   [

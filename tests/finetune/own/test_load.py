@@ -9,6 +9,8 @@ from configs import finetune_own
 from data import vocabulary
 from data.errors import DataError
 from finetune.own.load import load
+from finetune.own.schema import FILE, TaskSchema
+from finetune.search import user_file
 
 WORDS = ["a", "good", "film", "bad", "plot", "the", "cat", "sat", "on", "mat", "very", "not"]
 
@@ -78,7 +80,7 @@ def test_the_kind_is_that_of_all_rows(read):
 
 def test_equal_targets_are_refused_though_their_deviation_is_rounded(read):
   rows = [{"text": text, "label": 0.7} for text in texts(100)]
-  with pytest.raises(DataError, match=r"all training rows have the number 0.7; nothing to learn"):
+  with pytest.raises(DataError, match=r"0\.7"):
     read("a.jsonl", json_lines(*rows), task="regression")
 
 
@@ -89,11 +91,11 @@ def test_a_label_that_no_drawn_row_has_is_known_still(read):
   assert sorted(task.schema.labels) == ["x", "y", "z"] and len(task.train.targets) == 20
 
 
-@pytest.mark.parametrize("label", ["x", ["x"]])
-def test_a_first_row_without_a_label_is_named_with_the_field(read, label):
-  rows = [{"text": text, "label": label} for text in texts(9)]
-  with pytest.raises(DataError, match=r"a\.jsonl, line 1: no column 'label', only text"):
-    read("a.jsonl", json_lines({"text": "a"}, *rows))
+def test_a_first_row_without_a_label_is_named_with_the_field(read):
+  for label in ("x", ["x"]):
+    rows = [{"text": text, "label": label} for text in texts(9)]
+    with pytest.raises(DataError, match=r"a\.jsonl, line 1: no column 'label'"):
+      read("a.jsonl", json_lines({"text": "a"}, *rows))
 
 
 def test_labels_that_look_alike_get_a_line(read):
@@ -107,8 +109,9 @@ def test_rows_without_a_text_are_counted_and_named_or_left_out(read):
   for at in range(3, 200, 30):
     rows[at]["text"] = (" ", None, "")[at % 3]
   content = json_lines(*rows)
-  told = r"line 4: .text. is empty; rows with .*: 7 of 200 \(line 4, 34, 64, .*\.\.\.\);.*\n  --config"
-  with pytest.raises(DataError, match=told):
+  with pytest.raises(
+    DataError, match=r"line 4: .*7 of 200 \(line 4, 34, 64, (.|\n)*--config.data.empty=skip"
+  ):
     read("a.jsonl", content)
   task = read("a.jsonl", content, content, empty="skip")
   assert len(task.train.targets) == len(task.dev.targets) == 193
@@ -129,5 +132,30 @@ def test_numbers_are_scaled_by_those_of_the_training_rows(read):
 def test_half_an_emoji_is_replaced_and_counted(read):
   rows = [{"text": text + " \ud83d", "label": "xy"[at % 2]} for at, text in enumerate(texts(200))]
   task = read("a.jsonl", json_lines(*rows))
-  assert any("lone surrogates (halves of characters) replaced by U+FFFD: 200" in line for line in task.lines)
+  assert any("U+FFFD: 200" in line for line in task.lines)
   assert all("\ufffd" in text for (text,) in task.first)
+
+
+def test_equal_texts_are_held_out_together_and_the_share_is_kept():
+  held_out = [user_file.is_held_out(f"text {number}", 0.25) for number in range(2_000)]
+  assert 400 < sum(held_out) < 600
+  assert held_out == [user_file.is_held_out(f"text {number}", 0.25) for number in range(2_000)]
+  more = [user_file.is_held_out(f"text {number}", 0.5) for number in range(2_000)]
+  assert all(one <= other for one, other in zip(held_out, more))
+
+
+def test_a_schema_comes_back_as_it_was_and_another_is_refused(tmp_path):
+  schema = TaskSchema("classification", ("text", "reply"), "label", ("spam", "ham"), "mean", 128, "windows")
+  with pytest.raises(DataError, match=r"task\.json"):
+    TaskSchema.read(tmp_path)
+  (tmp_path / FILE).write_text(schema.as_json())
+  assert TaskSchema.read(tmp_path) == schema
+  assert (schema.problem_type, schema.num_outputs) == ("single_label_classification", 2)
+  values = json.loads(schema.as_json())
+  for change in ({"version": 2}, {"kind": "clasification"}, {"labels": []}, {"kind": "regression"}):
+    (tmp_path / FILE).write_text(json.dumps(values | change))
+    with pytest.raises(DataError):
+      TaskSchema.read(tmp_path)
+  (tmp_path / FILE).write_text(schema.as_json()[:40])
+  with pytest.raises(DataError, match="damaged"):
+    TaskSchema.read(tmp_path)

@@ -44,36 +44,40 @@ def _compiled_once():
 def run(small_encoder_run, small_glue_folder):
   """Runs the command on files of the small GLUE folder; returns its exit code."""
 
-  def start(workdir, config, **fields):
+  def start(workdir, config, *flags, **fields):
     named = [f"--config.{name.replace('__', '.')}={value}" for name, value in fields.items()]
     checkpoint = f"--config.checkpoint={small_encoder_run}"
-    return main.main([f"--config=configs/{config}.py", *FAST, checkpoint, f"--workdir={workdir}", *named])
+    return main.main(
+      [f"--config=configs/{config}.py", *FAST, checkpoint, f"--workdir={workdir}", *flags, *named]
+    )
 
   return start
 
 
-def _seeds(path):
-  (seeds,) = stored.runs(path).values()
-  return seeds
+@pytest.fixture(scope="module")
+def files(small_glue_folder, tmp_path_factory):
+  """Fields of the command: a copy of the raw files of SST-2, and two seeds."""
+  folder = shutil.copytree(small_glue_folder / "SST-2", tmp_path_factory.mktemp("files") / "SST-2")
+  given = {f"data__{name}_file": folder / f"{name}.tsv" for name in ("train", "dev")}
+  return given | {"search__num_seeds": 2, "data__labels": "0,1"}
 
 
 @pytest.fixture(scope="module")
-def sst2(run, small_glue_folder, tmp_path_factory):
-  """The workdir of two seeds on the raw file of SST-2."""
+def sst2(run, files, tmp_path_factory):
+  """The workdir of two seeds on the raw files."""
   workdir = tmp_path_factory.mktemp("own") / "sst2"
-  folder = small_glue_folder / "SST-2"
-  files = {"data__train_file": folder / "train.tsv", "data__dev_file": folder / "dev.tsv"}
-  assert run(workdir, "finetune_own", search__num_seeds=2, data__labels="0,1", **files) == 0
+  assert run(workdir, "finetune_own", **files) == 0
   return workdir
 
 
 def test_a_raw_file_as_own_data_equals_the_glue_path(run, sst2, small_glue_folder, tmp_path):
   fields = {"tasks": "sst2", "data__directory": small_glue_folder, "search__num_seeds": 2}
   assert run(tmp_path / "glue", "finetune_glue", **fields) == 0
-  expected, found = _seeds(tmp_path / "glue" / "sst2"), _seeds(sst2 / "own")
-  for seed in expected:
-    ours, theirs = ([one["metrics"]["accuracy"] for one in of[seed]] for of in (found, expected))
-    assert ours == theirs
+  (theirs,), (ours,) = (stored.runs(path).values() for path in (tmp_path / "glue" / "sst2", sst2 / "own"))
+  accuracies = [
+    {seed: [one["metrics"]["accuracy"] for one in of[seed]] for seed in of} for of in (ours, theirs)
+  ]
+  assert accuracies[0] == accuracies[1] and list(ours) == ["0", "1"]
   kernels = [
     checkpoint.load_params(folder)[0]["heads"]["classification"]["output"]["kernel"]
     for folder in (tmp_path / "glue" / "sst2" / "model", sst2 / "model")
@@ -96,25 +100,17 @@ def test_a_regression_reads_a_raw_file_as_the_glue_path_does(small_encoder_run, 
   np.testing.assert_array_equal(ours.fields["labels"], theirs.train.fields["labels"])
 
 
-def test_a_model_is_saved_with_what_it_answers(sst2):
+def test_a_search_ends_with_a_model_a_report_losses_and_curves(sst2):
   schema = TaskSchema.read(sst2 / "model")
   assert schema == TaskSchema("classification", ("sentence",), "label", ("0", "1"), "cls", 32)
   _, meta = checkpoint.load_params(sst2 / "model")
   assert meta["task"]["labels"] == ["0", "1"] and meta["task"]["pooling"] == "cls"
   assert len(task_fields.first_rows(sst2 / "model")) == 8
-
-
-def test_the_report_has_scores_classes_and_confusion(sst2):
   rows = {row["metric"]: row for row in csv.DictReader((sst2 / "results.csv").open())}
   assert set(rows) == {"accuracy", "macro_f1"} and 0 < float(rows["accuracy"]["value"]) <= 1
   text = (sst2 / "results.md").read_text()
-  assert (
-    "| class | precision | recall | f1 | rows |" in text
-    and "| true label / predicted | 1 | 2 |\n| --- | ---: | ---: |\n| 1 0 |" in text
-  )
-
-
-def test_every_run_has_its_losses_and_the_search_its_curves(sst2):
+  assert "| class | precision | recall | f1 | rows |" in text and "own/curves.png" in text
+  assert "| true label / predicted | 1 | 2 |\n| --- | ---: | ---: |\n| 1 0 |" in text
   for seed in (0, 1):
     (folder,) = (sst2 / "own" / "logs").glob(f"*_seed{seed}")
     lines = metrics.read(folder)
@@ -123,51 +119,37 @@ def test_every_run_has_its_losses_and_the_search_its_curves(sst2):
     assert [line["step"] for line in lines if "dev/accuracy" in line] == [3, 6]
     assert list((folder / "tensorboard").iterdir())
   assert (sst2 / "own" / "curves.png").read_bytes().startswith(b"\x89PNG")
-  assert "own/curves.png" in (sst2 / "results.md").read_text()
 
 
-def test_a_second_start_trains_nothing(run, sst2, small_glue_folder, tmp_path, monkeypatch):
+def test_a_second_start_trains_nothing_and_a_file_that_changed_is_refused(
+  run, sst2, files, tmp_path, monkeypatch, capsys
+):
   shutil.copytree(sst2, tmp_path / "again")
   monkeypatch.setattr(loop, "train", lambda *_, **__: pytest.fail("trained again"))
-  folder = small_glue_folder / "SST-2"
-  files = {"data__train_file": folder / "train.tsv", "data__dev_file": folder / "dev.tsv"}
-  assert run(tmp_path / "again", "finetune_own", search__num_seeds=2, data__labels="0,1", **files) == 0
+  assert run(tmp_path / "again", "finetune_own", **files) == 0
   assert (tmp_path / "again" / "results.md").read_text() == (sst2 / "results.md").read_text()
-
-
-def test_a_file_that_changed_is_refused(run, sst2, small_glue_folder, tmp_path, capsys):
-  folder = shutil.copytree(small_glue_folder / "SST-2", tmp_path / "files")
-  files = {"data__train_file": folder / "train.tsv", "data__dev_file": folder / "dev.tsv"}
-  fields = {"data__labels": "0,1", "search__epochs": 1, **files}
-  assert run(tmp_path / "out", "finetune_own", **fields) == 0
-  capsys.readouterr()
-  (folder / "train.tsv").write_text((folder / "train.tsv").read_text() + "a good cat\t1\n")
-  assert run(tmp_path / "out", "finetune_own", **fields) == 3
-  (error,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("error: "))
-  assert "made with other settings" in error and "train.tsv" in error
+  content = files["data__train_file"].read_text()
+  files["data__train_file"].write_text(content + "a good cat\t1\n")
+  assert run(tmp_path / "again", "finetune_own", **files) == 3
+  files["data__train_file"].write_text(content)
+  assert "train.tsv" in capsys.readouterr().err.partition("error: ")[2]
 
 
 def test_guesses_are_printed_and_part_of_the_file_is_held_out(run, tmp_path, capsys):
-  lines = [
-    json.dumps({"text": f"{a} {b} film", "tags": [a, b], "id": 1}) for a in "ab" for b in "cd" for _ in "12"
-  ]
-  more = [json.dumps({"text": f"the cat {a} {i}", "tags": [a], "id": 2}) for a in "abcd" for i in range(9)]
-  (tmp_path / "a.jsonl").write_text("\n".join([*lines, *more]) + "\n")
-  assert (
-    run(tmp_path / "out", "finetune_own", data__train_file=tmp_path / "a.jsonl", own__pooling="mean") == 0
-  )
-  out = capsys.readouterr().err
-  for said in (
-    "text column: 'text'",
-    "label column: 'tags'",
-    "own.task=multilabel: 'tags' has lists",
+  rows = [{"text": f"{a} {b} {at}", "tags": [a, b], "id": at} for a in "ab" for b in "cd" for at in range(13)]
+  (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+  fields = {"data__train_file": tmp_path / "a.jsonl", "search__epochs": 1}
+  assert run(tmp_path / "out", "finetune_own", "--dry_run", **fields) == 0
+  said = capsys.readouterr().out
+  parts = (
+    "column: 'text'",
+    "column: 'tags'",
+    "own.task=multilabel",
     "held out by a hash of the text",
-    "4 labels with their training rows: a ",
-    "compiling a training step on 8 x 32 tokens",
-  ):
-    assert said in out, said
-  schema = TaskSchema.read(tmp_path / "out" / "model")
-  assert (schema.kind, schema.pooling, sorted(schema.labels)) == ("multilabel", "mean", list("abcd"))
+    "a 2",
+    "4 labels",
+  )
+  assert all(part in said for part in parts) and not (tmp_path / "out").exists()
 
 
 def test_tags_of_a_conll_file_are_learned_and_saved(run, tmp_path, capsys):
@@ -183,17 +165,14 @@ def test_tags_of_a_conll_file_are_learned_and_saved(run, tmp_path, capsys):
   assert "own.task=tagging" in capsys.readouterr().err
   schema = TaskSchema.read(tmp_path / "out" / "model")
   assert schema.kind == "tagging" and set(schema.labels) == {"O", "B-PET", "B-THING"}
-  rows = {
-    row["metric"]: float(row["value"]) for row in csv.DictReader((tmp_path / "out" / "results.csv").open())
-  }
-  assert rows["entity_f1"] > 0.9
+  rows = list(csv.DictReader((tmp_path / "out" / "results.csv").open()))
+  assert rows[0]["metric"] == "entity_f1" and float(rows[0]["value"]) > 0.9
   params, meta = checkpoint.load_params(tmp_path / "out" / "model")
-  assert params["heads"]["tagging"]["kernel"].shape == (16, 3) and meta["task"]["labels"] == list(
-    schema.labels
-  )
+  assert params["heads"]["tagging"]["kernel"].shape == (16, 3)
+  assert meta["task"]["labels"] == list(schema.labels)
 
 
-def test_pairs_of_spans_are_learned_saved_and_answered(run, tmp_path, capsys):
+def test_pairs_of_spans_are_learned_saved_and_answered(run, tmp_path):
   random, lines = np.random.default_rng(0), []
   for _ in range(32):  # 96 targets: batches of one shape for predict and evaluate
     words = [str(word) for word in random.permutation(["the", "cat", "sat", "on", "mat", "film"])]
@@ -207,8 +186,6 @@ def test_pairs_of_spans_are_learned_saved_and_answered(run, tmp_path, capsys):
   data.write_text("\n".join(lines) + "\n")
   fields = {"data__train_file": data, "search__epochs": 8, "data__dev_fraction": 0.25}
   assert run(out, "finetune_own", **fields) == 0
-  said = capsys.readouterr().err
-  assert "own.task=span_pairs: 'targets' has spans" in said and "2 labels with their training targets" in said
   assert TaskSchema.read(out / "model").kind == "span_pairs"
   scores = {row["metric"]: float(row["value"]) for row in csv.DictReader((out / "results.csv").open())}
   assert scores["accuracy"] > 0.9
@@ -223,7 +200,7 @@ def test_pairs_of_spans_are_learned_saved_and_answered(run, tmp_path, capsys):
   assert rows["accuracy"]["value"] == pytest.approx(np.mean(right)) and np.mean(right) > 0.9
 
 
-def test_questions_of_ones_own_go_the_way_of_squad(tmp_path):
+def test_questions_of_ones_own_go_the_way_of_squad():
   config = finetune_own.get_config()
   config.own.task = "question_answering"
   config.data.update({"train_file": "a.json", "dev_file": "b.json"})
@@ -233,38 +210,36 @@ def test_questions_of_ones_own_go_the_way_of_squad(tmp_path):
   assert main._with_kind(FrozenConfigDict(config)).kind == "own"
 
 
-CSV = "text,label\na good film,x\na bad film,y\nthe cat sat,x\nthe mat,y\nvery good,x\nnot bad,y\n"
-
-
-@pytest.mark.parametrize(
-  ("content", "dev", "fields", "told"),
-  [
-    (CSV, CSV, {"data__label": "class"}, "data.label='class': "),
-    (CSV, CSV + "on the mat,z\n", {}, "row 7: label 'z': not in the training set"),
-    (CSV.replace(",y", ",x"), CSV, {}, "'label' has only the label 'x'"),
-    (CSV + " ,x\n", CSV, {}, "row 7: 'text' is empty"),
-    (CSV + "on,\n", CSV, {}, "row 7: no label in 'label'"),
-    (CSV, CSV.replace("label", "target"), {}, "row 1: no column 'label', only text, target"),
-    (CSV, CSV, {"data__labels": "x,z"}, "row 2: label 'y': not in data.labels"),
-    ("text,score\na,1.5\nb,nan\n", CSV, {}, "row 2: 'nan' in 'score', expected a finite number"),
-    ("text,label\n", CSV, {}, "no rows below the header"),
-    (CSV, None, {"data__dev_fraction": 0.0001}, "holds out 0 of 6 rows"),
-    (CSV, CSV, {"data__train_file": ""}, "data.train_file: none given"),
-    (CSV, None, {"own__task": "question_answering"}, "give data.dev_file, too"),
-  ],
-)
-def test_bad_input_is_one_line(run, tmp_path, capsys, content, dev, fields, told):
-  (tmp_path / "train.csv").write_text(content)
-  files = {"data__train_file": tmp_path / "train.csv"}
-  if dev is not None:
-    (tmp_path / "dev.csv").write_text(dev)
-    files["data__dev_file"] = tmp_path / "dev.csv"
-  try:
-    code = run(tmp_path / "out", "finetune_own", **(files | fields))
-  except SystemExit as exit_:
-    code = exit_.code
-  error = capsys.readouterr().err
-  line, *ways = error.splitlines()
-  assert code in (2, 3) and told in line and line.startswith("error: "), error
-  assert all(way.startswith("  ") for way in ways), error
-  assert not (tmp_path / "out").exists()
+def test_bad_input_is_one_line(run, tmp_path, capsys):
+  content = "text,label\na good film,x\na bad film,y\nthe cat sat,x\nthe mat,y\nvery good,x\nnot bad,y\n"
+  failures = []
+  for train, dev, fields, told in (
+    (content, content, {"data__label": "class"}, "data.label='class'"),
+    (content, content + "on the mat,z\n", {}, "row 7: label 'z'"),
+    (content.replace(",y", ",x"), content, {}, "only the label 'x'"),
+    (content + " ,x\n", content, {}, "row 7: 'text'"),
+    (content + "on,\n", content, {}, "row 7: no label"),
+    (content, content.replace("label", "target"), {}, "row 1: no column 'label'"),
+    (content, content, {"data__labels": "x,z"}, "row 2: label 'y'"),
+    ("text,score\na,1.5\nb,nan\n", content, {}, "row 2: 'nan'"),
+    ("text,label\n", content, {}, "no rows"),
+    (content, "", {"data__dev_fraction": 0.0001}, "--config.data.dev_file=FILE"),
+    (content, content, {"data__train_file": ""}, "data.train_file"),
+    (content, "", {"own__task": "question_answering"}, "data.dev_file"),
+    (content, content, {"own__task": "regression", "own__label_smoothing": 0.1}, "own.label_smoothing"),
+  ):
+    for name, text in (("train", train), ("dev", dev)):
+      (tmp_path / f"{name}.csv").write_text(text)
+    files = {
+      "data__train_file": tmp_path / "train.csv",
+      "data__dev_file": tmp_path / "dev.csv" if dev else "",
+    }
+    try:
+      code = run(tmp_path / "out", "finetune_own", **(files | fields))
+    except SystemExit as exit_:
+      code = exit_.code
+    line, *ways = capsys.readouterr().err.splitlines()
+    told_well = line.startswith("error: ") and told in "\n".join([line, *ways])
+    if code not in (2, 3) or not told_well or (tmp_path / "out").exists():
+      failures.append(f"{told}: {code} {line}")
+  assert not failures, "\n".join(failures)

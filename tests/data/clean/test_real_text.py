@@ -9,6 +9,7 @@ import pytest
 from data import sources
 from data.clean import duplicates, steps
 from data.prepare import workers
+from tests.data.clean.test_duplicates import Corpus, dropped, similarity
 from tests.data.conftest import SHARED
 
 TEXT = SHARED / "datasets/corpus/pretrain_sample.txt.gz"
@@ -29,17 +30,15 @@ def documents() -> list[list[str]]:
 
 
 def test_rules_for_the_web_leave_books_alone(documents):
-  dropped = {
-    step.label: sum(isinstance(step.rule(document), str) for document in documents)
-    for step in steps.parse("language:en,length:200,words,repetition,symbols,stop_words")
-    if step.rule
-  }
-  expected = {"language:en": 0, "length:200": 0, "words": 0, "repetition": 4, "symbols": 3, "stop_words": 0}
-  assert dropped == expected
+  listed = "language:en,length:200,words,repetition,symbols,stop_words"
+  found = [
+    sum(isinstance(step.rule(document), str) for document in documents) for step in steps.parse(listed)
+  ]
+  assert found == [0, 0, 0, 4, 3, 0]
 
 
-def planted(documents) -> tuple[list[list[str]], list[list[str]]]:
-  """The first 2,000 words of each document, and copies with up to an eighth of their words exchanged."""
+def test_planted_copies_are_dropped_and_nothing_else(documents, tmp_path):
+  """Copies of the first 2,000 words of each document, with up to an eighth of their words exchanged."""
   originals, copies = [], []
   for number, document in enumerate(documents):
     words = " ".join(document).split()[:2_000]
@@ -50,32 +49,13 @@ def planted(documents) -> tuple[list[list[str]], list[list[str]]]:
     for place in rng.sample(range(len(words)), round(rng.uniform(0, 0.125) * len(words))):
       words[place] = rng.choice(words)
     copies.append([" ".join(words)])
-  return originals, copies
-
-
-def similarity(one: list[str], other: list[str]) -> float:
-  """The part of their runs of five words that two documents share, counted."""
-  words = [document[0].lower().split() for document in (one, other)]
-  runs = [{tuple(text[i : i + 5]) for i in range(len(text) - 4)} for text in words]
-  return len(runs[0] & runs[1]) / len(runs[0] | runs[1])
-
-
-def test_planted_copies_are_dropped_and_nothing_else(documents, tmp_path):
-  originals, copies = planted(documents)
-  units = [sources.Unit("file", "originals"), sources.Unit("file", "copies")]
-  duplicates.find(
-    duplicates.near(0.8),
-    lambda unit: enumerate(originals if unit.name == "originals" else copies),
-    tmp_path / "lists",
-    units,
-    workers.Pool(None),
-    name="near",
+  found = dropped(Corpus([originals, copies]), tmp_path / "near", duplicates.near(0.8), workers.Pool(None))
+  assert all(unit == 1 for unit, _ in found)
+  is_found = np.isin(np.arange(len(copies)), [index for _, index in found])
+  similar = np.asarray(
+    [similarity([one.lower()], [other.lower()]) for (one,), (other,) in zip(originals, copies)]
   )
-  others, dropped = (np.load(duplicates.list_of(tmp_path / "lists", unit)) for unit in units)
-  is_found = np.isin(np.arange(len(copies)), dropped["index"])
-  similar = np.asarray([similarity(*pair) for pair in zip(originals, copies)])
   clearly = 0.05  # about a standard error of the estimate
   assert is_found[similar >= 0.8 + clearly].sum() == (similar >= 0.8 + clearly).sum() == 187
   assert is_found[similar >= 0.8].mean() >= 0.9
   assert is_found[similar < 0.8].mean() <= 0.03 and is_found[similar < 0.8 - clearly].sum() <= 3
-  assert not len(others)

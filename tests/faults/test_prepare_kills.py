@@ -1,4 +1,4 @@
-"""Ten kills at random times of a preparation's workers, those of a pool and those of Dask: one digest."""
+"""Ten kills at random times of a preparation's workers: one digest."""
 
 import contextlib
 import random
@@ -30,28 +30,16 @@ def flags(tmp_path_factory):
   return [f"--source={folder}/*.txt", f"--vocabulary={folder}/vocabulary", "--length=32"]
 
 
-@pytest.fixture(scope="module")
-def whole(flags, tmp_path_factory):
-  """The digests of a preparation that was left in peace, and the seconds it took."""
-  output = tmp_path_factory.mktemp("whole") / "records"
-  begin = time.monotonic()
-  done = clusters.prepare(*flags, f"--output={output}", "--workers=2")
+def test_ten_killed_workers_of_the_pool(flags, tmp_path):
+  done = clusters.prepare(*flags, f"--output={tmp_path / 'whole'}", "--workers=2")  # in peace
   assert done.returncode == 0, done.stderr
-  return digests(output), time.monotonic() - begin
-
-
-def start(*flags):
-  return subprocess.Popen(
-    clusters.prepare_command(*flags), cwd=ROOT, stderr=subprocess.PIPE, text=True, env=clusters.ENVIRONMENT
-  )
-
-
-def test_ten_killed_workers_of_the_pool(flags, whole, tmp_path):
   rng, killed, round_ = random.Random(0), 0, 0
+  options = {"cwd": ROOT, "stderr": subprocess.PIPE, "text": True, "env": clusters.ENVIRONMENT}
   while killed < KILLS:
     round_ += 1
     output = tmp_path / str(round_)
-    process = start(*flags, f"--output={output}", "--workers=2")
+    command = clusters.prepare_command(*flags, f"--output={output}", "--workers=2")
+    process = subprocess.Popen(command, **options)
     units = rng.randrange(UNITS)  # that are finished before the kill
 
     def is_time(output=output, process=process, units=units):
@@ -73,26 +61,4 @@ def test_ten_killed_workers_of_the_pool(flags, whole, tmp_path):
       assert "a worker process died" in said.splitlines()[-1]
       done = clusters.prepare(*flags, f"--output={output}", "--workers=2")
       assert done.returncode == 0, done.stderr
-    assert digests(output) == whole[0]
-
-
-def test_ten_killed_workers_of_dask(flags, whole, tmp_path):
-  rng, killed, round_ = random.Random(0), 0, 0
-  with clusters.dask(tmp_path / "cluster", workers=2) as cluster:
-    while killed < KILLS:
-      output = tmp_path / str(round_)
-      process = start(*flags, f"--output={output}", *cluster.flags)
-      marks = output / "work" / "steps"
-      clusters.wait_for(lambda: list(marks.glob("01-*/*.begun")) or process.poll() is not None)  # noqa: B023
-      while process.poll() is None and killed < KILLS:
-        time.sleep(rng.uniform(0.2, whole[1]))
-        if process.poll() is None:
-          victim = cluster.workers.pop(rng.randrange(2))
-          victim.kill()
-          victim.wait()
-          cluster.add_worker()
-          killed += 1
-      said = process.communicate(timeout=300)[1]
-      assert process.returncode == 0, said
-      assert digests(output) == whole[0]
-      round_ += 1
+    assert digests(output) == digests(tmp_path / "whole")

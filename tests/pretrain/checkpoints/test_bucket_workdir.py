@@ -60,7 +60,9 @@ def test_what_is_damaged_in_the_bucket_is_set_aside_there_and_old_checkpoints_go
   assert sorted(bucket_steps.by_step(buckets.names(address))) == [4]
 
 
-def test_one_process_owns_a_place_and_one_that_cannot_be_used_is_one_line(here):
+def test_one_process_owns_a_place_and_one_that_cannot_be_used_is_one_line(here, monkeypatch):
+  for name, seconds in (("BEAT", 0.1), ("_LOOK", 0.05), ("SILENCE", 1.0)):  # a minute, else
+    monkeypatch.setattr(owner, name, seconds)
   owned, second = "memory://owned/run", pytest.raises(DataError, match="another run is active in")
   with bucket_workdir.opened(owned, KEPT):
     with buckets.machine(here / "other"), second, bucket_workdir.opened(owned, KEPT):

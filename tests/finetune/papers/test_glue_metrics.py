@@ -12,31 +12,21 @@ LABELS = np.array([1, 1, 0, 1, 1, 0])
 PREDICTED = np.array([1, 1, 1, 0, 0, 0])
 
 
-def logits_of(classes, num_classes=2):
-  """Logits whose largest is the given class."""
-  return np.eye(num_classes, dtype=np.float32)[classes]
-
-
 def test_scores_of_two_classes_are_those_of_the_counts():
   assert glue_metrics.accuracy(LABELS, PREDICTED) == 3 / 6
   assert glue_metrics.f1(LABELS, PREDICTED) == pytest.approx(4 / (4 + 1 + 2))
-  assert glue_metrics.matthews(LABELS, PREDICTED) == pytest.approx((2 * 1 - 1 * 2) / np.sqrt(3 * 4 * 2 * 3))
-
-
-def test_f1_is_of_class_1():
-  assert glue_metrics.f1(1 - LABELS, 1 - PREDICTED) == pytest.approx(2 / (2 + 1 + 2))
-
-
-@pytest.mark.parametrize("function", [glue_metrics.matthews, glue_metrics.pearson, glue_metrics.spearman])
-@pytest.mark.parametrize(
-  "first, second", [(LABELS, np.ones(6)), (np.zeros(6), LABELS), (np.ones(1), np.ones(1))]
-)
-def test_what_a_constant_has_no_correlation_with_scores_0(function, first, second):
-  assert function(first, second) == 0.0
-
-
-def test_f1_without_any_positive_is_0():
+  assert glue_metrics.f1(1 - LABELS, 1 - PREDICTED) == pytest.approx(2 / (2 + 1 + 2))  # of class 1
   assert glue_metrics.f1(np.zeros(3, int), np.zeros(3, int)) == 0.0
+  assert glue_metrics.matthews(LABELS, PREDICTED) == pytest.approx((2 * 1 - 1 * 2) / np.sqrt(3 * 4 * 2 * 3))
+  assert glue_metrics.matthews(LABELS, np.array([1, 1, 0, 1, 0, 0])) == pytest.approx(
+    (3 * 2 - 0 * 1) / np.sqrt(3 * 4 * 2 * 3)
+  )
+
+
+def test_what_a_constant_has_no_correlation_with_scores_0():
+  for function in (glue_metrics.matthews, glue_metrics.pearson, glue_metrics.spearman):
+    for first, second in ((LABELS, np.ones(6)), (np.zeros(6), LABELS), (np.ones(1), np.ones(1))):
+      assert function(first, second) == 0.0
 
 
 def test_spearman_gives_equal_values_their_average_rank():
@@ -53,22 +43,22 @@ def test_pearson_of_small_differences_about_a_large_mean_is_summed_in_float64():
   assert glue_metrics.pearson(x, y) == pytest.approx(expected, abs=1e-9)  # in float32 it is 4e-7 away
 
 
-def test_equal_logits_are_class_0_for_accuracy_and_class_1_for_matthews():
+def test_each_task_has_its_metrics_of_its_outputs():
+  # Equal logits are class 0 for accuracy, and class 1 for F1 and Matthews.
   outputs = np.array([[0.5, 0.5], [0.5, 0.5], [1.0, 0.0], [1.0, 0.0]])
-  assert glue_metrics.score("cola", outputs, np.array([1, 1, 0, 0])) == {"matthews": 1.0, "accuracy": 0.5}
-  assert glue_metrics.score("mrpc", outputs, np.array([1, 1, 0, 0])) == {"accuracy": 0.5, "f1": 1.0}
-
-
-def test_three_classes_have_accuracy_alone():
-  found = glue_metrics.score("mnli", logits_of([0, 1, 2, 2], 3), np.array([0, 1, 2, 0]))
-  assert found == {"accuracy": 0.75}
-
-
-def test_similarity_is_ranked_on_any_scale():
+  labels = np.array([1, 1, 0, 0])
+  assert glue_metrics.score("cola", outputs, labels) == {"matthews": 1.0, "accuracy": 0.5}
+  assert glue_metrics.score("mrpc", outputs, labels) == {"accuracy": 0.5, "f1": 1.0}
+  logits = np.eye(3, dtype=np.float32)[[0, 1, 2, 2]]
+  assert glue_metrics.score("mnli", logits, np.array([0, 1, 2, 0])) == {"accuracy": 0.75}
+  # A similarity is ranked on any scale.
   found = glue_metrics.score("stsb", np.array([[0.1], [0.2], [0.9]]), np.array([0.0, 2.5, 5.0]))
   assert list(found) == ["spearman", "pearson"]
-  assert found["spearman"] == pytest.approx(1.0)
-  assert found["pearson"] < 0.99
+  assert found["spearman"] == pytest.approx(1.0) and 0.9 < found["pearson"] < 0.99
+  diverged = np.array([[0.0, 1.0], [np.nan, 0.0]])
+  with pytest.raises(DivergedError, match="sst2: output 1"):
+    glue_metrics.score("sst2", diverged, np.array([0, 1]))
+  assert glue_metrics.score_of_run("cola", diverged, np.array([0, 1])) == {"matthews": 0.0, "accuracy": 0.0}
 
 
 def test_taco_judges_by_f1_where_the_others_judge_by_accuracy():
@@ -78,18 +68,16 @@ def test_taco_judges_by_f1_where_the_others_judge_by_accuracy():
   }
   others = ["accuracy", "accuracy", "matthews", "spearman", "accuracy"]
   assert judged == {"coco_lm": others, "amos": others, "taco": ["f1", "f1", *others[2:]]}
+  assert set(validate.GLUE_TASKS) == set(glue_metrics.METRICS)
 
 
-def test_average_is_over_eight_tasks_without_wnli():
+def test_average_is_over_eight_tasks_without_wnli_and_halves_of_mnli_have_their_names():
   scores = dict.fromkeys(glue_metrics.METRICS, 0.5) | {"wnli": 0.0, "mnli": 0.9}
   assert len(glue_metrics.AVERAGED) == 8
   assert glue_metrics.average(scores) == pytest.approx((7 * 0.5 + 0.9) / 8)
-
-
-def test_output_that_is_not_finite_is_divergence():
-  with pytest.raises(DivergedError, match="sst2: output 1"):
-    glue_metrics.score("sst2", np.array([[0.0, 1.0], [np.nan, 0.0]]), np.array([0, 1]))
-
-
-def test_the_tasks_that_a_config_may_name_have_metrics():
-  assert set(validate.GLUE_TASKS) == set(glue_metrics.METRICS)
+  shown = [(glue_metrics.shown_task(*row), glue_metrics.shown_metric(row[1])) for row in (
+    ("mnli", "accuracy"), ("mnli", "accuracy_mm"), ("stsb", "pearson"), ("mine", "f1"),
+  )]  # fmt: skip
+  assert shown == [
+    ("MNLI-m", "accuracy"), ("MNLI-mm", "accuracy"), ("STS-B", "pearson"), ("mine", "f1"),
+  ]  # fmt: skip

@@ -6,16 +6,13 @@ import pathlib
 
 import pytest
 
-from data import command, sources
+from data import sources
 from data.buckets import copies
 from data.buckets.outputs import sent
 from data.buckets.place import Address
-from data.errors import DataError, UserError
-from data.glue import command as glue
+from data.errors import DataError
 from data.prepare import command as prepare
-from finetune import main as finetune
 from pretrain.checkpoints import __main__ as checkpoints
-from pretrain.command import flags
 from tests import buckets
 
 
@@ -27,15 +24,6 @@ def test_what_has_changed_is_fetched_again_and_what_is_removed_there_goes(here, 
   buckets.remove("memory://read/a/three")
   assert copies.folder("memory://read/a", flag="--data") == folder and moved[3:] == ["sub/two"]
   assert (folder / "sub" / "two").read_bytes() == b"4" and not (folder / "three").exists()
-  parser = command.Parser()
-  parser.add_argument("--input", bucket=command.FETCHED)
-  parser.add_argument("--checkpoint", bucket=command.OPENED)
-  parser.add_argument("--other")
-  asked = parser.parse_args(["--input=memory://read/a/one", "--checkpoint=memory://read/run"])
-  assert pathlib.Path(asked.input).read_bytes() == b"1" and asked.checkpoint == "memory://read/run"
-  for wrong in ("--input=memory://read/b", "--other=memory://read/a"):
-    with pytest.raises(UserError, match=f"^{wrong}: "):
-      parser.parse_args([wrong])
   (tmp_path / "4.txt").write_text("four")
   found = sources.expand(f"memory://read/a/*e,{tmp_path}/4.txt")
   assert sorted(pathlib.Path(path).name for path in found) == ["4.txt", "one"]
@@ -70,23 +58,12 @@ def test_an_output_is_sent_when_it_is_whole_the_file_written_last_at_the_end(her
 
 
 def test_addresses_are_refused_where_only_paths_can_be_and_tfds_opens_its_own(tmp_path, monkeypatch, capsys):
-  config = "--config=configs/bert_tiny.py"
-  place = "tfds_directory=gs://tfds-data/datasets"
-  read = flags.read_arguments([config, f"--config.data.{place}"]).config
-  asked = prepare.parse(["--source=tfds:x", "--output=out", f"--{place}"])
-  assert read.data.tfds_directory == asked.tfds_directory == "gs://tfds-data/datasets"
-  for flag in ("--config.data.module=s3://bucket/tasks.py", "--config=gs://bucket/recipe.py"):
-    with pytest.raises(UserError, match="found an address"):
-      flags.read_arguments([config, flag, "--dry_run"])
-  with pytest.raises(SystemExit) as exit_:
-    finetune.main(["--config=s3://b/finetune_glue.py", "--config.checkpoint=runs/x"])
-  assert exit_.value.code == 2
-  capsys.readouterr()
   monkeypatch.chdir(tmp_path)
+  asked = prepare.parse(["--source=tfds:x", "--output=out", "--tfds_directory=gs://tfds-data/datasets"])
+  assert asked.tfds_directory == "gs://tfds-data/datasets"
   for main, arguments in (
     (prepare.main, ["--source=text.txt", "--module=gs://bucket/tasks.py", "--output=out"]),
     (checkpoints.main, ["prune", "s3://bucket/run", "--keep=1"]),
-    (glue.main, ["import", "folder", "--output=s3://bucket/out"]),
   ):
     assert main(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()

@@ -12,7 +12,7 @@ import time
 import psutil
 import pytest
 
-from data import child, command, log_lines, progress
+from data import child, command, log_lines
 from data.errors import DataError
 
 OURS, OTHERS = logging.getLogger("data.any"), logging.getLogger("a_library.any")
@@ -42,16 +42,6 @@ def test_a_command_that_writes_files_keeps_of_a_message_only_the_lines_with_ways
   assert command.run(lambda: fail(OSError(errno.ENOSPC, "No space left", "a.txt"))) == 5
   assert capsys.readouterr().err.startswith("error: a.txt: ")
   assert command.run(lambda: fail(KeyboardInterrupt())) == 130
-
-
-def test_an_installed_project_has_no_commit_though_a_repository_is_around_it(tmp_path, monkeypatch):
-  git = ["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@b.c"]
-  subprocess.run([*git, "init", "--quiet"], check=True)
-  subprocess.run([*git, "commit", "--quiet", "--allow-empty", "--message=a"], check=True)
-  for folder, is_known in ((tmp_path / "data", True), (tmp_path / ".venv" / "site-packages" / "data", False)):
-    folder.mkdir(parents=True)
-    monkeypatch.setattr(command, "_ROOT", folder)
-    assert bool(command.commit()) == is_known
 
 
 def test_a_child_gives_its_code_and_its_error_and_shows_the_rest_at_its_level(capfd):
@@ -109,39 +99,6 @@ def test_sigterm_unwinds_and_asks_to_be_started_again(capsys):
   assert command.exit_code(work, stopped="stopped in time") == 75
   assert cleaned and capsys.readouterr().err == "stopped in time\n"
   assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_a_signal_to_a_command_that_is_settled_is_a_line_and_another_kills(capfd, monkeypatch):
-  # `os.kill` is replaced because the second signal would end the suite.
-  numbers, killed = (signal.SIGTERM, signal.SIGINT), []
-  ours = signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background ignores it
-  before = [signal.getsignal(number) for number in numbers]
-  monkeypatch.setattr(os, "kill", lambda *arguments: killed.append(arguments))
-  with command.one_line_errors(stopped="stopped in time") as end:
-    end.settle(is_asked=False)
-    signal.raise_signal(signal.SIGTERM)
-    assert not killed
-    signal.raise_signal(signal.SIGINT)
-    assert killed == [(os.getpid(), signal.SIGINT)] and signal.getsignal(signal.SIGINT) == signal.SIG_DFL
-  assert end.code == 0 and capfd.readouterr().err.encode() == command.TOO_LATE
-  assert [signal.getsignal(number) for number in numbers] == before
-  with command.one_line_errors(stopped="stopped in time") as end:
-    end.settle(is_asked=True)
-    signal.raise_signal(signal.SIGTERM)
-  assert len(killed) == 2 and capfd.readouterr().err == ""
-  signal.signal(signal.SIGINT, ours)
-
-
-def test_after_the_last_command_of_a_process_nothing_is_heard():
-  numbers = (signal.SIGTERM, signal.SIGINT)
-  before = [signal.getsignal(number) for number in numbers]
-  try:
-    with command.one_line_errors(stopped="", is_last=True):
-      pass
-    assert [signal.getsignal(number) for number in numbers] == [signal.SIG_IGN] * 2
-  finally:
-    for number, handler in zip(numbers, before, strict=True):
-      signal.signal(number, handler)
 
 
 _CHILD = """
@@ -231,7 +188,6 @@ def test_two_flags_choose_which_lines_are_shown_and_nothing_is_left_of_it(capsys
     for flags, lines in (
       (("go",), ["ours, info", *warnings]),
       (("--quiet", "go"), warnings),
-      (("go", "--quiet"), warnings),
       (("go", "--verbose"), more),
     ):
       assert _run(*flags) == 0 and state() == before
@@ -245,23 +201,3 @@ def test_two_flags_choose_which_lines_are_shown_and_nothing_is_left_of_it(capsys
     assert capsys.readouterr().err.splitlines() == 2 * warnings
   finally:
     logging.root.removeHandler(library)
-
-
-class _Terminal(io.StringIO):
-  def isatty(self) -> bool:
-    return True
-
-
-def test_a_line_is_written_above_a_progress_bar(monkeypatch):
-  terminal = _Terminal()
-  monkeypatch.setattr(sys, "stderr", terminal)
-  with log_lines.shown():
-    assert progress.is_watched()
-    with progress.bar("step", is_shown=True, total=2) as bar:
-      bar.update()
-      before = len(terminal.getvalue())
-      OURS.info("a line")
-      cleared, line, redrawn = terminal.getvalue()[before:].partition("a line\n")
-  assert line and cleared.strip() == "" and cleared.endswith("\r") and "1/2" in redrawn
-  with log_lines.shown(quiet=True):
-    assert not progress.is_watched()

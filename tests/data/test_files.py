@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from data import files
-from data.errors import StorageError, did_you_mean, reason, unknown, writing
+from data.errors import StorageError, did_you_mean, unknown
 from tests.data.conftest import ROOT, refused
 
 
@@ -188,17 +188,6 @@ def test_addresses_of_buckets_are_known_from_paths():
     assert files.address_problem("--output", value).startswith(f"--output={value}: "), value
   for value in ("runs/x", "tfds:wiki40b/en", "seqio:web", "/a:b/c", "", 3, None, ("a",)):
     assert files.address_problem("data.source", value) is None, value
-
-
-def test_errors_become_one_line():
-  assert reason(OSError(28, "No space left on device")) == "No space left on device"
-  assert reason(ValueError(" first\nsecond")) == "first"
-  assert reason(ValueError()) == "ValueError"
-  with (
-    pytest.raises(StorageError, match=r"^--output=x: cannot be written \(No space left"),
-    writing("--output=x"),
-  ):
-    raise OSError(28, "No space left on device")
 
 
 def test_unknown_names_are_answered_with_the_nearest():

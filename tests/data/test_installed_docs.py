@@ -60,7 +60,7 @@ def test_english_stays_and_code_goes():
 def test_docstrings_of_modules_classes_and_functions_are_found_in_order():
   text = "x" * 201
   code = f'"""module {text}"""\nclass A:\n  """class {text}"""\n  def f(self):\n    """method {text}"""\n'
-  code += f'if True:\n  async def g():\n    """inside {text}"""\nelse:\n  def h():\n    """short"""\n'
+  code += f'if True:\n  async def g():\n    """inside {text}"""\nelse:\n  def h():\n    """{text[1:]}"""\n'
   found = [text.split()[0] for text in installed_docs.docstrings(code.encode())]
   assert found == ["module", "class", "method", "inside"]
 

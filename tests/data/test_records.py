@@ -4,15 +4,13 @@ import dataclasses
 import hashlib
 import json
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from array_record.python import array_record_module
 
 from data import errors, manifest, records
-from tests.data.conftest import ROOT, refused
+from tests.data.conftest import refused
 
 
 @pytest.fixture
@@ -124,8 +122,6 @@ DAMAGES = [
   (lambda it: _shard(it).write_bytes(b""), "has 0 bytes"),
   (lambda it: _shard(it).unlink(), "is missing"),
   (lambda it: (it / manifest.NAME).write_text((it / manifest.NAME).read_text()[:200]), "manifest"),
-  (lambda it: (it / manifest.NAME).write_text('{"format": 1, "splits": {}}'), "manifest"),
-  (lambda it: (it / manifest.NAME).write_text("[]"), "manifest"),
   (lambda it: (it / manifest.NAME).write_text("[" * 100_000), "manifest"),
   (lambda it: _change(it, max_id=150), "sha256"),
   (lambda it: _change(it, format=99), "format 99"),
@@ -192,12 +188,3 @@ def test_a_manifest_of_an_earlier_version_has_no_digest_of_itself(prepared, tmp_
   (tmp_path / manifest.NAME).write_text(json.dumps(content))
   with pytest.raises(errors.DataError, match="shards"):
     manifest.read(tmp_path)
-
-
-def test_reading_never_imports_tensorflow(prepared):
-  program = (
-    "import sys\nfrom data import records\n"
-    f"records.PackedRecords({str(prepared)!r}, length=32, seed=0).batch(0, 4)\n"
-    "assert not {'tensorflow', 'seqio', 'tensorflow_datasets', 'sentencepiece'} & set(sys.modules)\n"
-  )
-  subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

@@ -18,22 +18,15 @@ from tests.data.conftest import ROOT
 from tests.data.feed.conftest import make_folder
 
 LENGTH = 32
-MNLI = "index\tsentence1\tsentence2\tgold_label"
-OFFICIAL = {
-  "MNLI/dev_mismatched.tsv": [MNLI, '0\tfirst\t"sécond\tcontradiction', "1\ta\tb\tentailment"],
-  "STS-B/dev.tsv": ["index\tsentence1\tsentence2\tscore", "0\ta\tb\t3.800", "1\tc\td\t0.000"],
-  "CoLA/dev.tsv": ["x\t0\t*\tHe eat.", "x\t1\t\tHe eats."],
-}
+OFFICIAL = ["index\tsentence1\tsentence2\tscore", '0\ta\t"b\t3.800', "1\tc\td\t0.000"]
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory, vocabulary_directory, prepared):
   directory = tmp_path_factory.mktemp("seqio")
   shutil.copytree(prepared, make_folder(directory / "user", vocabulary_directory) / "records")
-  for name, lines in OFFICIAL.items():
-    path = directory / "official" / name
-    path.parent.mkdir(parents=True)
-    path.write_text("\n".join(lines) + "\n")
+  (directory / "official" / "STS-B").mkdir(parents=True)
+  (directory / "official" / "STS-B" / "dev.tsv").write_text("\n".join(OFFICIAL) + "\n")
   command = [sys.executable, "-m", "tests.data.with_tensorflow", str(directory)]
   there = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
   done = subprocess.run(
@@ -104,18 +97,14 @@ def test_glue_and_squad_of_tfds_are_in_the_order_and_the_labels_of_the_official_
 
 
 def test_official_files_are_imported_for_tfds_and_give_the_same_rows(results):
-  refused, is_there, code, files, imported = results["import"]
-  assert (refused, is_there, code) == (3, False, 0)  # two rows are not the official size, unless allowed
-  assert files == imported and [split[3] for split in files] == [
-    ["int32", [0, 1]],
-    ["float32", [np.float32(3.8), 0]],
-    ["int32", [0, 1]],
-  ]
+  codes, files, imported = results["import"]
+  assert codes == [3, 0]  # two rows are not the official size, unless that is allowed
+  assert files == imported and files[1:4] == [['"b', "d"], ["0", "1"], ["float32", [np.float32(3.8), 0]]]
 
 
-@pytest.mark.parametrize("kind", ["plain", "official", "wordpiece", "byte_level"])
-def test_a_vocabulary_gives_the_same_ids_in_seqio(results, kind):
-  assert all(results[f"vocabulary {kind}"].values()), results[f"vocabulary {kind}"]
+def test_a_vocabulary_gives_the_same_ids_in_seqio(results):
+  for kind in ("plain", "official", "wordpiece", "byte_level"):
+    assert all(results[f"vocabulary {kind}"].values()), (kind, results[f"vocabulary {kind}"])
 
 
 def test_the_blocks_of_a_task_sorted_by_key_are_the_records(results):
@@ -164,7 +153,6 @@ def test_a_stream_has_the_blocks_of_its_lines_epoch_after_epoch_by_its_seed(resu
   lines = as_set(rows_of(results, "one_train"))
   assert as_set(results["lines"]) == as_set(results["of ids"]) == lines and len(results["lines"]) == 400
   assert min(collections.Counter(map(tuple, results["lines"])).values()) >= 2  # 6.7 times on average
-  assert as_set(results["titled"]) <= lines and results["with ids"]  # 'text', as in data.prepare
   one, other = results["chunks"]
   assert results["again"] == results["lines"] and one != other  # other lines, not only another order
   flat = np.array(results["segments"])
@@ -209,9 +197,6 @@ def test_prepared_records_stream_from_any_batch_as_the_trainers_and_facts_name_w
 REFUSED = [
   # What was read, exit code, words of the message.
   ("seqio:only_ids", 3, "no text feature 'text'; it has targets (int32)"),
-  ("seqio:nested", 3, "targets (int32), more (dict)"),
-  ("seqio:failing", 3, "correct the Task"),
-  ("seqio:empty", 3, "'empty'"),
   ("seqio:untrained", 3, "'untrained' has no split 'train'; its splits are test"),
   ("seqio:absent", 3, "\n  --download"),
   ("seqio:zero", 2, "'one_of_two'"),
@@ -222,18 +207,14 @@ REFUSED = [
   ("rates rate", 3, "did you mean 'rated'?"),
   ("rows labelled", 3, "'train'; its splits are validation"),
   ("rows even", 3, "is a Mixture"),
-  ("rows labeled", 3, "did you mean 'labelled'?"),
   ("tfds without the feature", 3, "no feature 'text'; it has body"),
   ("no split", 3, "no split 'test'; its splits are train"),
   ("damaged", 3, "corrupted record"),
-  ("damaged rows", 3, "'train'"),
   ("damaged description", 3, "dataset_info.json: damaged"),
   ("stream no vocabulary", 2, "\n  --vocabulary=DIR"),
-  ("stream unknown", 3, "did you mean 'one'?"),
   ("stream packing", 2, "use --length=32 --packing=complete"),
   ("stream short", 3, "ended after 2 blocks"),
   ("stream broken", 3, "no such column"),
-  ("stream bytes", 3, "'text'"),
   ("refused no vocabulary", 2, "--vocabulary={directory}/notebook/plain"),
   ("refused another vocabulary", 2, "use --vocabulary={directory}/notebook/plain"),
   ("refused another packing", 2, "use --length=32 --packing=none"),
@@ -241,17 +222,13 @@ REFUSED = [
   ("refused no vocabulary yet", 3, "vocabularies/wikipedia_books"),
   ("refused no data", 3, "\n  --download\n"),
   ("refused no seed", 2, "seed=None"),
-  ("refused no seed, prepared", 2, "seed=None"),
   ("refused no length", 2, "{{'inputs': 32}}"),
   ("refused short", 2, "{{'inputs': 32}}"),
   ("refused short, prepared", 2, "{{'inputs': 32}}"),
   ("refused pack", 2, "pack=False"),
   ("refused no pad", 2, "EncoderConverter.of('NAME')()"),
-  ("refused unprepared", 3, "manifest.json"),
-  ("refused packing", 2, "'complete'"),
   ("refused length", 2, "length=7"),
   ("refused seed", 2, "seed=-1"),
-  ("refused fraction", 2, "heldout_fraction=1"),
   ("refused nothing held out", 3, "tiny.txt"),
   ("refused ids", 3, "seqio:flat"),
   ("refused arrayrecord", 2, "--source=seqio:plain_complete --module=FILE --length=32"),

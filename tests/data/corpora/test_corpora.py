@@ -2,10 +2,7 @@
 
 import dataclasses
 import importlib.util
-import json
 import shlex
-import subprocess
-import sys
 
 import pyarrow
 import pyarrow.parquet
@@ -65,16 +62,6 @@ def test_the_sizes_add_up_to_what_the_name_says_and_the_settings_are_those_of_th
     assert config.data.vocabulary_kind == corpus.vocabulary_kind
 
 
-def test_the_table_names_each_source_with_its_size_and_licence(capsys, monkeypatch):
-  monkeypatch.setenv("COLUMNS", "250")
-  assert corpora.main([]) == 0
-  said = capsys.readouterr().out
-  for corpus in CORPORA.values():
-    for part in (*corpus.files, *corpus.tfds):
-      assert f"{part.gigabytes:g}" in said and part.source.licence in said
-      assert part.source.files in said or part.source.tfds_name in said
-
-
 def test_what_makes_no_sense_or_is_not_there_is_refused_in_a_line(root, capsys):
   for flags, code, words in (
     (["web_160g", "--root=x"], 2, "did you mean 'web_160gb'?"),
@@ -124,16 +111,3 @@ def test_a_part_of_a_tfds_data_set_is_a_fraction_of_its_documents(tmp_path, caps
   assert [words for words in preparations if "--fraction=0.084" in words] == [preparations[-1]]
   assert "--source=tfds:c4/en:3.1.0" in preparations[-1]
   assert run[-1].endswith("prepared/web_160gb/c4_en:69.6")
-
-
-@pytest.mark.nightly  # compiles a model
-def test_the_last_of_the_printed_commands_trains_on_the_mixture(root, tmp_path, capsys, monkeypatch):
-  shrunk(monkeypatch, config="tests/pretrain/small_run.py:mlm")
-  commands = printed(capsys, "wikipedia_books", f"--root={root}", f"--output={tmp_path / 'prepared'}")
-  small = ["--config.model.vocab_size=150", "--config.train.eval_batches=1", f"--workdir={tmp_path / 'run'}"]
-  for words in (*commands[:-1], [*commands[-1], *small]):
-    subprocess.run([sys.executable, *words[1:]], check=True, cwd=ROOT, capture_output=True)
-  lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-  assert {f"eval/source_loss/{name}" for name in ("wikipedia", "pg19")} <= {
-    name for line in lines for name in line
-  }

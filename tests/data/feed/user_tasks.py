@@ -28,17 +28,6 @@ def lower(example):
   return {"text": tf.strings.lower(example["text"])}
 
 
-@seqio.map_over_dataset
-def with_title(example):
-  """Adds a second text."""
-  return {**example, "title": "a title"}
-
-
-def with_ids(dataset):
-  """Adds ids of ours."""
-  return dataset.map(lambda example: {**example, "inputs": WORDS.encode_tf(example["text"])})
-
-
 def tokenize(dataset):
   """Replaces text by ids."""
   return dataset.map(lambda example: {"inputs": WORDS.encode_tf(example["text"])})
@@ -72,13 +61,10 @@ def add(name, *preprocessors, features, splits=("train", "validation"), lines_of
 add("one", lower, features=TEXT)
 add("two", lower, features=TEXT, lines_of="two")
 seqio.MixtureRegistry.add("both", [("one", 0.7), ("two", 0.3)])
-add("titled", lower, with_title, features={**TEXT, "title": TEXT["text"]})
-add("with_ids", lower, with_ids, features={**TEXT, **IDS})
 add("ids", lower, tokenize, features=IDS)
 add("untested", lower, features=TEXT, splits=("train",))
 add("short", lower, seqio.CacheDatasetPlaceholder(), take, features=TEXT)
 add("broken", stop, features=TEXT)
-add("bytes", lower, features={"text": seqio.Feature(seqio.ByteVocabulary(), dtype=tf.int32)})
 data.tasks.register_packed("packed", f"{HERE}/two_train.txt", HERE / "words", length=32)
 if (HERE / "records").exists():
   data.tasks.register_prepared("prepared", HERE / "records")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from data import glue
-from data.errors import ConfigError, DataError
+from data.errors import DataError
 from data.glue import kshot
 from tests.data.conftest import SHARED, refused
 
@@ -41,12 +41,15 @@ def test_scores_are_drawn_below_and_from_the_middle():
 
 
 def test_too_few_rows_or_no_labels_are_refused():
-  with pytest.raises(DataError, match=r"3 rows of class 0, expected at least 4 for k=2; use:\n.*shots=1$"):
-    kshot.sample(whole(np.array([0, 0, 0, 1, 1, 1, 1], np.int32)), 2, seed=0)
-  with pytest.raises(DataError, match="no labels"):
-    kshot.sample(dataclasses.replace(whole(np.zeros(9, np.int32)), labels=None), 2, seed=0)
-  with pytest.raises(ConfigError, match="k=0"):
-    kshot.sample(whole(np.zeros(9, np.int32)), 0, seed=0)
+  few = whole(np.array([0, 0, 0, 1, 1, 1, 1], np.int32))
+  zeros = whole(np.zeros(9, np.int32))
+  for split, k, code, words in (
+    (few, 2, 3, "3 rows of class 0, expected at least 4 for k=2; use:\n  --config.prompt.shots=1"),
+    (dataclasses.replace(zeros, labels=None), 2, 3, "no labels"),
+    (zeros, 0, 2, "k=0"),
+  ):
+    found, message = refused(lambda split=split, k=k: kshot.sample(split, k, seed=0))
+    assert found == code and words in message
 
 
 def write_draw(directory, name, labels):
@@ -61,18 +64,6 @@ def test_a_folder_of_draws_is_read_and_its_numbers_checked(tmp_path):
   train, dev = kshot.read(tmp_path, "sst2", k=2, seed=13)
   assert train.labels.tolist() == [1, 1, 0, 0]
   assert dev.labels.tolist() == [0, 0, 1, 1]
-  with pytest.raises(DataError, match=r"2-21/train\.tsv .*has the draws \(k-seed\) 2-13"):
-    kshot.read(tmp_path, "sst2", k=2, seed=21)
-  write_draw(tmp_path / "SST-2" / "2-13", "dev.tsv", [0, 0, 0, 1])
-  with pytest.raises(DataError, match=r"dev\.tsv: 3, 1 rows of the classes, expected 2 of each"):
-    kshot.read(tmp_path, "sst2", k=2, seed=13)
-
-
-def test_all_draws_that_are_missing_are_told_at_once_and_no_file_is_read(tmp_path):
-  for name in ("train.tsv", "dev.tsv.gz"):
-    write_draw(tmp_path / "SST-2" / "2-13", name, ["no label"])
-  kshot.check(tmp_path, ["sst2"], k=2, seeds=[13])
-  write_draw(tmp_path / "MNLI" / "2-21", "train.tsv", [1])
   _, line = refused(lambda: kshot.check(tmp_path, ["sst2", "mnli"], k=2, seeds=[13, 21]))
   for name in (
     "SST-2/2-21/train.tsv",
@@ -81,7 +72,10 @@ def test_all_draws_that_are_missing_are_told_at_once_and_no_file_is_read(tmp_pat
     "MNLI/2-21/dev_matched",
   ):
     assert name in line
-  assert "MNLI/2-21/train" not in line and line.endswith("\n  --config.prompt.directory=")
+  assert "SST-2/2-13/" not in line and line.endswith("\n  --config.prompt.directory=")
+  write_draw(tmp_path / "SST-2" / "2-13", "dev.tsv", [0, 0, 0, 1])
+  with pytest.raises(DataError, match=r"dev\.tsv: 3, 1 rows of the classes, expected 2 of each"):
+    kshot.read(tmp_path, "sst2", k=2, seed=13)
 
 
 @needs_shared

@@ -1,15 +1,17 @@
-"""Checkpoint files of others. Run: python -m pytest tests/pretrain/export/foreign/test_files.py"""
+"""Checkpoint files of others: what is read, and that a bad or hostile one is refused in a line."""
 
 import hashlib
 import json
+import os
 import re
 
+import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from data.errors import DataError
 from pretrain.export.foreign.files import read_state
+from tests.pretrain.export.refusals import failing
 
 WEIGHTS = {
   "a.weight": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -21,9 +23,11 @@ WEIGHTS = {
 @pytest.fixture
 def folder(tmp_path):
   """A folder with `model.safetensors` and `config.json`."""
-  save_file(WEIGHTS, tmp_path / "model.safetensors")
-  (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-  return tmp_path
+  path = tmp_path / "in"
+  (path / "vocabulary").mkdir(parents=True)
+  save_file(WEIGHTS, path / "model.safetensors")
+  (path / "config.json").write_text('{"model_type": "bert"}')
+  return path
 
 
 def _header(folder, change) -> None:
@@ -35,149 +39,147 @@ def _header(folder, change) -> None:
   path.write_bytes(len(header).to_bytes(8, "little") + header + content[8 + length :])
 
 
-def _refused(path, pattern) -> str:
-  with pytest.raises(DataError, match=pattern) as caught:
-    read_state(path)
-  assert "\n" not in str(caught.value)
-  return str(caught.value)
+def test_a_folder_and_its_file_give_the_same_and_names_lose_their_wrappers(folder):
+  for name in ("", "model.safetensors"):
+    found = read_state(folder / name)
+    assert found.state.keys() == {"a.weight", "b.bias"}
+    for key, array in found.state.items():
+      np.testing.assert_array_equal(array, WEIGHTS[key])
+    np.testing.assert_array_equal(found.buffers["position_ids"], WEIGHTS["position_ids"])
+    assert (found.config, found.folder, found.wrapper) == ({"model_type": "bert"}, folder, "")
+    digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    assert found.digests == {"model.safetensors": digest}
+  for wrapped in ("module.", "_orig_mod.", "module._orig_mod.", "_fsdp_wrapped_module."):
+    save_file({wrapped + name: array for name, array in WEIGHTS.items()}, folder / "model.safetensors")
+    found = read_state(folder)
+    assert {*found.state, *found.buffers} == {*WEIGHTS} and found.wrapper == wrapped
+    save_file(WEIGHTS | {f"{wrapped}a.weight": WEIGHTS["b.bias"]}, folder / "model.safetensors")
+    assert f"{wrapped}a.weight" in read_state(folder).state  # of one tensor alone it is a name
 
 
-@pytest.mark.parametrize("name", ["", "model.safetensors"])
-def test_a_folder_and_its_file_give_the_same(folder, name):
-  found = read_state(folder / name)
-  assert found.state.keys() == {"a.weight", "b.bias"}
-  for key, array in found.state.items():
-    np.testing.assert_array_equal(array, WEIGHTS[key])
-  np.testing.assert_array_equal(found.buffers["position_ids"], WEIGHTS["position_ids"])
-  assert (found.config, found.folder) == ({"model_type": "bert"}, folder)
-  digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-  assert found.digests == {"model.safetensors": digest}
-
-
-@pytest.mark.parametrize(
-  "wrapped", ["module.{}", "_orig_mod.{}", "module._orig_mod.{}", "_fsdp_wrapped_module.{}"]
-)
-def test_names_of_a_wrapped_model_are_those_of_the_model(wrapped, folder):
-  save_file({wrapped.format(name): array for name, array in WEIGHTS.items()}, folder / "model.safetensors")
-  found = read_state(folder)
-  assert {*found.state, *found.buffers} == {*WEIGHTS}
-  assert found.wrapper == wrapped.removesuffix("{}")
-  save_file(WEIGHTS | {wrapped.format("a.weight"): WEIGHTS["b.bias"]}, folder / "model.safetensors")
-  assert wrapped.format("a.weight") in read_state(folder).state  # of one tensor alone it is a name
-
-
-def test_half_precision_becomes_float32_exactly(tmp_path):
-  import ml_dtypes
-
+def test_half_precision_becomes_float32_exactly_and_float64_if_it_fits(folder):
   values = np.float32([1.0, -0.33, 3e-5, 65504.0, 0.0])
   half, brain = values.astype(np.float16), values.astype(ml_dtypes.bfloat16)
+  wide, mask = np.float64([0.5]), np.asarray([True, False])
   # numpy's writer knows no bfloat16: its bytes under another type's name, then the right name.
-  save_file({"half": half, "brain": brain.view(np.uint16)}, tmp_path / "model.safetensors")
-  _header(tmp_path, lambda text: text.replace('"U16"', '"BF16"'))
-  state = read_state(tmp_path).state
-  assert state["half"].dtype == state["brain"].dtype == np.float32
-  np.testing.assert_array_equal(state["half"].astype(np.float16), half)
-  np.testing.assert_array_equal(state["brain"], brain.astype(np.float32))
+  tensors = {"half": half, "brain": brain.view(np.uint16), "wide": wide, "mask": mask}
+  save_file(tensors, folder / "model.safetensors")
+  _header(folder, lambda text: text.replace('"U16"', '"BF16"'))
+  found = read_state(folder)
+  assert {array.dtype for array in found.state.values()} == {np.dtype(np.float32)}
+  np.testing.assert_array_equal(found.state["half"].astype(np.float16), half)
+  np.testing.assert_array_equal(found.state["brain"], brain.astype(np.float32))
+  assert found.state["wide"] == 0.5 and found.buffers.keys() == {"mask"}
 
 
-def test_float64_that_float32_cannot_hold_is_refused(tmp_path):
-  save_file({"w": np.float64([0.5])}, tmp_path / "model.safetensors")
-  assert read_state(tmp_path).state["w"] == 0.5
-  save_file({"w": np.float64([0.1])}, tmp_path / "model.safetensors")
-  _refused(tmp_path, "tensor w is float64")
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_weight_that_is_not_finite_is_named(folder, value):
-  save_file({**WEIGHTS, "b.bias": np.float32([value, 1.0])}, folder / "model.safetensors")
-  _refused(folder, "tensor b.bias has 1 of 2 values that are NaN or infinity")
-
-
-@pytest.mark.parametrize("size", [0, 4, 8, 60, -1])
-def test_truncated_safetensors_are_refused(folder, size):
+def test_damaged_files_and_values_are_refused(folder):
   path = folder / "model.safetensors"
-  path.write_bytes(path.read_bytes()[:size])
-  assert "model.safetensors" in _refused(folder, "damaged safetensors")
+  content, said = path.read_bytes(), "damaged safetensors"
+
+  def tensors(name, array):
+    path.unlink(missing_ok=True)
+    save_file({**WEIGHTS, name: array}, path)
+    read_state(folder)
+
+  def cut(size):
+    path.write_bytes(content[:size])
+    read_state(folder)
+
+  def header(change):
+    path.write_bytes(content)
+    _header(folder, change)
+    read_state(folder)
+
+  def longer():
+    path.write_bytes((2**62).to_bytes(8, "little") + content[8:])
+    read_state(folder)
+
+  rows = [
+    (tensors, "w", np.float64([0.1]), "tensor w is float64"),
+    (tensors, "w", np.complex64([1]), "tensor w has type complex64"),
+    (tensors, "a\nb", WEIGHTS["b.bias"], r"name is 'a\nb'"),
+    *((tensors, "b.bias", np.float32([bad, 1]), "b.bias has 1 of 2") for bad in (np.nan, np.inf, -np.inf)),
+    *((cut, size, said) for size in (0, 4, 8, 60, -1)),
+    (header, lambda text: text.replace("[2,3]", "[2,30]"), said),
+    (header, lambda text: re.sub(r'(offsets":\[\d+),\d+', r"\1,99999999", text, count=1), said),
+    (header, lambda text: text.replace('"F32"', '"F99"', 1), said),
+    (header, lambda text: text.replace("{", "[", 1), said),
+    (longer, said),
+  ]
+  assert not failing(rows, lambda run, *given: run(*given))
 
 
-@pytest.mark.parametrize(
-  "change",
-  [
-    lambda text: text.replace("[2,3]", "[2,30]"),
-    lambda text: re.sub(r'"data_offsets":\[(\d+),\d+\]', r'"data_offsets":[\1,99999999]', text, count=1),
-    lambda text: text.replace('"F32"', '"F99"', 1),
-    lambda text: text.replace("{", "[", 1),
-  ],
-)
-def test_headers_that_lie_are_refused(folder, change):
-  _header(folder, change)
-  _refused(folder, "damaged safetensors")
+def test_shards_are_joined_and_an_index_cannot_name_files_elsewhere(tmp_path):
+  def index(weight_map):
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    return read_state(tmp_path)
 
-
-def test_a_header_longer_than_the_file_is_refused(folder):
-  path = folder / "model.safetensors"
-  path.write_bytes((2**62).to_bytes(8, "little") + path.read_bytes()[8:])
-  _refused(folder, "damaged safetensors")
-
-
-def _shard(tmp_path, weight_map) -> None:
-  for file in {name for name in weight_map.values() if "/" not in name}:
-    tensors = {name: WEIGHTS[name] for name, owner in weight_map.items() if owner == file}
-    save_file(tensors, tmp_path / file)
-  (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
-
-
-def test_shards_are_joined(tmp_path):
-  _shard(tmp_path, {"a.weight": "one.safetensors", "b.bias": "two.safetensors"})
-  found = read_state(tmp_path)
+  weight_map = {"a.weight": "one.safetensors", "b.bias": "two.safetensors"}
+  for name, file in weight_map.items():
+    save_file({name: WEIGHTS[name]}, tmp_path / file)
+  found = index(weight_map)
   assert found.state.keys() == {"a.weight", "b.bias"}
   assert found.digests.keys() == {"one.safetensors", "two.safetensors"}
-
-
-def test_a_missing_shard_is_named(tmp_path):
-  _shard(tmp_path, {"a.weight": "one.safetensors", "b.bias": "two.safetensors"})
-  (tmp_path / "two.safetensors").unlink()
-  _refused(tmp_path, r"shard two\.safetensors is missing")
-
-
-def test_a_tensor_in_two_shards_is_refused(tmp_path):
-  _shard(tmp_path, {"a.weight": "one.safetensors", "b.bias": "two.safetensors"})
+  save_file(WEIGHTS, tmp_path.parent / "outside.safetensors")
+  names = ("../outside.safetensors", "/etc/passwd", "..", "sub/one.safetensors", "a\0b")
+  rows = [({"a.weight": name}, "not a file in its folder") for name in names]
+  assert not failing([*rows, ({}, "weight_map is missing")], index)
   save_file(WEIGHTS, tmp_path / "two.safetensors")
-  _refused(tmp_path, "tensor a.weight is in another shard too")
+  assert not failing([(weight_map, "tensor a.weight is in another shard too")], index)
+  (tmp_path / "two.safetensors").unlink()
+  assert not failing([(weight_map, "shard two.safetensors is missing")], index)
 
 
-@pytest.mark.parametrize(
-  "name", ["../outside.safetensors", "/etc/passwd", "..", "sub/one.safetensors", "a\0b"]
-)
-def test_an_index_cannot_name_files_elsewhere(tmp_path, name):
-  folder = tmp_path / "folder"
-  folder.mkdir()
-  save_file(WEIGHTS, tmp_path / "outside.safetensors")
-  (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a.weight": name}}))
-  _refused(folder, "not a file in its folder")
+def test_a_list_of_digests_is_held_against_the_files(folder):
+  for name in ("sha256.txt", "SHA256SUMS"):
+    (folder / "config.json").write_text('{"model_type": "bert"}')
+    lines = [
+      f"{hashlib.sha256((folder / file).read_bytes()).hexdigest()}  {file}"
+      for file in ("model.safetensors", "config.json")
+    ]
+    (folder / name).write_text("\n".join(lines) + "\n")
+    read_state(folder)
+    (folder / "config.json").write_text("{}")
+    other = "0" * 64 + "  ../model.safetensors"
+    rows = [
+      ("\n".join(lines), "config.json: its sha256 is "),
+      (lines[1], "model.safetensors, a file of weights, is not listed"),
+      (other, "line 1 is"),
+      (f"{lines[0]}\n{lines[1][1:]}", "line 2 is"),
+    ]
+
+    def run(text, name=name):
+      (folder / name).write_text(f"{text}\n")
+      read_state(folder)
+
+    assert not failing(rows, run)
+    (folder / name).unlink()
 
 
-@pytest.mark.parametrize("name", ["sha256.txt", "SHA256SUMS"])
-def test_a_list_of_digests_is_held_against_the_files(folder, name):
-  lines = [
-    f"{hashlib.sha256((folder / file).read_bytes()).hexdigest()}  {file}"
-    for file in ("model.safetensors", "config.json")
-  ]
-  (folder / name).write_text("\n".join(lines) + "\n")
-  read_state(folder)
-  (folder / "config.json").write_text("{}")
-  _refused(folder, f"config.json: its sha256 is .* from {name};")
-  (folder / name).write_text(lines[1] + "\n")
-  _refused(folder, "model.safetensors, a file of weights, is not listed")
-  (folder / name).write_text("0" * 64 + "  ../model.safetensors\n")
-  _refused(folder, "line 1 is")
+def test_nothing_leads_out_of_a_folder_and_nobody_waits_for_a_pipe(folder, tmp_path):
+  (tmp_path / "secret.txt").write_text("of this machine")
 
+  def link(name, target):
+    (folder / name).symlink_to(target)
+    try:
+      read_state(folder)
+    finally:
+      (folder / name).unlink()
 
-def test_a_folder_without_a_checkpoint_says_what_it_looked_for(tmp_path):
-  _refused(tmp_path, r"no checkpoint in it; expected one of model\.safetensors")
-  _refused(tmp_path / "nowhere", "no such file")
-
-
-def test_names_that_cannot_be_printed_are_refused(tmp_path):
-  save_file({"a\nb": WEIGHTS["b.bias"]}, tmp_path / "model.safetensors")
-  _refused(tmp_path, r"a tensor's name is 'a\\nb'; expected printable characters")
+  rows = [(name, tmp_path / "secret.txt", "secret.txt") for name in ("vocab.txt", "vocabulary/vocab.txt")]
+  assert not failing([*rows, ("more.safetensors", "/dev/zero", "more.safetensors: a link")], link)
+  os.mkfifo(folder / "vocab.txt")
+  rows = [(folder, "vocab.txt: not a regular file"), (folder / "vocab.txt", "vocab.txt: not a regular file")]
+  (tmp_path / "empty").mkdir()
+  rows += [(tmp_path / "empty", "expected one of model.safetensors"), (tmp_path / "no", "no such file")]
+  assert not failing(rows, read_state)
+  (folder / "vocab.txt").unlink()
+  # Links within the folder are followed, and those to the blobs of a download cache.
+  (folder / "pytorch.safetensors").symlink_to("model.safetensors")
+  assert "a.weight" in read_state(folder).state
+  blobs, snapshot = tmp_path / "cache" / "blobs", tmp_path / "cache" / "snapshots" / "1a2b"
+  blobs.mkdir(parents=True)
+  snapshot.mkdir(parents=True)
+  (folder / "model.safetensors").rename(blobs / "0123")
+  (snapshot / "model.safetensors").symlink_to("../../blobs/0123")
+  assert "a.weight" in read_state(snapshot).state

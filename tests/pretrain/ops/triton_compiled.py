@@ -1,9 +1,7 @@
-"""Compiles the Triton kernels of one of OPS as a step calls them.
+"""Compiles the Triton kernels of OPS as a step calls them: python -m tests.pretrain.ops.triton_compiled 80 90
 
-  python -m tests.pretrain.ops.triton_compiled attention 80 90
-
-Prints a JSON object, {capability: {kernel: bytes of shared memory of a program}}. Not to be run where Triton
-was imported to interpret.
+Prints a JSON object, {op: {capability: {kernel: bytes of shared memory of a program}}}. Not to be run where
+Triton was imported to interpret.
 """
 
 import json
@@ -96,12 +94,11 @@ def _shared_bytes(
 
 
 if __name__ == "__main__":
-  calls = _calls(sys.argv[1])
-  print(
-    json.dumps(
-      {
-        each: {call[0].rpartition(".")[2]: _shared_bytes(*call, capability=int(each)) for call in calls}
-        for each in sys.argv[2:]
-      }
-    )
-  )
+  found: dict[str, dict] = {}
+  for op in OPS:
+    calls = _calls(op)
+    found[op] = {
+      each: {call[0].rpartition(".")[2]: _shared_bytes(*call, capability=int(each)) for call in calls}
+      for each in sys.argv[1:]
+    }
+  print(json.dumps(found))

@@ -1,13 +1,22 @@
-"""Run: pytest tests/pretrain/ops/attention/test_attention.py"""
+"""Attention's definition by hand; at some positions, in bands and by rows against it; which is chosen."""
+
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AxisType
 
+from data.errors import ConfigError
+from pretrain.mesh import sharding
+from pretrain.ops import triton_call
 from pretrain.ops.attention import attention as operation
+from pretrain.ops.attention import attention_at, attention_bands, attention_rows
 from pretrain.ops.draws import row_random
+from pretrain.settings.mesh import MeshSettings
 from tests.pretrain import drawn
 from tests.pretrain.one_program import one_program
+from tests.pretrain.ops.attention_cases import Case, assert_same, at_tokens, case, long_case, plain, results
 
 attention = one_program(operation.attention)
 B, L, H, K = 2, 5, 2, 4
@@ -97,10 +106,182 @@ def test_dropout_removes_probabilities_by_row_and_keeps_their_scale():
   np.testing.assert_array_equal(attention(query, key, ones, bias=None, key_mask=mask), ones)
 
 
+def _found(of_case: Case, implementation: str = "by_rows") -> dict:
+  return results(of_case.arrays, of_case.given, implementation=implementation, **of_case.options)
+
+
 def test_bfloat16_stays_close_to_float32():
-  query, key, value, bias = _inputs()
-  low = attention(*(x.astype(jnp.bfloat16) for x in (query, key, value)), bias=bias, key_mask=MASK)
-  assert low.dtype == jnp.bfloat16
-  # Values of about 1 rounded to 8 bits, scores of about 1 likewise: a few times 2**-8.
-  usual = attention(query, key, value, bias=bias, key_mask=MASK)
-  np.testing.assert_allclose(low.astype(jnp.float32), usual, atol=0.04)
+  # Products of values rounded to 8 bits, probabilities and gradients of scores rounded once more: 2**-8 each.
+  of_case = case(3, 20, 2, 8, dtype=jnp.bfloat16, dropout_rate=0.25)
+  for implementation in ("plain", "by_rows"):
+    found = _found(of_case, implementation)
+    assert found["out"].dtype == jnp.bfloat16
+    assert_same(found, plain(of_case), tolerance=3 * 2**-8)
+
+
+def test_by_rows_padding_dropout_segments_and_window_equal_plain():
+  for more in ({"dropout_rate": 0.25}, {"has_segments": True, "window": 5, "has_bias": False}):
+    of_case = case(3, 20, 2, 8, **more)
+    of_case.options["key_mask"] &= jnp.arange(20) % 7 != 3  # and some keys before the padding
+    assert_same(_found(of_case), plain(of_case), tolerance=2e-6)  # float32 sums of 20 in another order
+
+
+def test_bands_and_blocks_of_long_rows_equal_the_definition(monkeypatch):
+  assert not attention_bands.saves(256, 5) and attention_bands.saves(257, 5)
+  assert not attention_bands.saves(280, 70) and attention_bands.saves(281, 70)
+  monkeypatch.setattr(attention_rows, "LONGEST", 100)
+  for window in (5, 70, None):  # shorter than the longest segment, of 105 tokens; 70 cuts some of its pairs
+    of_case = long_case(2, 300, 2, 8, window=window)
+    # No bands: the definition, and by rows blocks of queries.
+    with mock.patch.object(attention_bands, "saves", return_value=False):
+      jax.clear_caches()
+      expected = plain(of_case)
+      assert_same(_found(of_case), expected, tolerance=2e-6)
+    if window:
+      jax.clear_caches()
+      monkeypatch.setattr(attention_bands, "saves", lambda length, window: window is not None)
+      for implementation in ("by_rows", "plain"):
+        found = at_tokens(of_case, _found(of_case, implementation))
+        assert_same(found, at_tokens(of_case, expected), tolerance=2e-6)
+  jax.clear_caches()
+
+
+def test_a_local_layer_of_8192_tokens_needs_no_square_of_scores():
+  of_case = jax.eval_shape(lambda: long_case(1, 8_192, 12, 64, window=64)._replace(options={}))
+  kinds = {"key_mask": jnp.bool_, "segment_ids": jnp.int32}
+  masks = {name: jax.ShapeDtypeStruct((1, 8_192), kind) for name, kind in kinds.items()}
+  for window, most in ((64, 400e6), (None, 900e6)):
+    options = {"implementation": "by_rows", "window": window, **masks}
+    program = results.lower(of_case.arrays, of_case.given, **options).compile()
+    found = program.memory_analysis().temp_size_in_bytes
+    assert found < most, (window, found)  # scores of one row and all heads would be 3.2 GB
+
+
+READ = np.stack([np.sort(np.random.default_rng(row).permutation(300)[:100]) for row in range(2)])
+
+
+def test_some_positions_of_a_row_equal_the_whole_at_them(monkeypatch):
+  monkeypatch.setattr(attention_at, "LONGEST", 200)
+  of_short = case(2, 60, 2, 8, has_segments=True, window=4, dropout_rate=0.25)
+  of_long = [long_case(2, 300, 2, 8, window=window) for window in (None, 20)]
+  for of_case, block, platform in (
+    (of_short, 256, "cpu"),
+    (of_short, 256, "gpu"),
+    (of_long[0], 32, "cpu"),
+    (of_long[1], 256, "cpu"),
+  ):
+    monkeypatch.setattr(attention_at, "_BLOCK", block)
+    monkeypatch.setattr(attention_at, "platform", lambda platform=platform: platform)
+    length = of_case.given.shape[1]
+    read = jnp.asarray(READ[:, :12] * length // 300 if length == 60 else READ, jnp.int32)
+    options, rows = of_case.options, np.arange(2)[:, None]
+    real = options["key_mask"][rows, read][..., None, None]
+
+    def whole(query, key, value, bias, options=options, read=read, real=real, rows=rows):
+      found = operation.attention(query, key, value, bias=bias, **options)
+      return found[rows, read] * real
+
+    def part(query, key, value, bias, options=options, read=read, real=real, rows=rows):
+      found = attention_at.attention_at(query[rows, read], key, value, read, bias=bias, **options)
+      return found * real
+
+    out, expected = (_of_function(each, of_case, read) for each in (part, whole))
+    for found, wanted in zip(out, expected, strict=True):
+      np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-6 * np.abs(wanted).max())
+
+
+def _of_function(function, of_case: Case, read) -> list:
+  """Value and gradients, of the bias too where there is one."""
+  out, backward = jax.vjp(jax.jit(function), *of_case.arrays)
+  return jax.tree.leaves((out, backward(of_case.given[np.arange(2)[:, None], read])))
+
+
+def test_what_cudnn_is_given_is_the_same_function():
+  of_case = case(3, 10, 2, 8)
+  square = of_case.arrays[3][:, operation.distances(10) + 9]
+  # A row without keys reads its first token instead of the mean: its results are discarded.
+  real = of_case.options["key_mask"].any(axis=-1)[:, None, None, None]
+  of_case = of_case._replace(arrays=(*of_case.arrays[:3], square), given=of_case.given * real)
+  with mock.patch.object(operation, "_FUSED", "xla"):
+    found = _found(of_case, "cudnn")
+  expected = plain(of_case)
+  expected["out"], found["out"] = expected["out"] * real, found["out"] * real
+  assert_same(found, expected, tolerance=2e-6)
+
+
+ROTARY = {"has_bias": False, "dropout_rate": 0.0, "is_masked": True}
+STILL = {"dropout_rate": 0.0}
+# (platform, whether Triton is installed, mesh, what is asked for, what differs from a base-size layer with
+# dropout, the body or a word of the refusal)
+CHOICES = [
+  ("cpu", True, None, "auto", {}, "by_rows"),
+  ("cpu", True, "train", "auto", {"rows": 8}, "plain"),
+  ("cpu", True, None, "cudnn", STILL, "'cpu'"),
+  ("cpu", True, None, "triton", {}, "'cpu'"),
+  ("cpu", True, None, "pallas_tpu", {}, "pallas_tpu"),
+  ("cpu", True, None, "pallas_tpu", {"head_dim": 20}, "multiples of 8"),
+  ("cpu", True, None, "pallas_tpu", ROTARY | {"length": 8_193}, "at most 8192"),
+  ("cpu", True, None, "pallas_tpu", ROTARY | {"length": 1_025, "dropout_rate": 0.1}, "at most 1024"),
+  ("cpu", True, None, "pallas_tpu", ROTARY | {"length": 1_025, "has_bias": True}, "at most 1024"),
+  ("cpu", True, "train", "pallas_tpu", {}, "6 rows and 12 heads are not divisible by 4 and 2"),
+  ("cpu", True, "train", "pallas_tpu", {"rows": 4, "heads": 6}, "pallas_tpu"),
+  ("cpu", True, "runs", "pallas_tpu", {"rows": 8, "heads": 8}, "axes runs"),
+  ("tpu", True, None, "auto", {}, "pallas_tpu"),
+  ("tpu", True, None, "auto", {"length": 1_024}, "pallas_tpu"),
+  ("tpu", True, None, "auto", {"length": 2_048}, "plain"),
+  ("tpu", True, None, "auto", ROTARY | {"length": 8_192}, "pallas_tpu"),
+  ("tpu", True, None, "plain", {}, "plain"),
+  ("gpu", True, None, "auto", {}, "triton"),
+  ("gpu", True, None, "auto", STILL, "triton"),
+  ("gpu", True, None, "auto", STILL | {"length": 461}, "triton"),
+  ("gpu", True, None, "auto", STILL | {"dtype": jnp.float32}, "plain"),
+  ("gpu", False, None, "auto", {}, "plain"),
+  ("gpu", False, None, "triton", {}, "jax-triton"),
+  ("gpu", False, None, "auto", STILL, "cudnn"),
+  ("gpu", False, None, "cudnn", STILL, "cudnn"),
+  ("gpu", False, None, "cudnn", {}, "model.attention_dropout is 0.1"),
+  ("gpu", False, None, "cudnn", STILL | {"dtype": jnp.float32}, "in float32"),
+  ("gpu", False, None, "cudnn", STILL | {"head_dim": 136}, "up to 128"),
+  ("gpu", False, None, "cudnn", STILL | {"head_dim": 128}, "cudnn"),
+  ("gpu", False, None, "cudnn", STILL | {"length": 461}, "even lengths"),
+  ("gpu", False, None, "cudnn", STILL | {"length": 461, "has_bias": False}, "cudnn"),
+  ("gpu", False, None, "cudnn", STILL | {"is_masked": True}, "no window, segments"),
+  ("gpu", False, None, "pallas_tpu", {}, "'gpu'"),
+]
+OLD_GPUS = ("Tesla V100-SXM2-16GB", "AMD Instinct MI300X", "NVIDIA GeForce RTX 2080 Ti", "NVIDIA T1000")
+
+
+def _chosen(asked: str, changed: dict) -> str:
+  """The body, or the refusal."""
+  sizes = {"rows": 6, "length": 512, "heads": 12, "head_dim": 64, "dtype": jnp.bfloat16, "dropout_rate": 0.1}
+  try:
+    return operation.choose(asked, **sizes | changed).body
+  except ConfigError as error:
+    assert f"model.attention={asked!r}" in str(error) and "\n  --config.model.attention=auto" in str(error)
+    return str(error)
+
+
+def test_the_body_is_the_platforms_fastest_and_what_cannot_be_is_refused(monkeypatch):
+  meshes = {
+    "train": sharding.make_mesh(MeshSettings(data=2, fsdp=2, tensor=2), devices=jax.devices()[:8]),
+    "runs": jax.make_mesh((8,), ("runs",), axis_types=(AxisType.Auto,)),
+  }
+  failures = []
+  for platform, has_triton, mesh, asked, changed, expected in CHOICES:
+    with monkeypatch.context() as patched:
+      patched.setattr(operation, "platform", lambda platform=platform: platform)
+      patched.setattr(triton_call, "is_installed", lambda has_triton=has_triton: has_triton)
+      if mesh:
+        with jax.set_mesh(meshes[mesh]):
+          found = _chosen(asked, changed)
+      else:
+        found = _chosen(asked, changed)
+    if found != expected if expected.isidentifier() else expected not in found:
+      failures.append(f"{platform} {asked} {changed}: {found}, expected {expected}")
+  monkeypatch.setattr(operation, "platform", lambda: "gpu")
+  monkeypatch.setattr(triton_call, "is_installed", lambda: False)
+  for kind in (*OLD_GPUS, "NVIDIA RTX 2000 Ada Generation", "NVIDIA A100-SXM4-40GB"):
+    monkeypatch.setattr(operation, "_device_kind", lambda kind=kind: kind)
+    if (_chosen("auto", STILL) == "plain") != (kind in OLD_GPUS):
+      failures.append(kind)
+  assert not failures, "\n".join(failures)

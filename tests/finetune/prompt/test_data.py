@@ -1,5 +1,6 @@
-"""Few-shot sets as prompts and their scores. Run: python -m pytest tests/finetune/prompt/test_data.py"""
+"""Few-shot sets as prompts, their scores and their table: tests of data.py and report.py."""
 
+import pathlib
 from typing import Any
 
 import numpy as np
@@ -8,10 +9,18 @@ import pytest
 from configs import finetune_prompt
 from data.glue.tasks import Split
 from finetune import validate
+from finetune.papers.spaces import Cell
 from finetune.prompt import data as prompt_data
-from finetune.prompt.data import Lengths
+from finetune.prompt import report as prompt_report
+from finetune.prompt.data import Lengths, predict
+from finetune.prompt.demonstrations import EvaluationSet
+from finetune.prompt.report import TaskScores
 from finetune.prompt.templates import TEMPLATES, PromptWriter
+from finetune.search.examples import Examples
+from finetune.search.summary import Evaluation, Record
 from tests.finetune.prompt.prompt_case import make_vocabulary
+
+PAPER = pathlib.Path(__file__).resolve().parents[4] / "shared" / "papers" / "coco_lm.txt"
 
 
 def test_both_halves_of_mnli_are_tested(tmp_path, monkeypatch):
@@ -27,6 +36,8 @@ def test_both_halves_of_mnli_are_tested(tmp_path, monkeypatch):
   both = [split(np.array([1, 1, 0], np.int32)), split(np.array([1, 0, 2], np.int32))]
   monkeypatch.setattr(prompt_data.glue, "read_all", lambda *_, **__: both)
   config: Any = finetune_prompt.get_config()
+  assert validate.task_names({"kind": config.kind, "tasks": config.tasks}) == ["mnli"]
+  assert config.prompt.splits == (13, 21, 42, 87, 100)
   config.prompt.directory, config.prompt.splits = "draws", (13,)
   data = prompt_data.load("mnli", writer, config, Lengths(40, 2, 4, 0), download=False)
   assert data.is_official and data.metric == "accuracy" and list(data.tests) == ["", "_mm"]
@@ -46,7 +57,66 @@ def test_runs_are_judged_by_the_metrics_of_lm_bff():
   assert metrics == dict.fromkeys(TEMPLATES, "accuracy") | others
 
 
-def test_the_config_is_valid_and_of_mnli():
-  config: Any = finetune_prompt.get_config()
-  assert validate.task_names({"kind": config.kind, "tasks": config.tasks}) == ["mnli"]
-  assert config.prompt.splits == (13, 21, 42, 87, 100)
+def test_predictions_are_averaged_over_samples_and_every_example_counts_once():
+  """Two runs of 5 and 3 examples, two samples; an output is the id of the sequence's only token."""
+
+  def make_set(tokens):
+    ids = [np.array([token], np.int32) for token in tokens]
+    return EvaluationSet(Examples(ids, {"mask_position": np.zeros(len(ids), np.int32)}, {}), 2)
+
+  def outputs_of(batch):
+    shapes.append(batch["ids"].shape)
+    return np.stack([batch["ids"][..., 0], -batch["ids"][..., 0]], axis=-1).astype(np.float32)
+
+  shapes = []
+  sets = [make_set([2, 4, 6, 8, 10, 12, 14, 16, 18, 20]), make_set([1, 2, 3, 5, 6, 7])]
+  found = predict(outputs_of, sets, np.asarray, Lengths(3, 2, 4, 0))
+  assert shapes == [(2, 4, 3)] * 3
+  assert found[0].tolist() == [[7, -7], [9, -9], [11, -11], [13, -13], [15, -15]]
+  assert found[1].tolist() == [[3, -3], [4, -4], [5, -5]]
+  # What is averaged is what `finish` makes of each sequence.
+  found = predict(outputs_of, sets, np.square, Lengths(3, 2, 4, 0))
+  assert found[1].tolist() == [[(1 + 25) / 2] * 2, [(4 + 36) / 2] * 2, [(9 + 49) / 2] * 2]
+
+
+def scores(task, tests, *, has_test=True, is_official=True):
+  def records(every):
+    return [
+      Record(task, Cell(2, 1e-5, num_steps=9), "accuracy", {13 + number: [Evaluation(9, 1.0, metrics)]})
+      for number, metrics in enumerate(every)
+    ]
+
+  chosen = records([dict.fromkeys(tests[0], 0.5)] * len(tests))
+  return TaskScores(chosen, records(tests) if has_test else [], is_official)
+
+
+def test_the_paper_stands_beside_mnli():
+  made = prompt_report.make_report(
+    "model",
+    [
+      scores("mnli", [{"accuracy": 0.6, "accuracy_mm": 0.5}, {"accuracy": 0.7, "accuracy_mm": 0.5}]),
+      scores("rte", [{"accuracy": 0.25}], is_official=False),
+      scores("snli", [{"accuracy": 0.75}], has_test=False, is_official=False),
+    ],
+  )
+  table, chosen = (
+    [[column.show(row) for column in shown.columns] for row in shown.rows] for shown in made.tables
+  )
+  base = [column.header for column in made.columns].index("COCO-LM base++")
+  assert table[0][:3] == ["MNLI-m", "accuracy", "65.0 (5.0)"] and table[0][base] == "66.5 (2.1)"
+  assert table[1][:3] == ["MNLI-mm", "accuracy", "50.0 (0.0)"] and table[1][base] == "68.0 (2.3)"
+  assert [row[0] for row in table[2:]] == ["RTE*", "SNLI**"] and table[2][base] == ""
+  assert [row[1] for row in chosen] == ["13", "14", "13", "13"]
+  assert [row[-2:] for row in chosen] == [["50.0", "60.0"], ["50.0", "70.0"], ["50.0", "25.0"], ["50.0", "-"]]
+  assert "COCO-LM table 4" in " ".join(made.notes) and len(made.notes) == 4
+
+
+@pytest.mark.skipif(not PAPER.is_file(), reason="../shared/papers, the papers' text, is not here")
+def test_the_papers_rows_are_those_of_its_table():
+  rows = PAPER.read_text().replace("<sub>", " ").replace("</sub>", "").replace("Base", "base")
+  rows = rows.replace("Large", "large").split("<table")
+  (table,) = [row for row in rows if "Table 4: Few-shot prompt-based" in row]
+  for name, given in prompt_report.REFERENCES.items():
+    after = table.split(f"<td>{name}</td>")[1]
+    cells = [part.split("</td>")[0] for part in after.split("<td>")[1:3]]
+    assert cells == [f"{mean} ({std})" for mean, std in given.values()]

@@ -1,28 +1,25 @@
 """A grid of prompts from files to the table. Run: python -m pytest tests/finetune/prompt/test_search.py"""
 
+import itertools
 import json
 import shutil
 import statistics
 
+import numpy as np
 import pytest
 
 from data.command import STOPPED
 from data.errors import ConfigError, DataError
-from finetune.search import driver
+from data.glue import kshot
+from finetune.prompt.demonstrations import make_evaluation_set
+from finetune.search import driver, loop
 from finetune.search.program import RunGroup
+from finetune.search.search import Search
 from pretrain.checkpoints.checkpoint import load_params, step_path
 from pretrain.pod.stop import StopRequest
-from tests import lines
 from tests.finetune import shared_programs
 from tests.finetune import stored as runs_of
-from tests.finetune.prompt.prompt_files import (
-  LENGTH,
-  RATES,
-  SPLITS,
-  make_checkpoint,
-  make_search,
-  write,
-)
+from tests.finetune.prompt.prompt_files import LENGTH, RATES, SPLITS, make_checkpoint, make_search, write
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -81,7 +78,13 @@ def steps(monkeypatch):
   return counts
 
 
-def test_the_table_is_mean_and_deviation_of_the_tested_runs(finished, capsys):
+def outcome(runs):
+  """As if each run had been evaluated once."""
+  evaluation = {"step": 40, "epoch": 20.0, "metrics": {"accuracy": 0.5}, "skipped_updates": 0}
+  return loop.Outcome([[evaluation] for _ in range(runs.count)], {"encoder": np.zeros((runs.count, 1))})
+
+
+def test_the_table_is_mean_and_deviation_of_the_tested_runs_of_which_the_best_is_saved(finished):
   scores = json.loads((finished / "prompt.json").read_text())["rows"][0]
   values = list(scores["per_split"].values())
   assert list(scores["per_split"]) == list(map(str, SPLITS))
@@ -89,6 +92,14 @@ def test_the_table_is_mean_and_deviation_of_the_tested_runs(finished, capsys):
   assert scores["std"] == pytest.approx(statistics.pstdev(values))
   cell = f"| {100 * statistics.fmean(values):.1f} ({100 * statistics.pstdev(values):.1f}) |"
   assert cell in (finished / "prompt.md").read_text()
+  kept = {path.name for path in (finished / "sst2" / "weights").iterdir()}
+  assert kept == {f"{cell}_seed{split}" for split, cell in scores["cells"].items()}
+  params, meta = load_params(step_path(finished / "sst2" / "model"))
+  assert set(params["heads"]) == {"mlm"} and meta["task"]["name"] == "sst2"
+  assert meta["task"]["words"] == ["terrible", "great"]
+  best = max(scores["dev"], key=lambda split: scores["dev"][split])
+  assert meta["task"]["seed"] == int(best)
+  assert (finished / "sst2" / "model" / "vocabulary").is_dir()
 
 
 def test_every_split_is_tested_once_and_with_the_cell_best_on_its_dev_set_alone(finished):
@@ -100,19 +111,26 @@ def test_every_split_is_tested_once_and_with_the_cell_best_on_its_dev_set_alone(
     chosen = max(best, key=lambda name: best[name])
     assert [name for name in tested if split in tested[name]] == [chosen]
     (evaluation,) = tested[chosen][split]
-    assert evaluation["metrics"]["accuracy"] * 5 == pytest.approx(
-      round(evaluation["metrics"]["accuracy"] * 5)
-    )
+    fifths = evaluation["metrics"]["accuracy"] * 5  # of the test set
+    assert fifths == pytest.approx(round(fifths))
   assert len(tested) == 2  # else the splits do not tell their cells apart
   assert not (finished / "sst2" / "unfinished").exists()
 
 
-def test_a_finished_search_only_prints_again(place, finished, steps, capsys):
+def test_a_finished_search_only_prints_again_and_refuses_other_settings(place, finished, steps, capsys):
   before = (finished / "prompt.json").read_bytes()
   run(place, finished)
   assert steps == {"train_step": 0, "outputs": 0}
   assert (finished / "prompt.json").read_bytes() == before
   assert "SST-2" in capsys.readouterr().out
+  for changed, said in (
+    ({"prompt.num_samples": 3}, "num_samples: 2 -> 3"),
+    ({"prompt.max_length": 31}, "max_length: 32 -> 31"),
+    ({"prompt.eval_every": 20}, "eval_every: 10 -> 20"),
+    ({"prompt.words": "no,yes"}, "words"),
+  ):
+    with pytest.raises(DataError, match=f"other settings .*{said}"):
+      run(place, finished, **changed)
 
 
 def test_a_stopped_search_goes_on_where_it_was(place, finished, steps, tmp_path):
@@ -124,43 +142,6 @@ def test_a_stopped_search_goes_on_where_it_was(place, finished, steps, tmp_path)
   assert stored(tmp_path, "test/sst2") == stored(finished, "test/sst2")
 
 
-def test_only_weights_that_are_not_there_are_trained_for_again_and_that_can_be_stopped(
-  place, finished, steps, tmp_path
-):
-  workdir, said = tmp_path / "copy", []
-  shutil.copytree(finished, workdir)
-  for name in ("test", "sst2/weights"):  # as an earlier version leaves a search before its test
-    shutil.rmtree(workdir / name)
-  # One look an update and one an evaluated batch: the second stop comes with the first batch of the test set.
-  for looks, done in ((17, 16), (30, 40)):
-    assert driver.run(make_search(place, workdir, stop=After(looks))) == STOPPED
-    assert steps["train_step"] == done
-  assert not (workdir / "test").exists()
-  with lines.heard(said.append):
-    run(place, workdir)
-  assert steps["train_step"] == 80
-  assert sum("are missing; training it again" in line for line in said) == 1  # the other's are kept by now
-  assert stored(workdir, "test/sst2") == stored(finished, "test/sst2")
-
-
-def test_weights_are_kept_of_the_chosen_run_of_each_split(finished):
-  chosen = json.loads((finished / "prompt.json").read_text())["rows"][0]["cells"]
-  kept = {path.name for path in (finished / "sst2" / "weights").iterdir()}
-  assert kept == {f"{cell}_seed{split}" for split, cell in chosen.items()}
-
-
-def test_the_best_run_is_saved_with_its_head(finished):
-  params, meta = load_params(step_path(finished / "sst2" / "model"))
-  assert set(params["heads"]) == {"mlm"} and meta["task"]["name"] == "sst2"
-  assert meta["task"]["words"] == ["terrible", "great"] and meta["task"]["seed"] in SPLITS
-  assert (finished / "sst2" / "model" / "vocabulary").is_dir()
-
-
-def test_other_settings_are_refused(place, finished):
-  with pytest.raises(DataError, match=r"other settings .*num_samples: 2 -> 3"):
-    run(place, finished, **{"prompt.num_samples": 3})
-
-
 def test_without_a_test_set_the_dev_scores_are_reported_as_such(place, finished, tmp_path):
   workdir = tmp_path / "copy"
   shutil.copytree(finished, workdir)
@@ -170,7 +151,126 @@ def test_without_a_test_set_the_dev_scores_are_reported_as_such(place, finished,
   scores = run(place, workdir, **changed)["rows"][0]
   assert scores["set"] == "k-shot dev" and not scores["is_official"]
   assert scores["per_split"] == scores["dev"]
-  assert "| SST-2\\*\\*" in (workdir / "prompt.md").read_text().replace("**", "\\*\\*")
+
+
+def test_an_interrupted_program_has_the_same_runs_at_the_next_start(place, tmp_path, monkeypatch):
+  rates = {"search.learning_rates": (1e-3, 2e-3, 3e-3, 4e-3, 5e-3), "train.runs_at_once": 4}
+  starts = []
+
+  def train(group, *_, **__):
+    starts[-1].append(list(zip(group.runs.seeds.tolist(), group.runs.learning_rates.tolist())))
+    if len(starts[-1]) == 2:
+      raise loop.Stopped  # in the second program
+    return outcome(group.runs)
+
+  monkeypatch.setattr(loop, "train", train)
+  for _ in range(2):
+    starts.append([])
+    assert driver.run(make_search(place, tmp_path, **rates)) == STOPPED
+  assert [len(runs) for runs in starts[0]] == [4, 4]
+  assert starts[1][0] == starts[0][1]  # six that are left would be two of three
+
+
+def test_splits_can_be_added_to_a_grid_but_none_may_change(place, tmp_path, monkeypatch):
+  trained = []
+
+  def train(group, *_, **__):
+    trained.append(sorted(group.runs.seeds.tolist()))
+    return outcome(group.runs)
+
+  def num_runs(given, **changed):
+    kind = make_search(given, tmp_path / "out", **changed, **{"search.learning_rates": (1e-3,)})
+    (plan,) = kind.plans
+    (record,) = Search(plan, kind.session).run(plan.cells, plan.seeds)
+    return len(record.seeds)
+
+  monkeypatch.setattr(loop, "train", train)
+  assert [num_runs(place, **{"prompt.splits": splits}) for splits in ((13,), SPLITS, (21,))] == [1, 2, 1]
+  assert trained == [[13], [21]]
+  shutil.copytree(place / "kshot", tmp_path / "kshot")
+  path = tmp_path / "kshot" / "SST-2" / "2-21" / "train.tsv"
+  path.write_text(path.read_text().replace("b d", "b e"))
+  changed = {"prompt.directory": str(tmp_path / "kshot")}
+  assert num_runs(place, **{"prompt.splits": (13,)}, **changed) == 1
+  with pytest.raises(DataError, match=r"other settings .*data\.21: "):
+    num_runs(place, **changed)
+
+
+def test_every_field_of_prompts_reaches_what_it_is_for(place, tmp_path):
+  for shots, seed in itertools.product((2, 3), (7, 8, *SPLITS)):  # more than are asked for
+    for name in ("train", "dev"):
+      rows = [(f"{'ab'[label]} {chr(99 + row)}", label) for row in range(shots) for label in (0, 1)]
+      write(tmp_path / "draws" / "SST-2" / f"{shots}-{seed}" / f"{name}.tsv", rows)
+  changed = {
+    "prompt.directory": str(tmp_path / "draws"),
+    "prompt.shots": 3,
+    "prompt.splits": (7, 8),
+    "prompt.words": "no,yes",
+    "prompt.max_length": 24,
+    "prompt.num_samples": 3,
+    "prompt.num_steps": 12,
+    "prompt.eval_every": 5,
+    "search.batch_sizes": (3, 6),
+    "search.learning_rates": (1e-2, 2e-2),
+  }
+  kind = make_search(place, tmp_path, **changed)
+  data, (plan,) = kind.data["sst2"], kind.plans
+  assert list(data.pools) == list(data.dev) == list(plan.seeds) == [7, 8]
+  assert [len(pool.queries) for pool in data.pools.values()] == [6, 6]
+  assert [data.writer.vocabulary.piece(word) for word in data.writer.word_ids] == ["no", "yes"]
+  assert data.dev[7].num_samples == data.lengths.num_samples == 3
+  assert plan.feed([7], 3)(0)["ids"].shape == (1, 3, 24)
+  assert [cell[:2] for cell in plan.cells] == [(size, rate) for size in (3, 6) for rate in (1e-2, 2e-2)]
+  for schedule in map(plan.schedule, plan.cells):
+    assert (schedule.num_steps, schedule.evaluate_at) == (12, (5, 10, 12))
+  zero = {"prompt.max_length": 0, "prompt.num_samples": 0, "prompt.words": ""}
+  zero |= {"search.batch_sizes": (), "search.learning_rates": (), "prompt.num_steps": 10}
+  with pytest.raises(ConfigError, match="of 128 tokens"):  # the template's, longer than this checkpoint
+    make_search(place, tmp_path, **(changed | zero))
+  kind = make_search(place, tmp_path, **(changed | zero | {"prompt.max_length": 24}))
+  assert kind.data["sst2"].lengths.num_samples == 16  # LM-BFF's
+  assert [cell[:2] for cell in kind.plans[0].cells] == [
+    (size, rate) for size in (2, 4, 8) for rate in (3e-6, 4e-6, 5e-6)
+  ]
+  assert kind.plans[0].schedule(kind.plans[0].cells[0]).evaluate_at == (5, 10)
+
+
+def test_dev_and_test_sets_have_as_many_demonstrations_each_of_its_own_split(place, tmp_path):
+  given = tmp_path / "place"
+  shutil.copytree(place, given)
+  # One development set for both splits, whose training sets differ: only demonstrations are a split's own.
+  write(given / "kshot" / "SST-2" / "2-21" / "train.tsv", [("a f", 0), ("b f", 1), ("a g", 0), ("b g", 1)])
+  data = make_search(given, tmp_path).data["sst2"]
+  shown = []
+
+  def outputs_of(batch):
+    shown[-1].extend(row.tolist() for row, weight in zip(batch["ids"][0], batch["weights"][0]) if weight)
+    return np.zeros((*batch["ids"].shape[:2], 2))
+
+  def expected(part, seed):
+    made = make_evaluation_set(
+      data.writer, part, data.pools[seed], seed=seed, num_samples=2, max_length=data.lengths.max_length
+    )
+    return [ids.tolist() for ids in made.examples.ids]
+
+  for seed in SPLITS:
+    _, dev = kshot.read(str(given / "kshot"), "sst2", k=2, seed=seed)
+    assert [ids.tolist() for ids in data.dev[seed].examples.ids] == expected(dev, seed)
+    shown.append([])
+    data.test(outputs_of, seed)
+    tested = [[token for token in row if token != data.lengths.pad_id] for row in shown[-1]]
+    assert tested == expected(data.tests[""], seed)
+  assert shown[0] != shown[1]
+
+
+def test_splits_are_drawn_where_no_folder_of_draws_is_given(place, tmp_path):
+  shutil.copytree(place / "glue", tmp_path / "glue")
+  rows = [(f"{'ab'[n % 2]} {chr(99 + n)}", n % 2) for n in range(12)]
+  write(tmp_path / "glue" / "SST-2" / "train.tsv", rows)
+  changed = {"prompt.directory": "", "prompt.shots": 3, "data.directory": str(tmp_path / "glue")}
+  data = make_search(place, tmp_path, **changed).data["sst2"]
+  assert [len(pool.queries) for pool in data.pools.values()] == [6, 6]
+  assert data.digests[13] != data.digests[21]
 
 
 def test_what_would_be_done_is_told_before(place, tmp_path):
@@ -181,46 +281,35 @@ def test_what_would_be_done_is_told_before(place, tmp_path):
   assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-  ("changed", "words"),
-  [
-    (
-      {"prompt.words": "unsure,great"},
-      r"'unsure' must be one piece .* is un ##sure; .*\n  --config.prompt.words=",
-    ),
-    ({"prompt.max_length": LENGTH + 1}, r"of 33 tokens, but .* 32 .*\n  --config.prompt.max_length=32"),
-    ({"search.batch_sizes": (2, 2)}, r"search.batch_sizes=\(2, 2\): 2"),
-    ({"search.learning_rates": (0.0,)}, r"search.learning_rates=\(0.0,\): 0.0"),
-    ({"search.learning_rates": (2.0,)}, r"2.0 is wrong; expected numbers above 0, at most 1"),
-    ({"search.epochs": (2,)}, r"search.epochs=\(2,\): kind='prompt' does not use .*\n  --config"),
-    ({"from_scratch": True}, "from_scratch=True: kind='prompt' does not use this field"),
-  ],
-)
-def test_what_cannot_work_is_refused_before_data_is_read(place, tmp_path, changed, words):
-  nowhere = {"prompt.directory": str(tmp_path / "nowhere")}
-  with pytest.raises(ConfigError, match=words):
-    make_search(place, tmp_path, **(nowhere | changed))
-
-
-def test_a_checkpoint_without_a_language_modelling_head_is_refused(tmp_path):
+def test_what_cannot_work_is_refused_before_data_is_read(place, tmp_path):
+  failures = []
+  for changed, word in (
+    ({"prompt.words": "unsure,great"}, "is un ##sure"),
+    ({"prompt.max_length": LENGTH + 1}, "\n  --config.prompt.max_length=32"),
+    ({"prompt.splits": (-1,)}, "prompt.splits=(-1,)"),
+    ({"prompt.splits": (2**31,)}, f"prompt.splits=({2**31},)"),
+    ({"search.batch_sizes": (2, 2)}, "search.batch_sizes=(2, 2)"),
+    ({"search.batch_sizes": (0,)}, "search.batch_sizes=(0,)"),
+    ({"search.batch_sizes": (3,), "train.microbatches": 2}, "search.batch_sizes=(3,)"),
+    ({"search.learning_rates": (0.0,)}, "search.learning_rates=(0.0,)"),
+    ({"search.learning_rates": (1.1,)}, "search.learning_rates=(1.1,)"),
+    ({"search.epochs": (2,)}, "search.epochs=(2,)"),
+    ({"from_scratch": True}, "from_scratch=True"),
+    ({"seed": 5}, "\n  --config.prompt.splits=13,21,42"),
+  ):
+    try:
+      make_search(place, tmp_path, **({"prompt.directory": str(tmp_path / "nowhere")} | changed))
+      failures.append(f"{changed}: no error")
+    except ConfigError as error:
+      if word not in str(error):
+        failures.append(f"{changed}: {error}")
+  assert not failures, "\n".join(failures)
   make_checkpoint(tmp_path / "checkpoint", head="rtd", recipe="amos_base")
   with pytest.raises(ConfigError, match=r"'amos_base' has no language-modelling head .*bert, roberta, taco"):
     make_search(tmp_path, tmp_path)
-
-
-def test_missing_draws_name_what_mends_it(place, tmp_path):
-  with pytest.raises(DataError, match=r"draws \(k-seed\) 2-13, 2-21"):
-    make_search(place, tmp_path, **{"prompt.splits": (7,)})
-  with pytest.raises(DataError, match=r"no train split of sst2(.|\n)*\n  --config.prompt.directory=DIR$"):
-    make_search(place, tmp_path, **{"prompt.directory": ""})
-
-
-def test_splits_are_drawn_where_no_folder_of_draws_is_given(place, tmp_path):
-  shutil.copytree(place / "glue", tmp_path / "glue")
-  write(
-    tmp_path / "glue" / "SST-2" / "train.tsv", [(f"{'ab'[n % 2]} {chr(99 + n)}", n % 2) for n in range(12)]
-  )
-  changed = {"prompt.directory": "", "prompt.shots": 3, "data.directory": str(tmp_path / "glue")}
-  data = make_search(place, tmp_path, **changed).data["sst2"]
-  assert [len(pool.queries) for pool in data.pools.values()] == [6, 6]
-  assert data.digests[13] != data.digests[21]
+  for changed, word in (
+    ({"prompt.splits": (7,)}, r"draws \(k-seed\) 2-13, 2-21"),
+    ({"prompt.directory": ""}, r"\n  --config.prompt.directory=DIR$"),
+  ):
+    with pytest.raises(DataError, match=word):
+      make_search(place, tmp_path, **changed)

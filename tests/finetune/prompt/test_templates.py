@@ -12,9 +12,9 @@ from tests import byte_level
 from tests.finetune.prompt.prompt_case import make_vocabulary, pieces_of
 
 
-@pytest.fixture
-def words(tmp_path):
-  return make_vocabulary(tmp_path)
+@pytest.fixture(scope="module")
+def words(tmp_path_factory):
+  return make_vocabulary(tmp_path_factory.mktemp("words"), ("correct", "incorrect"))
 
 
 @pytest.fixture(scope="module")
@@ -37,34 +37,28 @@ def written(words, task, sentences, **options):
   return pieces_of(words, prompt.ids), words.piece(int(prompt.ids[prompt.position]))
 
 
-def test_inference_asks_after_the_first_sentence_without_its_last_character(words):
-  assert written(words, "mnli", ("a b.", "C d.")) == ("a b ? [MASK] , c d . [SEP]", "[MASK]")
-
-
-def test_a_demonstration_has_its_word_in_the_gap(words):
-  word_id = PromptWriter(TEMPLATES["mnli"], words).word_ids[1]
+def test_templates_are_those_of_the_paper(words):
+  """Inference asks after the first sentence without its last character."""
+  expected = {
+    "mnli": (("a b.", "C d."), "a b ? [MASK] , c d . [SEP]"),
+    "snli": (("a b.", "c"), "a b ? [MASK] , c [SEP]"),
+    "sst2": (("a b .",), "a b . it was [MASK] . [SEP]"),
+    "cola": (("a b.",), "a b . this is [MASK] . [SEP]"),
+    "mrpc": (("a b.", "C"), "a b . [MASK] , c [SEP]"),
+    "qqp": (("a?", "B?"), "a ? [MASK] , b ? [SEP]"),
+    "stsb": (("a.", "B."), "a . [MASK] , b . [SEP]"),
+    "qnli": (("a b?", "C d."), "a b ? [MASK] , c d . [SEP]"),
+    "rte": (("a.", "B."), "a ? [MASK] , b . [SEP]"),
+  }
+  found = {task: (given, written(words, task, given)[0]) for task, (given, _) in expected.items()}
+  assert found == expected and set(TEMPLATES) == set(expected) == set(validate.PROMPT_TASKS)
+  word_id = PromptWriter(TEMPLATES["mnli"], words).word_ids[1]  # of a demonstration
   assert written(words, "mnli", ("a b.", "C d."), word_id=word_id) == ("a b ? yes , c d . [SEP]", "yes")
-
-
-@pytest.mark.parametrize(
-  ("task", "sentences", "expected"),
-  [
-    ("snli", ("a b.", "c"), "a b ? [MASK] , c [SEP]"),
-    ("sst2", ("a b .",), "a b . it was [MASK] . [SEP]"),
-    ("mrpc", ("a b.", "C"), "a b . [MASK] , c [SEP]"),
-    ("qqp", ("a?", "B?"), "a ? [MASK] , b ? [SEP]"),
-    ("stsb", ("a.", "B."), "a . [MASK] , b . [SEP]"),
-    ("qnli", ("a b?", "C d."), "a b ? [MASK] , c d . [SEP]"),
-    ("rte", ("a.", "B."), "a ? [MASK] , b . [SEP]"),
-  ],
-)
-def test_templates_are_those_of_the_paper(words, task, sentences, expected):
-  assert written(words, task, sentences)[0] == expected
-
-
-def test_cola_asks_what_this_is(tmp_path):
-  words = make_vocabulary(tmp_path, ("correct", "incorrect"))
-  assert written(words, "cola", ("a b.",))[0] == "a b . this is [MASK] . [SEP]"
+  sizes = {task: (template.max_length, template.num_samples) for task, template in TEMPLATES.items()}
+  assert sizes == dict.fromkeys(TEMPLATES, (128, 16)) | {
+    "mnli": (256, 4), "snli": (256, 4), "qqp": (128, 4), "rte": (256, 16),
+  }  # fmt: skip
+  assert [task for task, template in TEMPLATES.items() if template.is_regression] == ["stsb"]
 
 
 def test_the_second_sentence_goes_on_in_lower_case_and_no_more_than_its_first_letter(tmp_path):
@@ -72,7 +66,7 @@ def test_the_second_sentence_goes_on_in_lower_case_and_no_more_than_its_first_le
   assert written(words, "mnli", ("A B.", "A B"))[0] == "A B ? [MASK] , a B [SEP]"
 
 
-def test_what_stands_behind_a_word_has_the_pieces_of_running_text(sentencepiece):
+def test_what_stands_behind_a_word_has_the_pieces_of_running_text(words, sentencepiece):
   found, at_gap = written(sentencepiece, "mnli", ("the dog.", "The cat"))
   gap = sentencepiece.special_ids.mask
   assert at_gap == "[MASK]"
@@ -82,8 +76,6 @@ def test_what_stands_behind_a_word_has_the_pieces_of_running_text(sentencepiece)
   replaced = [gap if i == yes else i for i in running]
   assert found == pieces_of(sentencepiece, [*replaced, sentencepiece.special_ids.sep])
 
-
-def test_a_vocabulary_that_joins_a_word_with_what_follows_still_gives_the_text(words):
   class Joining:
     """'No?' is one piece of it."""
 
@@ -97,78 +89,6 @@ def test_a_vocabulary_that_joins_a_word_with_what_follows_still_gives_the_text(w
   assert pieces_of(words, prompt.ids) == "a ? [MASK] , b [SEP]"
 
 
-@pytest.mark.parametrize("room", range(5, 16))
-def test_what_is_too_long_is_cut_from_the_sentences_and_never_the_gap(words, room):
-  prompt = PromptWriter(TEMPLATES["mnli"], words).write(("a b c d e f.", "g h i j"), room=room)
-  found = pieces_of(words, prompt.ids).split()
-  assert len(found) == min(room, 14)
-  assert found[prompt.position - 1 : prompt.position + 2] == ["?", "[MASK]", ","] and found[-1] == "[SEP]"
-  kept = "".join(found[: prompt.position - 1]), "".join(found[prompt.position + 2 : -1])
-  assert "abcdef".startswith(kept[0]) and "ghij".startswith(kept[1])
-  assert room >= 14 or abs(len(kept[0]) - len(kept[1])) <= 1 or kept[1] == "ghij"
-
-
-def test_a_length_below_that_of_the_template_is_refused(words):
-  with pytest.raises(ConfigError, match=r"max_length leaves 3 tokens .* alone has 4;"):
-    PromptWriter(TEMPLATES["mnli"], words).write(("a.", "b"), room=3)
-
-
-def test_every_class_has_its_word_in_class_order(tmp_path):
-  words = make_vocabulary(tmp_path, ("correct", "incorrect"))
-  found = {
-    task: pieces_of(words, PromptWriter(template, words).word_ids) for task, template in TEMPLATES.items()
-  }
-  assert found["mnli"] == found["snli"] == "no yes maybe"  # contradiction, entailment, neutral
-  assert found["qnli"] == found["rte"] == "yes no"  # entailment, not_entailment
-  assert found["mrpc"] == found["qqp"] == found["stsb"] == "no yes"
-  assert (found["sst2"], found["cola"]) == ("terrible great", "incorrect correct")
-
-
-def test_words_stand_for_the_labels_that_the_data_side_reads_as_these_classes():
-  inference = {"contradiction": "No", "entailment": "Yes", "neutral": "Maybe"}
-  entailment, same = {"entailment": "Yes", "not_entailment": "No"}, {"0": "No", "1": "Yes"}
-  expected = {"mnli": inference, "snli": inference, "qnli": entailment, "rte": entailment}
-  expected |= {"mrpc": same, "qqp": same}
-  expected |= {
-    "sst2": {"0": "terrible", "1": "great"},
-    "cola": {"0": "incorrect", "1": "correct"},
-    "stsb": {},
-  }
-  assert {task: dict(zip(TASKS[task].labels, TEMPLATES[task].words)) for task in TEMPLATES} == expected
-
-
-@pytest.mark.parametrize(
-  ("given", "told"),
-  [
-    (("no", "unsure"), r"'unsure' .* is un ##sure; .*\n  --config\.prompt\.words="),
-    (("incorrect", "correct"), r"'incorrect' .* is \[UNK\]"),
-    (("No", "no"), "'No' and 'no' are the same piece no"),
-  ],
-)
-def test_label_words_are_different_pieces_of_the_vocabulary(words, given, told):
-  with pytest.raises(ConfigError, match=told):
-    prompt_templates.check_words(words, given)
-
-
-def test_sentencepiece_words_are_pieces_with_a_space(sentencepiece):
-  ids = prompt_templates.check_words(sentencepiece, ("No", "Yes", "Maybe"))
-  assert pieces_of(sentencepiece, ids) == "▁no ▁yes ▁maybe"
-
-
-def test_words_can_be_given_one_per_class():
-  template = TEMPLATES["mnli"]
-  assert prompt_templates.choose_words(template) == ("No", "Yes", "Maybe")
-  assert prompt_templates.choose_words(template, "a, b ,c") == ("a", "b", "c")
-  for given, count in (("a,b", 2), ("a,,c", 2)):
-    with pytest.raises(ConfigError, match=f"has {count} words, expected 3, one per class:\n.*=No,Yes,Maybe"):
-      prompt_templates.choose_words(template, given)
-
-
-def test_the_tasks_that_a_config_may_name_have_templates_and_their_lengths():
-  assert set(validate.PROMPT_TASKS) == set(TEMPLATES)
-  assert TEMPLATES["mnli"].max_length == 256
-
-
 def test_a_byte_level_vocabulary_gets_the_ids_of_running_text(tmp_path):
   text = ["Yes No Maybe yes no maybe", "the people make? Yes, the time is. It was great terrible"] * 50
   made = byte_level.imported(tmp_path, byte_level.tokenizer(text=text))
@@ -179,3 +99,48 @@ def test_a_byte_level_vocabulary_gets_the_ids_of_running_text(tmp_path):
   writer = PromptWriter(TEMPLATES["sst2"], made)
   prompt = writer.write(("The people.",), word_id=writer.word_ids[1])
   assert prompt.ids.tolist() == [*made.encode("The people. It was great."), made.special_ids.sep]
+
+
+def test_what_is_too_long_is_cut_from_the_sentences_and_never_the_gap(words):
+  writer = PromptWriter(TEMPLATES["mnli"], words)
+  for room in range(4, 16):
+    prompt = writer.write(("a b c d e f.", "g h i j"), room=room)
+    found = pieces_of(words, prompt.ids).split()
+    assert len(found) == min(room, 14)
+    assert found[prompt.position - 1 : prompt.position + 2] == ["?", "[MASK]", ","] and found[-1] == "[SEP]"
+    kept = "".join(found[: prompt.position - 1]), "".join(found[prompt.position + 2 : -1])
+    assert "abcdef".startswith(kept[0]) and "ghij".startswith(kept[1])
+    assert room >= 14 or abs(len(kept[0]) - len(kept[1])) <= 1 or kept[1] == "ghij"
+  with pytest.raises(ConfigError, match=r"3 tokens .* alone has 4;.*\n  --config.prompt.max_length=128"):
+    writer.write(("a.", "b"), room=3)
+
+
+def test_words_stand_for_the_labels_that_the_data_side_reads_as_these_classes(words, sentencepiece):
+  inference = {"contradiction": "No", "entailment": "Yes", "neutral": "Maybe"}
+  entailment, same = {"entailment": "Yes", "not_entailment": "No"}, {"0": "No", "1": "Yes"}
+  expected = {"mnli": inference, "snli": inference, "qnli": entailment, "rte": entailment}
+  expected |= {"mrpc": same, "qqp": same, "stsb": {}}
+  expected |= {"sst2": {"0": "terrible", "1": "great"}, "cola": {"0": "incorrect", "1": "correct"}}
+  assert {task: dict(zip(TASKS[task].labels, TEMPLATES[task].words)) for task in TEMPLATES} == expected
+  assert TEMPLATES["stsb"].words == ("No", "Yes")
+  for task, template in TEMPLATES.items():
+    found = pieces_of(words, PromptWriter(template, words).word_ids)
+    assert found == " ".join(template.words).lower(), task
+  ids = prompt_templates.check_words(sentencepiece, ("No", "Yes", "Maybe"))
+  assert pieces_of(sentencepiece, ids) == "▁no ▁yes ▁maybe"
+
+
+def test_label_words_are_different_pieces_of_the_vocabulary_one_per_class(words):
+  for given, told in (
+    (("no", "unsure"), r"'unsure' .* is un ##sure; .*\n  --config\.prompt\.words="),
+    (("中", "no"), r"'中' .* is \[UNK\]"),
+    (("No", "no"), "'No' and 'no' are the same piece no"),
+  ):
+    with pytest.raises(ConfigError, match=told):
+      prompt_templates.check_words(words, given)
+  template = TEMPLATES["mnli"]
+  assert prompt_templates.choose_words(template) == ("No", "Yes", "Maybe")
+  assert prompt_templates.choose_words(template, "a, b ,c") == ("a", "b", "c")
+  for given in ("a,b", "a,,c"):
+    with pytest.raises(ConfigError, match=r"2 words, expected 3.*\n.*=No,Yes,Maybe"):
+      prompt_templates.choose_words(template, given)

@@ -77,12 +77,18 @@ def test_scores_by_hand():
   assert [row["recall"] for row in by_class.rows] == [1, pytest.approx(2 / 3)]
   assert [row["f1"] for row in by_class.rows] == pytest.approx([2 / 3, 0.8])
   assert confused.rows == [{"": "1 x", "x": 1, "y": 0}, {"": "2 y", "x": 1, "y": 2}]
-  several, gold = np.asarray([[5.0, -5], [5, 5], [-5, 5]]), np.asarray([[1, 0], [1, 1], [1, 1]])
-  found = metrics.measure(schema("multilabel"), gold, several)
-  expected = {"micro_f1": 8 / 9, "macro_f1": (0.8 + 1) / 2, "average_precision": 1.0}
-  assert found == {name: pytest.approx(value) for name, value in expected.items()}
-  (by_label,) = metrics.details(schema("multilabel"), gold, several)
-  assert [(row["precision"], row["recall"]) for row in by_label.rows] == [(1, pytest.approx(2 / 3)), (1, 1)]
+  several, gold = (
+    np.asarray([[5.0, -5, -5], [5, 5, -5], [-5, 5, -5]]),
+    np.asarray([[1, 0, 0], [1, 1, 0], [1, 1, 0]]),
+  )
+  three = schema("multilabel", ("x", "y", "z"))  # no row has z
+  expected = {"micro_f1": 8 / 9, "macro_f1": (0.8 + 1) / 3, "average_precision": 1.0}
+  assert metrics.measure(three, gold, several) == {
+    name: pytest.approx(value) for name, value in expected.items()
+  }
+  (by_label,) = metrics.details(three, gold, several)
+  found = [(row["precision"], row["recall"], row["rows"]) for row in by_label.rows]
+  assert found == [(1, pytest.approx(2 / 3), 3), (1, 1, 2), (0, 0, 0)]
   even = np.asarray([[0.0, -5], [-5, 0]])  # a probability of a half is enough
   assert metrics.measure(schema("multilabel"), np.eye(2), even)["micro_f1"] == 1.0
   numbers, outputs = np.asarray([1.0, 2, 4]), np.asarray([[1.0], [2], [6]])
@@ -97,6 +103,8 @@ def test_scores_by_hand():
   }
   found = metrics.measure(schema(), np.asarray([0, 1]), np.asarray([[np.nan, 0], [0, 0]]))
   assert found == {"accuracy": 0.0, "macro_f1": 0.0}
+  ten = metrics.details(schema(labels=tuple("abcdefghij")), right, np.eye(10)[[0, 0, 1, 1]])
+  assert len(ten[1].rows) == 10  # the widest matrix
   many, ours = schema(labels=tuple("abcdefghijkl")), np.asarray([1, 1, 0, 3, 2, 5])
   _, worst = metrics.details(many, np.asarray([0, 0, 0, 3, 4, 5]), np.eye(12, dtype=np.float32)[ours])
   assert worst.rows == [{"of": "a", "for": "b", "count": 2}, {"of": "e", "for": "c", "count": 1}]

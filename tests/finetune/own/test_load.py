@@ -58,6 +58,8 @@ def test_rows_with_the_only_examples_of_a_label_stay_in_training(read):
   task = read("a.jsonl", json_lines(*rows))
   assert len(task.schema.labels) == 5 and len(task.dev.targets) == len(before.dev.targets) - 3
   assert "own: 3 rows kept in training: no other training row has the label" in task.lines
+  alike = [row | {"label": "rare"} if row["text"] in rare else row for row in rows]
+  assert len(read("a.jsonl", json_lines(*alike)).dev.targets) == len(before.dev.targets) - 1  # of three
   for kind, several in (("multilabel", lambda label: [label]), ("tagging", lambda label: [label, "x"])):
     text = (lambda text: text.split()[:2]) if kind == "tagging" else str
     made = [{"text": text(row["text"]), "label": several(row["label"])} for row in rows]

@@ -62,15 +62,17 @@ LOG_X, LOG_Y = np.log([0.25, 0.75])
 def test_the_loss_of_classes_is_smoothed_and_weighted_as_asked(own):
   smoothed, weighted = {"own__label_smoothing": 0.2}, {"own__class_weights": "balanced"}
   of_x, of_y = -0.9 * LOG_X - 0.1 * LOG_Y, -0.1 * LOG_X - 0.9 * LOG_Y
-  logits, weights = np.asarray([[LOG_X, LOG_Y]], np.float32), np.ones(1, np.float32)
+  logits, weights = np.asarray([[LOG_X, LOG_Y, -1e9]], np.float32), np.ones(1, np.float32)
   for fields, expected in (
     ({}, (-LOG_X, -LOG_Y)),
     (smoothed, (of_x, of_y)),
     (weighted, (-2 / 3 * LOG_X, -2 * LOG_Y)),
     (weighted | smoothed, (2 / 3 * of_x, 2 * of_y)),
+    (weighted | {"data__labels": "x,y,z"}, (-2 / 3 * LOG_X, -2 * LOG_Y)),  # no row has z
   ):
     (plan,) = own(CLASSES, **fields).plans
-    losses = [plan.problem.loss(logits, {"labels": np.asarray([at]), "weights": weights})[0] for at in (0, 1)]
+    given = logits[:, : 3 if "data__labels" in fields else 2]
+    losses = [plan.problem.loss(given, {"labels": np.asarray([at]), "weights": weights})[0] for at in (0, 1)]
     assert list(map(float, losses)) == pytest.approx(expected, rel=1e-5), fields
 
 

@@ -1,169 +1,133 @@
-"""Several runs in one program against each of them alone."""
+"""Runs of a search: each as it would be alone, its best evaluation, and going on after an interruption."""
 
-import dataclasses
 import functools
-import re
 
 import jax
 import numpy as np
 import pytest
 
+from data.errors import ConfigError
+from finetune.search import loop
+from finetune.search.evaluations import Schedule
 from finetune.search.examples import pad
-from pretrain import optim, step
-from pretrain.mesh import compiler_options
-from pretrain.models.encoder import init_encoder
-from pretrain.ops.draws.row_random import step_row_keys
+from pretrain.pod.stop import StopRequest
 from tests.finetune import small_task
 
-STEPS = 3
+SEEDS = (1, 2)
+SCHEDULE = Schedule(6, (2, 4, 6), 3)
+SCORES = ((0.1, 0.9), (0.3, 0.4), (0.3, 0.6))  # by evaluation, of both runs
 # float32: a matrix product of several runs sums in another order.
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-6}
 
 
-@functools.cache
-def _program(mapping, num_devices, microbatches=1):
-  return small_task.program(mapping, devices=jax.devices()[:num_devices], microbatches=microbatches)
+@pytest.fixture(scope="module")
+def program():
+  return small_task.program("one_by_one", devices=jax.devices()[:2])
 
 
-@functools.cache
-def _trained(seeds, rates, mapping, num_devices, microbatches=1):
-  program = _program(mapping, num_devices, microbatches)
+def _trained(program, seeds, rates):
+  """Parameters of each run after three steps, and its losses."""
   group = program.group(small_task.runs(seeds, learning_rates=rates))
   state, feed, losses = group.init_state(), small_task.feed(seeds), []
-  for at in range(STEPS):
+  for at in range(3):
     state, metrics = group.train_step(state, feed(at))
     losses.append(np.asarray(metrics["loss"][0])[: len(seeds)])
-  params = [group.params_of(state.params, run) for run in range(len(seeds))]
-  return params, np.stack(losses, axis=1)
+  return [group.params_of(state.params, run) for run in range(len(seeds))], np.stack(losses, axis=1)
 
 
-def _assert_same(found, expected):
-  jax.tree.map(functools.partial(np.testing.assert_allclose, **TOLERANCE), found, expected)
-
-
-# Three runs on two devices: the second has one, and one that is nobody's.
-@pytest.mark.parametrize(("mapping", "num_devices"), [("one_by_one", 2), ("vectorized", 2)])
-def test_every_run_gives_what_it_gives_alone(mapping, num_devices):
-  seeds, rates = (3, 11, 3), (3e-3, 3e-3, 1e-3)
-  params, losses = _trained(seeds, rates, mapping, num_devices)
+def test_every_run_gives_what_it_gives_alone(program):
+  seeds, rates = (1, 2), (3e-3, 1e-3)
+  params, losses = _trained(program, seeds, rates)
   for run, (seed, rate) in enumerate(zip(seeds, rates)):
-    alone, alone_losses = _trained((seed,), (rate,), "vectorized", 1)
+    alone, alone_losses = _trained(program, (seed,), (rate,))
     np.testing.assert_allclose(losses[run], alone_losses[0], **TOLERANCE)
-    _assert_same(params[run], alone[0])
+    jax.tree.map(functools.partial(np.testing.assert_allclose, **TOLERANCE), params[run], alone[0])
+  kernels = [run["heads"]["classification"]["output"]["kernel"] for run in params]
+  (other_rate,), _ = _trained(program, (1,), (1e-3,))
+  kernels.append(other_rate["heads"]["classification"]["output"]["kernel"])
+  for a, b in ((0, 1), (0, 2), (1, 2)):  # seeds and rates make them different
+    assert not np.allclose(kernels[a], kernels[b], atol=1e-4)
 
 
-def test_seeds_and_learning_rates_make_runs_different():
-  params, _ = _trained((3, 11, 3), (3e-3, 3e-3, 1e-3), "vectorized", 2)
-  tables = [run["heads"]["classification"]["output"]["kernel"] for run in params]
-  for a, b in ((0, 1), (0, 2), (1, 2)):
-    assert not np.allclose(tables[a], tables[b], atol=1e-4)
-
-
-def test_a_run_is_the_training_step_of_pretraining_with_constants():
-  """The traced learning rate and numbers of steps compute what `optim` does with numbers."""
-  program = _program("vectorized", 1)
-  runs = small_task.runs([5], total_steps=12, warmup_steps=2)
-  group, feed = program.group(runs), small_task.feed([5])
-  state = group.init_state()
-  params = jax.tree.map(lambda leaf: leaf[0], state.params)
-  settings = dataclasses.replace(small_task.SETTINGS, learning_rate=3e-3, total_steps=12, warmup_steps=2)
-  optimizer, schedule = optim.make_optimizer(settings, params=params, frozen=lambda path: False)
-  alone = step.init_state(jax.tree.map(np.asarray, params), optimizer)
-  one_step = jax.jit(
-    step.make_train_step(
-      step.StepLoss(
-        lambda data, at: data | {"row_keys": step_row_keys(5, at, np.arange(data["ids"].shape[0]))},
-        lambda data: data["weights"].sum(),
-        program._loss,
-      ),
-      step.StepUpdate(
-        optimizer,
-        schedule,
-        lambda path: False,
-        clip_norm=1.0,
-        stays_finite=optim.stays_finite(settings),
-      ),
-    )
-  )
-  for at in range(STEPS):
-    state, metrics = group.train_step(state, feed(at))
-    alone, expected = one_step(alone, {name: leaf[0] for name, leaf in feed(at).items()})
-    np.testing.assert_allclose(metrics["learning_rate"][0][0], expected["learning_rate"][0], rtol=1e-6)
-  _assert_same(group.params_of(state.params, 0), jax.device_get(alone.params))
-
-
-def test_microbatches_change_nothing_but_rounding():
-  whole, _ = _trained((3,), (3e-3,), "vectorized", 1)
-  parts, _ = _trained((3,), (3e-3,), "vectorized", 1, 4)
-  _assert_same(parts, whole)
-
-
-def test_cells_of_a_search_share_what_is_compiled():
-  program, feed = small_task.program("vectorized", devices=jax.devices()[:1]), small_task.feed([1])
-  for rate, total, warmup in ((1e-3, 12, 2), (2e-3, 24, 0)):
-    runs = small_task.runs([1], learning_rates=[rate], total_steps=total, warmup_steps=warmup)
-    group = program.group(runs)
-    group.train_step(group.init_state(), feed(0))
-  assert program.shapes == {("step", 1, 8, 24)}
-  assert program._compiled[1].step._cache_size() == 1
-
-
-def test_a_step_does_not_look_through_the_parameters_for_what_is_known_of_the_rates():
-  batch = jax.eval_shape(lambda: small_task.feed([1, 2])(0))
-  text = _program("vectorized", 1).lower_step(batch).as_text()
-  tables = re.findall(r"stablehlo.abs .*<2x16x16xf32>", text)
-  assert not tables, tables
-  with pytest.raises(AssertionError):
-    _program("vectorized", 1).group(small_task.runs([1], learning_rates=[1.5]))
-
-
-def test_padding_rows_and_padding_tokens_train_nothing():
-  given, group = small_task.examples(), _program("vectorized", 1).group(small_task.runs([4]))
+def test_padding_rows_and_padding_tokens_train_nothing(program):
+  given, group = small_task.examples(), program.group(small_task.runs([4]))
   shortest = sorted(range(24), key=lambda row: len(given.ids[row]))[:5]
-  results = []
-  # Dropout is a function of a row's place and length, so it is off: evaluation counts rows and tokens alike.
-  for length, label in ((16, 0), (24, 1)):
+  losses, outputs = [], []
+  for length, label in ((16, 0), (24, 99)):  # the label is of rows of weight 0
     batch = pad(given, shortest, length=length, batch_size=8, pad_id=small_task.PAD)
-    batch["labels"][5:] = label  # whatever is in rows of weight 0
-    outputs = group.outputs(group.init_state().params, {name: leaf[None] for name, leaf in batch.items()})
-    results.append(outputs[0, :5])
-  np.testing.assert_allclose(*results, **TOLERANCE)
-  losses = []
-  for label in (0, 99):
-    batch = pad(given, shortest, length=24, batch_size=8, pad_id=small_task.PAD)
     batch["labels"][5:] = label
-    _, metrics = group.train_step(group.init_state(), {name: leaf[None] for name, leaf in batch.items()})
-    losses.append(float(metrics["task_loss"][0][0]))
-    assert float(metrics["task_loss"][1][0]) == 5
-  assert losses[0] == losses[1]
+    one = {name: leaf[None] for name, leaf in batch.items()}
+    outputs.append(group.outputs(group.init_state().params, one)[0, :5])
+    _, metrics = group.train_step(group.init_state(), one)
+    losses.append(np.ravel(metrics["task_loss"]).tolist())
+  np.testing.assert_allclose(*outputs, **TOLERANCE)
+  assert losses[0][1] == losses[1][1] == 5 and np.isfinite(losses).all()
 
 
-def test_the_better_runs_take_their_new_parameters():
-  group = _program("vectorized", 1).group(small_task.runs([1, 2, 3]))
-  params = group.init_state().params
-  new = jax.tree.map(lambda leaf: leaf + 1.0, params)
-  before = jax.device_get(params)
-  found = group.better(params, new, np.asarray([False, True, False]))
-  changes = [
-    np.asarray(leaf) - old for leaf, old in zip(jax.tree.leaves(found), jax.tree.leaves(before), strict=True)
-  ]
-  for change in changes:
-    np.testing.assert_allclose(change[1], 1.0, atol=1e-6)
-    assert not change[0].any() and not change[2].any()
+def _train(program, evaluate, feed=None, **options):
+  group = program.group(small_task.runs(SEEDS))
+  options = {"metric": "score", "stop": StopRequest()} | options
+  return loop.train(group, feed or small_task.feed(SEEDS), evaluate, SCHEDULE, **options)
 
 
-def test_parameters_of_a_checkpoint_are_the_same_for_every_run_and_heads_are_not():
-  make = jax.jit(init_encoder, static_argnums=1, static_argnames="pad_id")
-  encoder = make(jax.random.key(9), small_task.CONFIG, pad_id=small_task.PAD)
-  params = small_task.program(init=lambda key: encoder).group(small_task.runs([1, 2])).init_state().params
-  for run in (0, 1):
-    jax.tree.map(lambda leaf, one: np.testing.assert_array_equal(leaf[run], one), params["encoder"], encoder)  # noqa: B023
-  kernel = np.asarray(params["heads"]["classification"]["dense"]["kernel"])
-  assert not np.allclose(kernel[0], kernel[1])
+def _scores(*by_evaluation):
+  """An evaluator that gives these scores of both runs, one evaluation after the other."""
+  given = iter(by_evaluation)
+  return lambda outputs_of: [{"score": score} for score in next(given)]
 
 
-def test_a_step_is_compiled_with_the_options_of_its_devices(monkeypatch):
-  monkeypatch.setitem(compiler_options._TABLE, jax.devices()[0].device_kind, {"xla_unheard_of": 1})
-  lowered = small_task.program().lower_step(small_task.feed((0,))(0))
-  with pytest.raises(Exception, match="xla_unheard_of"):
-    lowered.compile()
+def test_the_best_parameters_are_those_of_the_first_best_evaluation(program):
+  group, feed, ends = program.group(small_task.runs(SEEDS)), small_task.feed(SEEDS), {}
+  state = group.init_state()
+  for at in range(4):
+    state, _ = group.train_step(state, feed(at))
+    ends[at + 1] = [group.params_of(state.params, run) for run in (0, 1)]
+  whole = _train(program, _scores(*SCORES))
+  for run, step in ((0, 4), (1, 2)):
+    found = jax.tree.map(lambda leaf, run=run: np.asarray(leaf)[run], whole.best_params)
+    jax.tree.map(np.testing.assert_array_equal, found, ends[step][run])
+  fields = {"metrics": {"score": 0.4}, "skipped_updates": 0}
+  assert whole.evaluations[1][1] == {"step": 4, "epoch": 1.3333, **fields}
+
+
+def test_an_update_that_is_not_finite_is_left_out_and_counted_for_its_run(program):
+  def broken(step):
+    batch = small_task.feed(SEEDS)(step)
+    if step == 1:
+      batch["labels"][1] = 9  # no such class: NaN in the second run
+    return batch
+
+  outcome = _train(program, _scores(*SCORES), broken)
+  assert [run[-1]["skipped_updates"] for run in outcome.evaluations] == [0, 1]
+
+
+@pytest.mark.parametrize("stop_at", [1, 4, 5])
+def test_a_stopped_or_killed_group_goes_on_exactly(program, tmp_path, stop_at):
+  saving = loop.Saving(tmp_path / "state", {"runs": "these"}, seconds=1e9 if stop_at < 5 else 1e-9)
+  whole, evaluate = _train(program, _scores(*SCORES)), _scores(*SCORES)
+  feed, stop, calls = small_task.feed(SEEDS), StopRequest(), []
+
+  def stopping(step):
+    calls.append(step)
+    stop.is_set = step == stop_at - 1 < 4
+    if len(calls) == 6:
+      raise KeyboardInterrupt
+    return feed(step)
+
+  with pytest.raises((loop.Stopped, KeyboardInterrupt)):
+    _train(program, evaluate, stopping, stop=stop, saving=saving)
+  stop.is_set = False
+  resumed = _train(program, evaluate, lambda step: calls.append(step) or feed(step), stop=stop, saving=saving)
+  assert calls == [*range(6 if stop_at == 5 else stop_at), *range(stop_at, 6)]
+  assert resumed.evaluations == whole.evaluations
+  jax.tree.map(np.testing.assert_array_equal, resumed.best_params, whole.best_params)
+
+
+def test_too_little_memory_names_the_fields(program):
+  def full(outputs_of):
+    raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory\nmore")
+
+  with pytest.raises(
+    ConfigError, match=r"(?s)\n  --config.train.runs_at_once=1\n  --config.train.microbatches=2$"
+  ):
+    _train(program, full, label="x")

@@ -1,121 +1,92 @@
-"""Files of a search. Run: python -m pytest tests/finetune/search/test_results.py"""
+"""Files of a search: runs that are finished, other settings, damage, programs that runs share, a bucket."""
 
 import json
+import pathlib
 
-import numpy as np
 import pytest
 
-from data import files
-from data.errors import ConfigError, DataError, StorageError
+from data.buckets.place import Address
+from data.errors import DataError
 from finetune.papers.spaces import Cell
+from finetune.search import sharing
 from finetune.search.results import Results
+from finetune.search.search import IN_BUCKET
 from finetune.search.summary import Evaluation, Record
+from pretrain.checkpoints import bucket_workdir, checkpoint
+from tests import buckets
 
 CELL = Cell(32, 2e-5, 3, 0.0625)
 FINGERPRINT = {"checkpoint": "a" * 64, "settings": {"length": 128, "rates": (0.1, 0.2)}}
 
 
-def record(seeds=(0, 1), *, value=0.5, cell: Cell = CELL):
-  runs = {
-    seed: [Evaluation(5, 0.5, {"accuracy": value}, 3), Evaluation(10, 1.0, {"accuracy": 0.25})]
-    for seed in seeds
-  }
-  return Record("rte", cell, "accuracy", runs)
+def record(seeds=(0, 1), *, cell: Cell = CELL):
+  run = [Evaluation(5, 0.5, {"accuracy": 0.5}, 3), Evaluation(10, 1.0, {"accuracy": 0.25})]
+  return Record("rte", cell, "accuracy", dict.fromkeys(seeds, run))
 
 
-@pytest.fixture
-def results(tmp_path):
-  return Results(tmp_path, "rte", FINGERPRINT)
+def test_what_was_saved_is_finished_and_seeds_can_join(tmp_path):
+  for cell in (CELL, Cell(2, 3e-6, num_steps=1000)):
+    results = Results(tmp_path, "rte", FINGERPRINT)
+    assert results.finished(cell, [0, 1]) is None
+    results.save(record(seeds=[3, 1], cell=cell))
+    assert results.missing(cell, [1, 2, 3]) == [2]
+    results.save(record(seeds=[2], cell=cell))
+    again = Results(tmp_path, "rte", json.loads(json.dumps(FINGERPRINT)))
+    assert again.finished(cell, [1, 2, 3]) == record(seeds=[1, 2, 3], cell=cell)
+    assert again.finished(cell._replace(batch_size=3), [1]) is None
+    again.forget(cell, 2)
+    assert results.missing(cell, [1, 2, 3]) == [2]
+  value = json.loads((tmp_path / "rte" / "bs32_lr2e-05_ep3_wu0.0625_seed3.json").read_text())
+  assert value["best"] == {"step": 5, "metrics": {"accuracy": 0.5}} and value["seed"] == 3
 
 
-@pytest.mark.parametrize("cell", [CELL, Cell(2, 3e-6, num_steps=1000)], ids=["epochs", "steps"])
-def test_what_was_saved_is_finished_and_seeds_can_join(results, tmp_path, cell):
-  assert results.finished(cell, [0, 1]) is None
-  results.save(record(seeds=[3, 1], cell=cell))
-  assert results.missing(cell, [1, 2, 3]) == [2]
-  results.save(record(seeds=[2], cell=cell))
-  again = Results(tmp_path, "rte", json.loads(json.dumps(FINGERPRINT)))
-  assert again.finished(cell, [1, 2, 3]) == record(seeds=[1, 2, 3], cell=cell)
-  assert again.finished(cell, [1]) == record(seeds=[1], cell=cell)
-  assert again.finished(CELL._replace(epochs=2), [1]) is None
-  again.forget(cell, 2)
-  assert results.missing(cell, [1, 2, 3]) == [2]
-
-
-def test_a_file_names_its_run_and_the_best_evaluation(results, tmp_path):
-  run = [Evaluation(np.int64(5), np.float32(0.5), {"accuracy": np.float32(0.25)})]  # pyright: ignore
-  results.save(record()._replace(seeds={np.int64(7): run}))  # pyright: ignore
-  value = json.loads((tmp_path / "rte" / "bs32_lr2e-05_ep3_wu0.0625_seed7.json").read_text())
-  assert value["best"] == {"step": 5, "metrics": {"accuracy": 0.25}}
-  assert value["cell"]["learning_rate"] == 2e-5 and value["seed"] == 7
-
-
-def test_the_files_of_an_older_format_are_split(tmp_path):
-  """A file had all seeds of a cell; a search of prompts had a digest of the data of each split."""
-  evaluation = {"step": 5, "epoch": 0.5, "metrics": {"accuracy": 0.5}}
-  value = {
-    "format": 1,
-    "task": "rte",
-    "cell": CELL.as_json(),
-    "metric": "accuracy",
-    "seeds": {str(seed): {"evaluations": [evaluation], "best": {}} for seed in (13, 21)},
-    "devices": ["cpu"],
-    "seconds": 2.0,
-    "fingerprint": {"checkpoint": "a", "data": {"13": "x", "21": "y"}},
-  }
-  old = tmp_path / "rte" / f"{CELL.name}.json"
-  old.parent.mkdir()
-  old.write_text(json.dumps(value | {"digest": files.digest_json(value)}))
-  now = Results(
-    tmp_path, "rte", {"checkpoint": "a", "data": {"13": "x", "21": "z", "42": ""}}, seed_field="data"
-  )
-  assert not old.exists()
-  with pytest.raises(DataError, match=r"seed21.*other settings \(data\.21: y -> z\)"):
-    now.missing(CELL, [13])
-  now.fingerprint["data"]["21"] = "y"
-  assert now.finished(CELL, [13]).seeds == {13: [Evaluation(5, 0.5, {"accuracy": 0.5})]}
-  assert now.missing(CELL, [13, 21, 42]) == [42]
-
-
-def test_other_settings_are_refused_by_name(results, tmp_path):
+def test_other_settings_and_damaged_files_are_refused(tmp_path):
+  results = Results(tmp_path, "rte", FINGERPRINT)
   results.save(record())
   other = {"checkpoint": "b" * 64, "settings": {"length": 64, "rates": [0.1, 0.2]}, "data": "x"}
-  with pytest.raises(DataError) as error:
+  with pytest.raises(DataError, match=r"\n  --workdir=NEW") as error:
     Results(tmp_path, "rte", other).finished(CELL, [0])
-  line = str(error.value)
-  assert "_seed" in line and line.endswith("\n  --workdir=NEW")
-  assert f"checkpoint: {'a' * 12}... -> {'b' * 12}..." in line
-  assert "settings.length: 128 -> 64" in line and "data: absent -> x" in line and "rates" not in line
-
-
-@pytest.mark.parametrize(
-  "damage",
-  [
-    lambda content: content[: len(content) // 2],
-    lambda content: content.replace(b'"accuracy": 0.5', b'"accuracy": 0.9'),
-    lambda content: b"[]",
-    lambda content: b"\xff" + content,
-  ],
-)
-def test_damaged_files_are_refused(results, damage):
-  results.save(record())
+  assert all(name in str(error.value) for name in ("checkpoint", "settings.length: 128 -> 64", "data"))
+  assert "rates" not in str(error.value)
   path = results.path(CELL, 0)
-  path.write_bytes(damage(path.read_bytes()))
-  with pytest.raises(DataError, match=r"rte/bs32.*damaged result.*train its runs again"):
-    results.finished(CELL, [0])
+  content = path.read_bytes()
+  for damaged in (
+    content[:99],
+    content.replace(b'"accuracy": 0.5', b'"accuracy": 0.9'),
+    b"[]",
+    b"\xff" + content,
+  ):
+    path.write_bytes(damaged)
+    with pytest.raises(DataError, match="rte/bs32"):
+      results.finished(CELL, [0])
 
 
-def test_a_later_format_is_refused(results):
-  results.save(record())
-  path = results.path(CELL, 0)
-  path.write_bytes(path.read_bytes().replace(b'"format": 2', b'"format": 3'))
-  with pytest.raises(DataError, match=r"format 3, expected format 2"):
-    results.finished(CELL, [0])
+def test_runs_are_shared_out_alike_before_and_after_an_interruption():
+  cells, seeds = [Cell(16, (place + 1) * 1e-5, 3, 0.1) for place in range(8)], (0, 1, 2, 3, 4)
+  whole = dict.fromkeys(cells, seeds)
+  sizes = {most: [sum(len(part) for _, part in program) for program in sharing.programs(whole, seeds, most)]
+           for most in (15, 100)}  # fmt: skip
+  assert sizes == {15: [10] * 4, 100: [40]}  # not 15, 15, 10: two compilations
+  for by_seed in (False, True):
+    one = sharing.programs(dict.fromkeys(cells[:5], seeds), seeds, 3, by_seed=by_seed)
+    assert sorted((cell, seed) for part in one for cell, of_cell in part for seed in of_cell) == [
+      (cell, seed) for cell in cells[:5] for seed in seeds
+    ]
+    for done in range(1, len(one)):
+      finished = [(cell, seed) for part in one[:done] for cell, of_cell in part for seed in of_cell]
+      left = {cell: [seed for seed in seeds if (cell, seed) not in finished] for cell in cells[:5]}
+      assert sharing.programs(left, seeds, 3, by_seed=by_seed) == one[done:]
 
 
-def test_a_task_that_is_no_file_name_and_a_folder_that_cannot_be_made_are_refused(results, tmp_path):
-  with pytest.raises(ConfigError, match="cannot name a folder"):
-    Results(tmp_path, "../rte", FINGERPRINT)
-  (tmp_path / "rte").write_text("a file")
-  with pytest.raises(StorageError, match="cannot be written"):
-    results.save(record())
+def test_weights_go_up_before_their_marks_and_results_after_both(here, monkeypatch):
+  address, sent, send = "memory://order/search", [], Address.send
+  monkeypatch.setattr(Address, "send", lambda self, given: (sent.append({*given}), send(self, given)))
+  weights, mark = "sst2/weights/c_seed0/checkpoints/3/params", checkpoint.COMMITTED
+  unwanted = (".hidden", "lock", "sst2/c.json.7.part", "sst2/.model.a.part/x", "sst2/.model.a.old/x")
+  names = ("results.md", "sst2/c.json", f"{weights}/{mark}", f"{weights}/a", "sst2/logs/c/e", *unwanted)
+  with bucket_workdir.opened(address, None, IN_BUCKET) as workdir:
+    for name in names:
+      pathlib.Path(workdir, name).parent.mkdir(parents=True, exist_ok=True)
+      pathlib.Path(workdir, name).write_text(name)
+  assert sent == [{f"{weights}/a", "sst2/logs/c/e"}, {f"{weights}/{mark}"}, {"results.md", "sst2/c.json"}]
+  assert buckets.names(address) == set.union(*sent)

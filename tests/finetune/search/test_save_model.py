@@ -4,8 +4,7 @@ import types
 
 import numpy as np
 
-from finetune.papers.spaces import Cell
-from finetune.search import best_model, save_model
+from finetune.search import save_model
 from pretrain.checkpoints.checkpoint import read_meta, step_path
 
 
@@ -38,24 +37,11 @@ def test_what_the_pretraining_said_of_itself_goes_along_and_its_own_state_does_n
   assert meta["pretraining_step"] == 0 and not kept.keys() & meta.keys()
 
 
-def test_a_saved_head_gives_numbers_on_the_scale_of_the_file(tmp_path, monkeypatch):
+def test_a_saved_head_gives_numbers_on_the_scale_of_the_file():
   output = {"kernel": np.asarray([[2.0]], np.float32), "bias": np.asarray([0.5], np.float32)}
-  params = {"encoder": {}, "heads": {"classification": {"dense": {}, "output": output}}}
-  saved = []
-  monkeypatch.setattr(
-    save_model, "save", lambda directory, params, start, **more: saved.append((params, more))
-  )
-  start = types.SimpleNamespace(meta={"config": {}})
-  config = types.SimpleNamespace(from_scratch=True)
-  session = types.SimpleNamespace(workdir=tmp_path, start=start, config=config)
-  search = types.SimpleNamespace(
-    session=session,
-    plan=types.SimpleNamespace(name="own", seed_name="seed"),
-    trained=lambda cell, seed: types.SimpleNamespace(params=params, step=3),
-  )
-  chosen = best_model.Chosen(Cell(8, 1e-3, 1, 0.1), 0, "spearman", 0.5, {})
-  best_model.save(search, chosen, {"name": "own"}, output_scale=3.0, output_shift=7.0)  # pyright: ignore
-  ((made, more),) = saved
-  assert made["heads"]["classification"]["output"] == {"kernel": 2.0 * 3, "bias": 0.5 * 3 + 7}
-  assert more["recipe"] == "scratch-own"
-  assert (more["task"]["output_scale"], more["task"]["output_shift"], more["step"]) == (3.0, 7.0, 3)
+  params = {"encoder": {"x": 1}, "heads": {"classification": {"dense": {"y": 2}, "output": output}}}
+  assert save_model.scale_outputs(params, 1.0) is params
+  made = save_model.scale_outputs(params, 3.0, 7.0)
+  head = made["heads"]["classification"]
+  assert head["output"] == {"kernel": 2.0 * 3, "bias": 0.5 * 3 + 7} and head["dense"] == {"y": 2}
+  assert made["encoder"] == {"x": 1} and {leaf.dtype.name for leaf in head["output"].values()} == {"float32"}

@@ -1,4 +1,4 @@
-"""Runs summed up, by hand. Run: python -m pytest tests/finetune/search/test_summary.py"""
+"""Runs summed up, by hand."""
 
 import math
 
@@ -21,27 +21,20 @@ def record(*runs, rate=2e-5):
   return Record("mrpc", CELL._replace(learning_rate=rate), "accuracy", seeds)
 
 
-def test_a_run_counts_with_its_best_evaluation_the_first_of_equal_ones():
+def test_a_summary_is_over_seeds_of_the_first_best_evaluations():
   found = summary.best(record([0.5, 0.7, 0.7, 0.6]).seeds[0], "accuracy")
   assert (found.step, found.metrics["accuracy"]) == (1, 0.7)
-
-
-def test_a_summary_is_over_seeds():
   found = summary.summarise(record([0.1, 0.2], [0.4], [0.9, 0.3]))
   assert (found.median, found.mean, found.minimum, found.maximum) == (0.4, pytest.approx(0.5), 0.2, 0.9)
   # Deviations -0.3, -0.1, 0.4; the sample's variance is their squares' sum over 2.
   assert found.std == pytest.approx(math.sqrt((0.09 + 0.01 + 0.16) / 2))
-  assert found.per_seed == {0: 0.2, 1: 0.4, 2: 0.9}
-
-
-def test_the_median_of_an_even_number_is_between_and_one_run_has_no_deviation():
+  assert found.per_seed == {0: 0.2, 1: 0.4, 2: 0.9} and found.values()["seeds"] == 3
+  # The median of an even number is between, and one run has no deviation.
   assert summary.summarise(record([0.1], [0.2], [0.4], [0.9])).median == pytest.approx(0.3)
   assert summary.summarise(record([0.1])).std == 0.0
-
-
-def test_other_metrics_are_those_of_the_chosen_evaluation():
-  runs = record([0.5, 0.7, 0.6], [0.9, 0.8])
-  assert summary.summarise(runs, "f1").per_seed == {0: 0.1, 1: 0.0}
+  # Other metrics are those of the chosen evaluation.
+  assert summary.summarise(record([0.5, 0.7, 0.6], [0.9, 0.8]), "f1").per_seed == {0: 0.1, 1: 0.0}
+  assert summary.metrics(record([0.5])) == ["accuracy", "f1"]
 
 
 def test_the_best_cell_depends_on_the_summary_and_the_first_of_equal_ones_wins():

@@ -1,6 +1,8 @@
-"""Vectors of texts: what they are, neighbours, mistakes, and a killed command that goes on."""
+"""Vectors of texts: what they are, their schema and forms, neighbours, mistakes, and a killed command."""
 
 import csv
+import io
+import json
 import pathlib
 
 import jax
@@ -9,22 +11,22 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from data import vocabulary
-from data.errors import DataError
 from pretrain.checkpoints.saved_model import open_model
 from pretrain.embed import __main__ as embed
 from pretrain.embed import dtypes, neighbours
 from pretrain.embed import texts as texts_of_files
+from pretrain.embed.schema import FILE, EmbeddingSchema
+from pretrain.embed.vectors import Embedder
 from pretrain.inference import stream
 from pretrain.models.encoder import encode
 from tests import buckets
-from tests.pretrain.export.conftest import (  # noqa: F401 (fixtures)
-  _template,
-  make_workdir,
-  vocabularies,
-)
+from tests.pretrain.export.conftest import _template, make_workdir, vocabularies  # noqa: F401 (fixtures)
+from tests.pretrain.export.refusals import failing, failing_commands
 
 _WORDS = ("some", "words", "of", "the", "x", "longer", "end.")
+_RANDOM = np.random.default_rng(0)
+# Of 1 to 24 words, so that some are cut.
+TEXTS = [" ".join(_RANDOM.choice(_WORDS, size)) for size in _RANDOM.integers(1, 24, 45)]
 
 
 @pytest.fixture(scope="module")
@@ -33,17 +35,10 @@ def workdir(make_workdir) -> pathlib.Path:  # noqa: F811
 
 
 @pytest.fixture(scope="module")
-def texts() -> list[str]:
-  """Of 1 to 24 words, so that some are cut."""
-  random = np.random.default_rng(0)
-  return [" ".join(random.choice(_WORDS, size)) for size in random.integers(1, 24, 45)]
-
-
-@pytest.fixture(scope="module")
-def table(tmp_path_factory, texts) -> pathlib.Path:
+def table(tmp_path_factory) -> pathlib.Path:
   path = tmp_path_factory.mktemp("texts") / "in.csv"
   with open(path, "w", newline="", encoding="utf-8") as file:
-    csv.writer(file).writerows([["id", "review"], *([number, text] for number, text in enumerate(texts))])
+    csv.writer(file).writerows([["id", "review"], *([number, text] for number, text in enumerate(TEXTS))])
   return path
 
 
@@ -70,38 +65,78 @@ def _embed(workdir, source, *flags: str) -> int:
   return embed.main([f"--checkpoint={workdir}", f"--input={source}", *sizes, *flags])
 
 
-def test_the_mean_counts_every_token_but_padding_and_cls_is_the_first(
-  workdir, table, texts, tmp_path, capsys
-):
-  """tests/pretrain/export/test_export.py compares them with transformers."""
+def test_the_mean_counts_every_token_but_padding_and_cls_is_the_first(workdir, table, tmp_path, capsys):
   opened = open_model(workdir).open_encoder("", flag="--vocabulary")
   words, pad_id = opened.vocabulary, opened.vocabulary.special_ids.pad
-  whole = [words.with_special_ids(ids, max_length=32) for ids in words.encode_batch(texts)]
+  whole = [words.with_special_ids(ids, max_length=32) for ids in words.encode_batch(TEXTS)]
   rows = np.full((45, 40), pad_id, np.int32)
   for row, ids in zip(rows, whole):
     row[: len(ids)] = ids
   run = jax.jit(lambda params, rows: encode(params, opened.config, rows, rows != pad_id, pad_id=pad_id))
   hidden = np.asarray(run(opened.params, rows)[1].last)
   means = [np.mean(last[: len(ids)], axis=0) for last, ids in zip(hidden, whole)]
-  expected = {"mean": np.stack(means), "cls": hidden[:, 0]}
-  for pooling, vectors in expected.items():
+  lasts = [last[len(ids) - 1] for last, ids in zip(hidden, whole)]
+  cut = sum(len(ids) + 2 > 32 for ids in words.encode_batch(TEXTS))
+  for pooling, expected in {"mean": means, "cls": hidden[:, 0], "last": lasts}.items():
     output = tmp_path / f"{pooling}.npy"
     assert _embed(workdir, table, "--column=review", f"--output={output}", f"--pooling={pooling}") == 0
     found = np.load(output)
     assert found.dtype == np.float32 and found.shape == (45, 32)
-    np.testing.assert_allclose(found, vectors, atol=1e-5, rtol=0)
-    printed = capsys.readouterr().err
-    assert f"45 vectors of 32 numbers, {pooling} of 'review'" in printed and "cut to 32 tokens" in printed
+    np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
+    assert f"45 vectors of 32 numbers, {pooling} of 'review', {cut} cut to 32" in capsys.readouterr().err
+  output = tmp_path / "first.npy"
+  assert _embed(workdir, table, "--column=review", f"--output={output}", "--size=12", "--unit") == 0
+  first = np.stack(means)[:, :12]
+  np.testing.assert_allclose(np.load(output), first / np.linalg.norm(first, axis=1, keepdims=True), atol=1e-5)
+
+
+def test_a_side_has_its_prefix_and_its_length(workdir, tmp_path):
+  opened = open_model(workdir).open_encoder("", flag="--vocabulary")
+  words, schema = opened.vocabulary, EmbeddingSchema("cls", False, "query: ", "the ", 6, 300)
+  made = Embedder(opened, schema, batch_size=8)
+  assert (made.length("query"), made.length("passage")) == (6, 128)  # its positions are fewer
+  for side, prefix, most in (("query", "query: ", 6), ("passage", "the ", 128)):
+    (found,) = made.inputs(["some longer words"], side)
+    ids = words.with_special_ids(words.encode(f"{prefix}some longer words"), max_length=most)
+    assert found["ids"].tolist() == ids
+  assert made.cut == 1
+  (tmp_path / FILE).write_text(EmbeddingSchema("last", True, "q: ", "p: ", 32, 256, (64, 32)).as_json())
+  read = EmbeddingSchema.read(tmp_path)
+  assert read == EmbeddingSchema("last", True, "q: ", "p: ", 32, 256, (64, 32))
+  assert (read.length("passage", 512), read.length("query", 20), read.longest(512)) == (256, 20, 256)
+  (tmp_path / FILE).unlink()
+  read = EmbeddingSchema.read(tmp_path)
+  assert read == EmbeddingSchema("mean", False, "", "") and read.length("query", 512) == 512
+
+  def damaged(change):
+    (tmp_path / FILE).write_text(json.dumps(json.loads(EmbeddingSchema().as_json()) | change))
+    EmbeddingSchema.read(tmp_path)
+
+  rows = [({"version": 9}, "version 9, expected 1"), ({"pooling": "max"}, "pooling is 'max'")]
+  assert not failing([*rows, ({"unit": "yes"}, "unit is 'yes'"), ({"sizes": 3}, "sizes is 3")], damaged)
+
+
+def test_each_form_gives_the_vectors_back_within_its_rounding():
+  vectors = dtypes.unit(_RANDOM.normal(size=(50, 64)).astype(np.float32))
+  largest, zeros = np.abs(vectors).max(axis=1, keepdims=True), np.zeros((1, 8), np.float32)
+  bounds = {"float32": 0 * largest, "float16": 2**-11 * largest, "int8": largest / 127}
+  for dtype, bound in bounds.items():
+    stored = dtypes.compressed(vectors, dtype)
+    assert stored.dtype == dtypes.stored_type(dtype) and stored.shape == (50, dtypes.stored_width(64, dtype))
+    assert dtypes.restored(stored).dtype == np.float32
+    assert (np.abs(dtypes.restored(stored) - vectors) <= bound).all(), dtype
+    np.testing.assert_array_equal(dtypes.compressed(dtypes.restored(stored), dtype), stored)
+    np.testing.assert_array_equal(dtypes.restored(dtypes.compressed(zeros, dtype)), zeros)
+  stored = dtypes.compressed(vectors, "binary")
+  assert stored.shape == (50, 8) and stored[0, 0] == int("".join("01"[int(x > 0)] for x in vectors[0, :8]), 2)
+  np.testing.assert_array_equal(dtypes.restored(stored), np.where(vectors > 0, 1, -1) / np.float32(8))
 
 
 def test_a_killed_command_goes_on_and_gives_the_same_bytes(workdir, table, tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(stream, "BATCHES_OF_PART", 2)
   output, whole = tmp_path / "killed.parquet", tmp_path / "whole.parquet"
   assert _embed(workdir, table, "--column=review", f"--output={whole}", "--unit") == 0
-  calls = []
-  from pretrain.embed.vectors import Embedder
-
-  vectors = Embedder.vectors
+  calls, vectors = [], Embedder.vectors
 
   def killed(self, inputs):
     calls.append(len(inputs))
@@ -110,20 +145,19 @@ def test_a_killed_command_goes_on_and_gives_the_same_bytes(workdir, table, tmp_p
     return vectors(self, inputs)
 
   monkeypatch.setattr(Embedder, "vectors", killed)
-  assert _embed(workdir, table, "--column=review", f"--output={output}", "--unit") == 130
-  assert not output.exists() and "run the same command again" in capsys.readouterr().err
-  assert _embed(workdir, table, "--column=review", f"--output={output}", "--unit") == 0
+  flags = ("--column=review", f"--output={output}", "--unit")
+  assert _embed(workdir, table, *flags) == 130 and not output.exists()
+  assert _embed(workdir, table, *flags) == 0
   assert calls == [16, 16, 16, 13]
   assert output.read_bytes() == whole.read_bytes()
   rows = parquet.read_table(output).to_pylist()
   assert [row["id"] for row in rows] == list(map(str, range(45)))
   np.testing.assert_allclose([np.linalg.norm(row["vector"]) for row in rows], 1, atol=1e-6)
   capsys.readouterr()
-  assert _embed(workdir, table, "--column=review", f"--output={output}", "--unit") == 0
+  assert _embed(workdir, table, *flags) == 0
   assert capsys.readouterr().err.endswith("killed.parquet is complete: 45 rows answered before\n")
   monkeypatch.undo()
-  assert _embed(workdir, table, "--column=review", f"--output={output}") == 2
-  assert "is there already" in capsys.readouterr().err
+  assert _embed(workdir, table, *flags[:-1]) == 2 and output.read_bytes() == whole.read_bytes()
 
 
 def test_the_nearest_texts_are_found_in_the_input_and_in_stored_vectors(workdir, tmp_path, capsys):
@@ -131,94 +165,92 @@ def test_the_nearest_texts_are_found_in_the_input_and_in_stored_vectors(workdir,
   source.write_text("the end.\n\nsome longer words\nthe the the x\n", encoding="utf-8")
   look = ["--neighbours=some longer words", "--top=2"]
   assert _embed(workdir, source, *look) == 0
-  captured = capsys.readouterr()
-  first = captured.out.splitlines()
-  assert "3 vectors" in captured.err and first[0].startswith("nearest to 'some longer words'")
-  assert first[1].split("  ")[0].strip() == "1.0000" and first[1].endswith(
-    "lines.txt, line 3: some longer words"
-  )
-  assert len(first) == 3
+  first = capsys.readouterr().out.splitlines()
+  assert len(first) == 3 and first[1].split("  ")[0].strip() == "1.0000"
+  assert first[1].endswith("lines.txt, line 3: some longer words")
   assert _embed(workdir, source, f"--output={output}", *look) == 0
   assert capsys.readouterr().out.splitlines() == first
-  stored = output.read_bytes()
+  vectors, stored = np.load(output), output.read_bytes()
+  assert float(first[2].split()[0]) == pytest.approx(
+    (dtypes.unit(vectors) @ dtypes.unit(vectors)[1])[[0, 2]].max(), abs=1e-4
+  )
   assert _embed(workdir, source, f"--output={output}", *look) == 0  # reads them
   assert capsys.readouterr().out.splitlines() == first and output.read_bytes() == stored
   assert _embed(workdir, source, f"--output={output}", "--pooling=cls", *look) == 3
-  assert "from that of this input, model and --pooling" in capsys.readouterr().err
+  # Of equal texts the first is nearer, and long lines end after 160 characters.
+  nearest = neighbours.Nearest(np.float32([3, 4]), 2)
+  nearest.add(np.float32([[0, 2], [6, 8], [1, 0]]), [("f, 1", "b"), ("f, 2", "x " * 99), ("f, 3", "c")])
+  nearest.add(np.float32([[3, 4]]), [("f, 4", "d")])
+  assert [*nearest.lines()] == [f" 1.0000  f, 2: {('x ' * 80)[:159]}…", " 1.0000  f, 4: d"]
 
 
-@pytest.mark.parametrize("dtype", ["float16", "int8", "binary"])
-def test_other_forms_are_stored_in_both_files_and_searched(dtype, workdir, tmp_path, capsys):
+def test_other_forms_are_stored_in_both_files_and_searched(workdir, tmp_path, capsys):
   source = tmp_path / "lines.txt"
   source.write_text("the end.\nsome longer words\nthe the the x\n", encoding="utf-8")
-  npy, table, whole = tmp_path / "v.npy", tmp_path / "v.parquet", tmp_path / "whole.npy"
+  whole = tmp_path / "whole.npy"
   assert _embed(workdir, source, f"--output={whole}", "--unit") == 0
-  for output in (npy, table):
-    flags = (f"--output={output}", "--unit", f"--dtype={dtype}")
-    assert _embed(workdir, source, *flags) == 0
-    assert _embed(workdir, source, *flags, "--neighbours=some longer words", "--top=1") == 0
-    assert "1.0000" in (line := capsys.readouterr().out.splitlines()[1]) or dtype == "binary"
-    assert line.endswith("line 2: some longer words")
-  expected = dtypes.compressed(np.load(whole), dtype)
-  np.testing.assert_array_equal(np.load(npy), expected)
-  stored = parquet.read_table(table)["vector"]
-  assert stored.type.value_type == pyarrow.from_numpy_dtype(expected.dtype)
-  np.testing.assert_array_equal(np.stack(stored.to_numpy()), expected)
+  for dtype in ("float16", "binary"):
+    npy, table = tmp_path / f"{dtype}.npy", tmp_path / f"{dtype}.parquet"
+    expected = dtypes.compressed(np.load(whole), dtype)
+    for output in (npy, table):
+      flags = (f"--output={output}", "--unit", f"--dtype={dtype}")
+      assert _embed(workdir, source, *flags) == 0
+      assert _embed(workdir, source, *flags, "--neighbours=some longer words", "--top=1") == 0
+      assert capsys.readouterr().out.splitlines()[1].endswith("line 2: some longer words")
+    np.testing.assert_array_equal(np.load(npy), expected)
+    stored = parquet.read_table(table)["vector"]
+    assert stored.type.value_type == pyarrow.from_numpy_dtype(expected.dtype)
+    np.testing.assert_array_equal(np.stack(stored.to_numpy()), expected)
+    found = neighbours.StoredVectors(table, "vector")
+    np.testing.assert_array_equal([*found.rows([0, 2])], dtypes.restored(expected[[0, 2]]))
+  parquet.write_table(pyarrow.table({"vector": ["a"]}), tmp_path / "a.parquet")
+  np.save(tmp_path / "flat.npy", np.zeros(3, np.float32))
+  np.save(tmp_path / "wide.npy", np.zeros((1, 2)))
+  rows = [(tmp_path / name, "not a file of vectors") for name in ("a.parquet", "flat.npy", "wide.npy")]
+  assert not failing(rows, lambda path: neighbours.StoredVectors(path, "vector"))
 
 
-@pytest.mark.parametrize(
-  ("content", "flags", "code", "message"),
-  [
-    ("id,a\n1,x\n", (), 3, "but none with the name 'text'; its columns are id, a; choose one with --column"),
-    ("id,a\n1,x\n", ("--column=c",), 3, "no column 'c'; its columns are id, a"),
-    ("text\n", (), 3, "no row in this file"),
-    ("text\nx\n", ("--batch_size=0",), 2, "--batch_size=0: expected at least 1"),
-    ("text\nx\n", ("--size=-1",), 2, "--size=-1: the model's vectors have "),
-    ("text\nx\n", ("--max_length=999",), 2, "the checkpoint supports at most 128 tokens"),
-    ("text\nx\n", ("--output=a.txt",), 2, "expected a name that ends in .npy or .parquet"),
-    ("text\nx\n", ("--dtype=int8",), 2, "--dtype=int8 stores directions without lengths"),
-    ("text\nx\n", ("--dtype=binary", "--size=12"), 2, "vectors have 12; use"),
-    ("text,n\nx\n", (), 3, "in.csv, row 1: 1 cell, expected 2"),
-  ],
-)
-def test_a_mistake_is_one_line(content, flags, code, message, workdir, tmp_path, capsys):
-  source = tmp_path / "in.csv"
-  source.write_text(content, encoding="utf-8")
-  assert _embed(workdir, source, f"--output={tmp_path / 'v.npy'}", *flags) == code
-  error, *ways = capsys.readouterr().err.splitlines()
-  assert message in error and all(way.startswith("  ") for way in ways)
+MISTAKES = [  # input, flags, exit code, a word
+  ("id,a\n1,x\n", (), 3, "--column=NAME"),
+  ("id,a\n1,x\n", ("--column=c",), 3, "no column 'c'; its columns are id, a"),
+  ("text\n", (), 3, "no row"),
+  ("text\nx\n", ("--batch_size=0",), 2, "--batch_size=0"),
+  ("text\nx\n", ("--size=-1",), 2, "--size=-1"),
+  ("text\nx\n", ("--size=33",), 2, "--size=33"),
+  ("text\nx\n", ("--max_length=2",), 2, "--max_length=2"),
+  ("text\nx\n", ("--max_length=129",), 2, "\n  --max_length=128"),
+  ("text\nx\n", ("--output=a.txt",), 2, ".npy or .parquet"),
+  ("text\nx\n", ("--output=",), 2, "  --neighbours=QUERY"),
+  ("text\nx\n", ("--dtype=int8",), 2, "  --unit"),
+  ("text\nx\n", ("--dtype=binary", "--size=12"), 2, "  --size=8"),
+  ("vector\nx\n", ("--output=v.parquet",), 3, "'vector'"),
+  ("text,n\nx\n", (), 3, "in.csv, row 1: 1 cell, expected 2"),
+]
+
+
+def test_a_mistake_leaves_nothing_and_is_told(workdir, tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+
+  def run(content, flags):
+    pathlib.Path("in.csv").write_text(content, encoding="utf-8")
+    return _embed(workdir, "in.csv", "--output=v.npy", *flags)
+
+  assert not failing_commands(MISTAKES, run, capsys)
+  assert _embed("none", "in.csv", "--output=a.txt") == 2  # before the checkpoint is opened
   assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
 
 
-def test_a_column_without_lists_has_no_vectors(tmp_path):
-  parquet.write_table(pyarrow.table({"vector": ["a"]}), tmp_path / "a.parquet")
-  with pytest.raises(DataError, match=r"a\.parquet: not a file of vectors"):
-    neighbours.StoredVectors(tmp_path / "a.parquet", "vector")
-
-
-def test_an_unknown_ending_is_refused_before_the_checkpoint_is_opened(table, tmp_path, capsys):
-  assert _embed(tmp_path / "none", table, "--column=review", "--output=a.txt") == 2
-  assert "--output=a.txt: expected a name that ends in" in capsys.readouterr().err
-
-
-def test_texts_of_a_pipe_need_no_file(workdir, texts, tmp_path, monkeypatch, capsys):
-  import io
-
+def test_pipes_and_buckets(workdir, table, tmp_path, monkeypatch, capsys):
   class Pipe:
-    buffer = io.BufferedReader(io.BytesIO("\n".join(texts[:3]).encode()))
+    buffer = io.BufferedReader(io.BytesIO("\n".join(TEXTS[:3]).encode()))
 
-  monkeypatch.setattr("sys.stdin", Pipe)
-  assert _embed(workdir, "-", f"--output={tmp_path / 'v.npy'}") == 0, capsys.readouterr().err
-  assert np.load(tmp_path / "v.npy").shape == (3, 32)
-  assert vocabulary.load(workdir / "vocabulary").size
-
-
-def test_input_and_output_of_a_bucket(workdir, table, tmp_path):
+  with monkeypatch.context() as patch:
+    patch.setattr("sys.stdin", Pipe)
+    assert _embed(workdir, "-", f"--output={tmp_path / 'v.npy'}") == 0, capsys.readouterr().err
   buckets.put("memory://embed/in", {"in.csv": table.read_bytes()})
   with buckets.machine(tmp_path / "cache"):
     flags = ("--column=review", "--output=memory://embed/vectors.npy")
     assert _embed(workdir, "memory://embed/in/in.csv", *flags) == 0
-    assert _embed(workdir, table, "--column=review", f"--output={tmp_path / 'vectors.npy'}") == 0
-  found = buckets.fetched("memory://embed", tmp_path / "found")
-  assert (found / "vectors.npy").read_bytes() == (tmp_path / "vectors.npy").read_bytes()
+  found = np.load(buckets.fetched("memory://embed", tmp_path / "found") / "vectors.npy")
+  np.testing.assert_allclose(np.load(tmp_path / "v.npy"), found[:3], atol=1e-6)
   assert buckets.names("memory://embed") == {"in/in.csv", "vectors.npy"}

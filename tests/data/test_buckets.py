@@ -11,8 +11,6 @@ from data.buckets import copies
 from data.buckets.outputs import sent
 from data.buckets.place import Address
 from data.errors import DataError
-from data.prepare import command as prepare
-from pretrain.checkpoints import __main__ as checkpoints
 from tests import buckets
 
 
@@ -55,17 +53,3 @@ def test_an_output_is_sent_when_it_is_whole_the_file_written_last_at_the_end(her
   with pytest.raises(DataError, match=f"^{address}/fails$"):
     write("fails")
   assert buckets.names(address) == {"a.json", "b", "new", "sub/c"}
-
-
-def test_addresses_are_refused_where_only_paths_can_be_and_tfds_opens_its_own(tmp_path, monkeypatch, capsys):
-  monkeypatch.chdir(tmp_path)
-  asked = prepare.parse(["--source=tfds:x", "--output=out", "--tfds_directory=gs://tfds-data/datasets"])
-  assert asked.tfds_directory == "gs://tfds-data/datasets"
-  for main, arguments in (
-    (prepare.main, ["--source=text.txt", "--module=gs://bucket/tasks.py", "--output=out"]),
-    (checkpoints.main, ["prune", "s3://bucket/run", "--keep=1"]),
-  ):
-    assert main(arguments) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: --") and "found an address" in line
-  assert not list(tmp_path.iterdir())

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from data import files
-from data.errors import StorageError, did_you_mean, unknown
+from data.errors import did_you_mean, unknown
 from tests.data.conftest import ROOT, refused
 
 
@@ -130,14 +130,6 @@ def test_a_link_to_a_directory_is_replaced_and_what_it_names_stays(tmp_path, mon
     assert sorted(path.name for path in folder.iterdir()) == ["made", "real"]
     assert [path.name for path in (folder / "made").iterdir()] == ["new"]
     assert [path.name for path in (folder / "real").iterdir()] == ["old"]
-
-
-def test_a_directory_that_cannot_be_written_is_one_line(tmp_path):
-  (tmp_path / "file").write_text("x")
-  with pytest.raises(StorageError, match=r"cannot write to .*; give another --workdir"):
-    files.make_writable(tmp_path / "file" / "below", flag="--workdir")
-  files.make_writable(tmp_path / "new" / "place", flag="--workdir")
-  assert list((tmp_path / "new" / "place").iterdir()) == []
 
 
 def test_an_output_with_what_we_did_not_make_is_refused(tmp_path):

@@ -1,17 +1,13 @@
 """Every library that writes files for us, on a disk that is full: exit code 5 and a line with the path."""
 
 import contextlib
-import dataclasses
-import json
 import pathlib
 import resource
-import types
 
 import numpy as np
 import pytest
 
 from data import command, errors, files
-from data.prepare import shards
 from pretrain.export import folders
 
 LIMIT = 4_000  # bytes of a file: a full disk for whatever writes more
@@ -78,19 +74,3 @@ def test_a_full_disk_is_one_line_with_the_path_and_leaves_nothing(tmp_path, caps
       assert (code, err.count("\n"), str(made) in err) == (5, 1, True), (write, work, err)
       made.unlink(missing_ok=True)
       assert [path.name for path in tmp_path.iterdir()] == ["old"], (write, work)
-
-
-def test_a_shard_on_a_full_disk_is_a_line_with_its_path(tmp_path, monkeypatch, capsys):
-  (tmp_path / "work").mkdir()
-  records = [np.random.default_rng(number).bytes(900) for number in range(9)]
-  monkeypatch.setattr(shards, "_shard_records", lambda *_: records)
-  packed = types.SimpleNamespace(job=types.SimpleNamespace(output=tmp_path, work=tmp_path / "work"))
-  with full_disk():
-    assert command.run(lambda: shards.write_shard(packed, "train", 1, 0)) == 5
-  line = capsys.readouterr().err
-  assert f"{tmp_path}/train-00000-of-00001.arrayrecord: " in line and "free some space" in line
-  assert not [*(tmp_path / "work").iterdir()]
-  made = shards.write_shard(packed, "train", 1, 0)
-  assert made.records == 9 and (tmp_path / made.name).is_file()
-  (entry,) = (tmp_path / "work").glob("*.json")
-  assert json.loads(entry.read_text()) == dataclasses.asdict(made)

@@ -159,7 +159,7 @@ def test_a_stream_has_the_blocks_of_its_lines_epoch_after_epoch_by_its_seed(resu
   flat = flat[flat != results["special"]["pad"]]
   texts = [text.tolist() for text in np.split(flat, np.flatnonzero(flat == results["special"]["cls"])[1:])]
   pad = results["special"]["pad"]
-  assert as_set(text + [pad] * (LENGTH - len(text)) for text in texts) == lines and len(texts) > 300
+  assert as_set(text + [pad] * (LENGTH - len(text)) for text in texts) == lines and len(texts) > 150
 
 
 def test_blocks_of_a_document_are_permuted_by_the_seed_and_those_of_a_packed_task_are_not(results):
@@ -182,7 +182,7 @@ def test_blocks_to_evaluate_on_are_the_first_of_the_validation_split_in_its_orde
 def test_a_mixture_streams_at_its_rates(results):
   one = as_set(rows_of(results, "one_train"))
   share = sum(tuple(row) in one for row in results["both"]) / len(results["both"])
-  assert share == pytest.approx(0.7, abs=0.04)
+  assert share == pytest.approx(0.7, abs=0.05)
   assert as_set(results["both"]) <= one | as_set(rows_of(results, "two_train"))
 
 

@@ -50,6 +50,13 @@ def test_compressed_files_of_two_members_and_byte_ranges_hold_every_document_onc
     ] == documents
 
 
+def test_ranges_end_where_a_line_ends_behind_each_multiple_of_their_size(tmp_path):
+  path = tmp_path / "a.jsonl"
+  path.write_text("".join("x" * (size - 1) + "\n" for size in (10, 10, 20, 10, 10, 10, 10, 20)))
+  # Behind 20 a line ends at 40, where the next one begins; behind 60 at 70; behind 80 with the file.
+  assert text_files.byte_ranges(str(path), 100, 20) == [(0, 40), (40, 70), (70, 100)]
+
+
 def test_parquet_row_groups_are_read_by_range(tmp_path):
   path = tmp_path / "a.parquet"
   texts = [f"text {i}\n\nmore" for i in range(100)]
@@ -82,6 +89,7 @@ def test_a_long_document_becomes_several(tmp_path, monkeypatch):
   documents, counts = read(path)
   assert [len(document) for document in documents] == [2, 2, 1]
   assert counts["long_documents_cut"] == 2
+  assert [len(document) for document in read(write_text(path, [["x" * 50] * 3]))[0]] == [3]
   path = tmp_path / "a.jsonl"
   path.write_text(json.dumps({"text": "y" * 250}) + "\n")
   documents, counts = read(path)

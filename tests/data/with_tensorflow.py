@@ -242,12 +242,12 @@ def streams() -> None:
   found = {
     "lines": blocks("one", 400),
     "again": blocks("one", 400),
-    "segments": blocks("one", 200, packing="segments"),
+    "segments": blocks("one", 100, packing="segments"),
     "chunks": [sorted(chunk("one", seed=seed)) for seed in (0, 1)],
     "held out": [opened("one").heldout(number).tolist() for number in (5, 500)],
     "none held out": [opened("untested").described()["heldout"], len(opened("untested").heldout(5))],
-    "both": blocks("both", 2_000),
-    "of ids": blocks("ids", 400, words=False),
+    "both": blocks("both", 1_000),
+    "of ids": blocks("ids", 300, words=False),
     "facts": [opened("one").facts(), opened("prepared", packing="complete").facts()["records"]],
   }
   results.update(found)

@@ -167,6 +167,7 @@ def test_a_smaller_fraction_is_a_part_of_a_larger_one_and_of_another_seed_is_ano
   assert not ten.is_official
   assert glue.fraction(whole, 1.0, seed=3).first == whole.first
   assert glue.fraction(whole, 1.0, seed=3).is_official
+  assert not whole.take([*range(1000), 0]).is_official and not whole.take([*range(999), 0]).is_official
   assert len(glue.fraction(whole, 1e-9, seed=3)) == 1
   assert len(glue.fraction(whole, 0.0026, seed=3)) == 3  # the nearest number
   with pytest.raises(ConfigError, match=r"fraction=1\.5"):

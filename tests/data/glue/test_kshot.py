@@ -79,15 +79,6 @@ def test_a_folder_of_draws_is_read_and_its_numbers_checked(tmp_path):
 
 
 @needs_shared
-def test_all_published_draws_can_be_read():
-  for task in ("mnli", "qqp", "qnli", "sst2", "cola", "rte", "mrpc", "stsb", "snli"):
-    rows = 16 * max(2, len(glue.TASKS[task].labels))
-    for seed in SEEDS:
-      train, dev = kshot.read(DRAWS, task, seed=seed)
-      assert len(train) == len(dev) == rows, (task, seed)
-
-
-@needs_shared
 def test_the_published_draws_come_out_of_the_official_files():
   for task, seeds in (("rte", SEEDS), ("mrpc", SEEDS), ("stsb", SEEDS), ("cola", (100,))):
     split = glue.read(str(OFFICIAL), task, "train")

@@ -90,13 +90,6 @@ def test_every_row_and_their_order_is_in_the_digest_of_a_survey(tmp_path):
   assert len(digests) == 4
 
 
-def test_parts_are_smaller_where_texts_are_long(monkeypatch):
-  monkeypatch.setattr(parts, "MAX_CHARACTERS", 10)
-  for sizes, expected in (([4, 4, 4, 30, 1, 1], [3, 1, 2]), ([5, 5, 1], [2, 1]), ([1, 1, 1, 1], [3, 1])):
-    rows = [Row({"text": "x" * size, "n": at}, at, "f") for at, size in enumerate(sizes)]
-    assert [len(part) for part in parts.cut(rows, 3)] == expected
-
-
 def _written(form: formats.Format, path: pathlib.Path, rows: list[dict]) -> pathlib.Path:
   pieces = []
   for at in range(0, len(rows), 2):

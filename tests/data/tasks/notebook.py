@@ -49,11 +49,10 @@ def equal(some, others) -> bool:
 
 
 def make_inputs() -> None:
-  for number in range(2):
-    write_text(DIRECTORY / f"part{number}.txt", make_documents(60, seed=number))
+  write_text(DIRECTORY / "part0.txt", make_documents(60, seed=0))
   lines = [json.dumps({"text": text}) for text in [*ODD, *("\n".join(d) for d in make_documents(9, 8))]]
   (DIRECTORY / "part2.jsonl").write_text("\n".join(lines))
-  accents = [[text.replace("e", "é").replace("t", "ř") for text in d] for d in make_documents(60, seed=3)]
+  accents = [[text.replace("e", "é").replace("t", "ř") for text in d] for d in make_documents(20, seed=3)]
   write_text(DIRECTORY / "part3.txt", [[f"Où {'é' * 46}."] * (CHUNK_CHARACTERS // 50), *accents])
   text = [paragraph for document in make_documents(100, seed=9) for paragraph in document]
   train.train(text, PLAIN, kind="sentencepiece", cased=False, size=150)

@@ -1,41 +1,38 @@
-"""Run: pytest tests/pretrain/ops/test_positions.py"""
+"""Positions and segments of a row, rotary positions and pooling: by hand, and nothing from padding."""
+
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from pretrain.ops import positions
+from pretrain.ops import positions, rope
+from pretrain.ops.pooling import pool
 from tests.pretrain import drawn
 
 SELECTED = jnp.asarray([[0, 1, 0, 1, 1], [1, 0, 0, 0, 0], [0, 0, 0, 0, 0]], bool)
 
 
-def test_gather_gives_ascending_positions_weights_and_an_unused_marker():
+def test_gather_gives_ascending_positions_weights_and_an_unused_marker_and_drops_the_last():
   found, weights, overflow = positions.gather_positions(SELECTED, 3)
   np.testing.assert_array_equal(found, [[1, 3, 4], [0, 5, 5], [5, 5, 5]])
   np.testing.assert_array_equal(weights, [[1, 1, 1], [1, 0, 0], [0, 0, 0]])
   np.testing.assert_array_equal(overflow, [0, 0, 0])
+  found, weights, overflow = positions.gather_positions(SELECTED, 1)
+  np.testing.assert_array_equal(found, [[1], [0], [5]])
+  np.testing.assert_array_equal(overflow, [2, 0, 0])
 
 
-def test_gather_drops_the_last_selections_beyond_the_slots_and_counts_them():
-  found, weights, overflow = positions.gather_positions(SELECTED, 2)
-  np.testing.assert_array_equal(found[0], [1, 3])
-  np.testing.assert_array_equal(weights[0], [1, 1])
-  np.testing.assert_array_equal(overflow, [1, 0, 0])
-
-
-def test_scatter_writes_used_slots_and_nothing_else():
-  base = jnp.arange(15).reshape(3, 5)
-  found, _, _ = positions.gather_positions(SELECTED, 3)
-  written = positions.scatter_positions(base, found, jnp.full((3, 3), -1))
-  np.testing.assert_array_equal(written, np.where(SELECTED, -1, base))
-
-
-def test_take_reads_what_scatter_wrote_also_for_vectors():
+def test_scatter_writes_used_slots_and_nothing_else_and_take_reads_them():
   found, weights, _ = positions.gather_positions(SELECTED, 3)
   values = drawn.normal(0, 3, 3, 4)
   written = positions.scatter_positions(jnp.zeros((3, 5, 4)), found, values)
+  np.testing.assert_array_equal(np.any(written != 0, axis=-1), SELECTED)
   np.testing.assert_array_equal(positions.take_positions(written, found)[weights > 0], values[weights > 0])
+  np.testing.assert_array_equal(
+    positions.take_positions(jnp.asarray([[7, 8, 9]]), jnp.asarray([[9, 1]])), [[9, 8]]
+  )
 
 
 def test_scatter_sends_no_gradient_to_unused_slots_or_overwritten_elements():
@@ -77,3 +74,85 @@ def test_slots_of_segments_begin_at_their_first_token_and_empty_ones_have_no_tok
   starts, sizes = positions.segment_slots(segments, 4)
   np.testing.assert_array_equal(starts[0], [0, 3, 5, 0])
   np.testing.assert_array_equal(sizes[0], [3, 2, 1, 0])
+
+
+def test_a_pair_turns_by_its_position_times_its_frequency():
+  x = jnp.asarray([[[[1.0, 0.0, 0.0, 2.0]]] * 3]).reshape(1, 3, 1, 4)  # pairs (1, 0) and (0, 2)
+  found = rope.rotate(x, None, length=3, theta=16.0)
+  for position in range(3):
+    slow = position / 4  # 16 ** -0.5
+    expected = [np.cos(position), -2 * np.sin(slow), np.sin(position), 2 * np.cos(slow)]
+    np.testing.assert_allclose(found[0, position, 0], expected, atol=1e-6)
+
+
+def test_products_of_rotated_vectors_depend_on_their_distance_alone():
+  query, key = drawn.normal(0, 1, 1, 2, 8), drawn.normal(1, 1, 1, 2, 8)
+
+  def product(at_query, at_key):
+    turned = (
+      rope.rotate(x, jnp.full((1, 1), at), length=40, theta=100.0)
+      for x, at in ((query, at_query), (key, at_key))
+    )
+    return jnp.einsum("blhd,blhd->h", *turned)
+
+  np.testing.assert_allclose(product(3, 7), product(30, 34), atol=1e-5)
+  assert np.all(np.abs(product(3, 7) - product(3, 8)) > 1e-3)
+
+
+def test_tables_have_the_frequencies_of_pytorch():
+  torch = pytest.importorskip("torch")
+  exponents = torch.arange(0, 64, 2, dtype=torch.int64).to(torch.float32) / 64
+  for theta in (10_000.0, 160_000.0):
+    frequencies = 1.0 / theta**exponents
+    angles = torch.arange(8_192, dtype=torch.float32)[:, None] * frequencies[None, :]
+    cosines, sines = rope.tables(8_192, 64, theta)
+    # NumPy's cosine of a float32 differs from PyTorch's in its last bit; other frequencies give 2e-4.
+    np.testing.assert_allclose(cosines, torch.cos(angles).numpy(), rtol=0, atol=1.2e-7)
+    np.testing.assert_allclose(sines, torch.sin(angles).numpy(), rtol=0, atol=1.2e-7)
+
+
+def test_sixteen_bits_are_rotated_in_float32():
+  x = drawn.normal(0, 1, 600, 1, 8).astype(jnp.bfloat16)
+  found = rope.rotate(x, None, length=600, theta=100.0)
+  expected = rope.rotate(x.astype(jnp.float32), None, length=600, theta=100.0)
+  assert found.dtype == jnp.bfloat16
+  np.testing.assert_array_equal(found, expected.astype(jnp.bfloat16))
+
+
+def test_rotating_in_registers_of_a_tpu_is_the_same_rotation_with_the_same_gradient():
+  x, given = (drawn.normal(seed, 2, 9, 4, 64) for seed in range(2))
+  positions = jnp.asarray(np.random.default_rng(0).integers(0, 9, (2, 9)), jnp.int32)
+  for at in (None, positions):
+
+    def rotated(x, at=at):
+      return rope.rotate(x, at, length=9, theta=10_000.0)
+
+    expected, backward = jax.vjp(rotated, x)
+    with (
+      mock.patch.object(rope, "platform", return_value="tpu"),
+      mock.patch.object(rope, "rotate_lanes", wraps=rope.rotate_lanes) as used,
+    ):
+      found, backward_by_lanes = jax.vjp(rotated, x)
+    assert used.called
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(backward_by_lanes(given)[0], backward(given)[0], atol=1e-6)
+
+
+HIDDEN = jnp.asarray([[[1.0, 4.0], [3.0, -2.0], [9.0, 9.0]], [[7.0, 7.0]] * 3])
+MASK = jnp.asarray([[True, True, False], [False] * 3])
+
+
+def test_poolings_of_a_text_and_padding_gives_nothing_and_no_gradient():
+  for kind, expected in (("cls", [1, 4]), ("last", [3, -2]), ("mean", [2, 1]), ("max", [3, 4])):
+    found = pool(HIDDEN.astype(jnp.bfloat16), MASK, kind)
+    assert found.dtype == jnp.float32
+    np.testing.assert_array_equal(found[0], expected, err_msg=kind)
+    np.testing.assert_array_equal(pool(HIDDEN, jnp.ones((2, 3), bool), "last")[0], [9, 9])
+    if kind in ("mean", "max"):
+      np.testing.assert_array_equal(found[1], 0.0)
+      gradient = jax.grad(lambda hidden, kind=kind: jnp.sum(pool(hidden, MASK, kind) ** 2))(HIDDEN)
+      np.testing.assert_array_equal(gradient[0, 2], 0.0)
+      np.testing.assert_array_equal(gradient[1], 0.0)
+      assert np.any(gradient[0, :2] != 0.0)
+  with pytest.raises(ValueError, match="'sum'"):
+    pool(HIDDEN, MASK, "sum")

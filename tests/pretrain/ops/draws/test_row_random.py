@@ -1,9 +1,8 @@
-"""Run with pytest. Statistics of fixed draws: nothing here can flicker."""
+"""Draws of rows, and the masks of dropout: statistics of fixed draws, so nothing here can flicker."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 import pretrain.ops.draws.row_random
 from pretrain.ops.draws.row_random import Use
@@ -32,19 +31,12 @@ def _correlation(a, b) -> float:
   return float(np.corrcoef(np.ravel(a), np.ravel(b))[0, 1])
 
 
-def test_uses_have_numbers_of_their_own():
-  assert len({int(use) for use in Use}) == len(Use.__members__)
-
-
-def test_uniform_draws_fill_the_unit_interval_evenly():
+def test_uniform_draws_fill_the_unit_interval_evenly_and_every_bit_is_set_half_of_the_time():
   draws = np.asarray(row_random.row_uniform(_words(1), (N,)))
   assert draws.min() >= 0.0 and draws.max() < 1.0
   counts, _ = np.histogram(draws, bins=100, range=(0, 1))
   chi_square = float(((counts - N / 100) ** 2 / (N / 100)).sum())
   assert 99 - 4 * np.sqrt(198) < chi_square < 99 + 4 * np.sqrt(198)  # 99 degrees of freedom
-
-
-def test_every_bit_is_set_half_of_the_time():
   bits = np.asarray(row_random.row_bits(_words(1), (N,)))
   rates = [((bits >> shift) & 1).mean() for shift in range(32)]
   np.testing.assert_allclose(rates, 0.5, atol=4 * 0.5 / np.sqrt(N))
@@ -66,38 +58,37 @@ def test_integers_are_uniform_below_their_limit():
   assert ((counts - N / 7) ** 2 / (N / 7)).sum() < 6 + 4 * np.sqrt(12)
 
 
-@pytest.mark.parametrize(
-  "other",
-  [
-    lambda: np.asarray(row_random.row_uniform(_words(2), (N,)))[1],
-    lambda: np.asarray(row_random.row_uniform(_words(1, step=1), (N,)))[0],
-    lambda: np.asarray(row_random.row_uniform(_words(1, use=Use.CROP), (N,)))[0],
-    lambda: np.asarray(row_random.row_uniform(_words(1), (N + 1,)))[0, 1:],
-  ],
-  ids=["row", "step", "use", "neighbour"],
-)
-def test_draws_are_independent_between(other):
-  draws, others = np.asarray(row_random.row_uniform(_words(1), (N,)))[0], other()
-  assert abs(_correlation(draws, others)) < 4 / np.sqrt(N)
-  assert (draws == others).mean() < 1e-3
+def test_draws_are_independent_between_rows_steps_uses_layers_and_neighbours():
+  def uniform(words, number: int = N) -> np.ndarray:
+    return np.asarray(row_random.row_uniform(words, (number,)))
+
+  draws, in_layers = uniform(_words(1))[0], [row_random.fold(_keys(1), np.asarray(at)) for at in range(2)]
+  others = {
+    "row": uniform(_words(2))[1],
+    "step": uniform(_words(1, step=1))[0],
+    "use": uniform(_words(1, use=Use.CROP))[0],
+    "neighbour": uniform(_words(1), N + 1)[0, 1:],
+    "layer": uniform(_words_of(in_layers[1], np.asarray(int(Use.SAMPLE))))[0],
+  }
+  for name, other in others.items():
+    for one in (draws, uniform(_words_of(in_layers[0], np.asarray(int(Use.SAMPLE))))[0]):
+      assert abs(_correlation(one, other)) < 4 / np.sqrt(N) and (one == other).mean() < 1e-3, name
+  assert len({int(use) for use in Use}) == len(Use.__members__)
 
 
-def test_layers_fold_to_different_draws():
-  keys = _keys(1)
-  draws = [
-    row_random.row_uniform(_words_of(row_random.fold(keys, np.asarray(i)), np.asarray(int(Use.SAMPLE))), (N,))
-    for i in range(2)
-  ]
-  assert abs(_correlation(*draws)) < 4 / np.sqrt(N)
-
-
-@pytest.mark.parametrize("name", ["row_bits", "row_uniform", "row_gumbel"])
-def test_a_part_of_a_draw_equals_that_part_of_the_whole(name):
-  draw = getattr(row_random, name)
-  whole = np.asarray(draw(_words(3), (10, 4, 5)))
-  part = draw(_words(3), (3, 4, 5), start=np.asarray(6))
-  # Gumbel: the logarithm of a vectorised loop and of its remainder may differ in the last bit.
-  np.testing.assert_allclose(part, whole[:, 6:9], rtol=1e-6 if name == "row_gumbel" else 0)
+def test_a_part_of_a_draw_equals_that_part_of_the_whole():
+  for name in ("row_bits", "row_uniform", "row_gumbel"):
+    draw = getattr(row_random, name)
+    whole = np.asarray(draw(_words(3), (10, 4, 5)))
+    part = draw(_words(3), (3, 4, 5), start=np.asarray(6))
+    # Gumbel: the logarithm of a vectorised loop and of its remainder may differ in the last bit.
+    np.testing.assert_allclose(part, whole[:, 6:9], rtol=1e-6 if name == "row_gumbel" else 0)
+  places = np.asarray([[3, 0], [1, 2], [2, 3]])
+  part = pretrain.ops.draws.row_random.Part(jnp.asarray(places), 1, 4)
+  whole = np.asarray(row_random.row_kept(_words(3), (10, 4, 5), rate=0.5))
+  found = np.asarray(row_random.row_kept(_words(3), (10, 2, 5), rate=0.5, part=part))
+  for row in range(3):
+    np.testing.assert_array_equal(found[row], whole[row][:, places[row]])
 
 
 def test_a_row_draws_the_same_in_any_batch():
@@ -123,21 +114,15 @@ def test_a_row_key_is_a_function_of_seed_step_and_row():
   assert len(words) == 27
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_dropout_drops_at_its_rate_and_preserves_the_mean(rate):
-  keys = _keys(4)
+def test_dropout_drops_at_its_rate_and_preserves_the_mean():
   ones = np.ones((4, N // 4), np.float32)
-  dropped = np.asarray(row_random.dropout(ones, keys, Use.MLP_OUTPUT_DROPOUT, rate=rate))
-  assert abs((dropped == 0).mean() - rate) < 4 * np.sqrt(rate * (1 - rate) / N)
-  assert abs(dropped.mean() - 1.0) < 0.01
-  np.testing.assert_allclose(np.unique(dropped), [0.0, 1 / (1 - rate)], rtol=1e-6)
-
-
-def test_two_uses_of_a_row_drop_different_elements():
-  keys, ones = _keys(1), np.ones((1, N), np.float32)
-  uses = (Use.ATTENTION_OUTPUT_DROPOUT, Use.MLP_OUTPUT_DROPOUT)
-  masks = [row_random.dropout(ones, keys, use, rate=0.5) for use in uses]
-  assert abs(_correlation(*masks)) < 4 / np.sqrt(N)
+  for rate in (0.1, 0.5):
+    dropped = np.asarray(row_random.dropout(ones, _keys(4), Use.MLP_OUTPUT_DROPOUT, rate=rate))
+    assert abs((dropped == 0).mean() - rate) < 4 * np.sqrt(rate * (1 - rate) / N)
+    assert abs(dropped.mean() - 1.0) < 0.01
+    np.testing.assert_allclose(np.unique(dropped), [0.0, 1 / (1 - rate)], rtol=1e-6)
+  other = row_random.dropout(ones, _keys(4), Use.ATTENTION_OUTPUT_DROPOUT, rate=0.5)
+  assert abs(_correlation(dropped, other)) < 4 / np.sqrt(N)
 
 
 def test_dropout_gradient_uses_the_mask_of_the_forward_pass():
@@ -155,13 +140,6 @@ def test_dropout_without_keys_or_rate_leaves_the_array_alone():
   x, keys, dropout = np.ones((2, 3), np.float32), _keys(2), pretrain.ops.draws.row_random.dropout
   assert dropout(x, None, Use.MLP_OUTPUT_DROPOUT, rate=0.5) is x
   assert dropout(x, keys, Use.MLP_OUTPUT_DROPOUT, rate=0.0) is x
-
-
-@pytest.mark.parametrize("rate", [0.1, 0.5, 0.25 + 2.0**-32, 2.0**-16, 2.0**-32])
-def test_what_dropout_leaves_is_what_its_bits_say(rate):
-  bits = np.asarray(row_random.row_bits(_words(2), (N,)))
-  kept = np.asarray(row_random.row_kept(_words(2), (N,), rate=rate))
-  np.testing.assert_array_equal(kept, bits >= pretrain.ops.draws.row_random.drop_below(rate))
 
 
 def test_what_dropout_leaves_at_bits_next_to_the_limit():
@@ -183,45 +161,34 @@ def _mixed(bits: np.ndarray) -> np.ndarray:
   return bits ^ (bits >> 16)
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.5, 2.0**-12])
-def test_heads_of_a_pair_are_kept_by_the_two_halves_of_its_bits(rate):
+def test_heads_of_a_pair_are_kept_by_the_two_halves_of_its_bits():
   of_query = np.asarray(row_random.row_bits(_words(2), (2, 40)))  # of (pair, query)
   of_key = _mixed(np.arange(1, 1_001, dtype=np.uint32) * np.uint32(0x9E3779B9))
   bits = _mixed(of_query[..., None] ^ of_key)
-  kept = np.asarray(row_random.row_kept_of_heads(_words(2), HEADS, rate=rate))
-  limit = round(rate * 2**16) - 2**15
   upper, lower = ((half & 0xFFFF).astype(np.uint16).view(np.int16) for half in (bits >> 16, bits))
-  np.testing.assert_array_equal(kept[:, 0::2], upper >= limit)
-  np.testing.assert_array_equal(kept[:, 1], lower[:, 0] >= limit)
-  assert abs((~kept).mean() - rate) < 4 * np.sqrt(rate * (1 - rate) / kept.size)
+  for rate in (0.1, 0.5, 2.0**-12):
+    kept = np.asarray(row_random.row_kept_of_heads(_words(2), HEADS, rate=rate))
+    limit = round(rate * 2**16) - 2**15
+    np.testing.assert_array_equal(kept[:, 0::2], upper >= limit)
+    np.testing.assert_array_equal(kept[:, 1], lower[:, 0] >= limit)
+    assert abs((~kept).mean() - rate) < 4 * np.sqrt(rate * (1 - rate) / kept.size)
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_probabilities_are_dropped_one_by_one(rate):
+def test_probabilities_are_dropped_one_by_one():
   """No head, query or key next to another, or in the same place of another row or use, is dropped with it."""
-  draws = [_words(2), _words(2, step=1), _words(2, use=Use.ATTENTION_DROPOUT)]
+  rate, draws = 0.1, [_words(2), _words(2, step=1), _words(2, use=Use.ATTENTION_DROPOUT)]
   kept, later, other = (np.asarray(row_random.row_kept_of_heads(x, HEADS, rate=rate)) for x in draws)
-  pairs = [
-    (kept, later),
-    (kept, other),
-    (kept[0], kept[1]),
-    (kept[:, 0], kept[:, 1]),
-    (kept[:, 0], kept[:, 2]),
-  ]
-  pairs += [
-    (kept[:, :, 1:], kept[:, :, :-1]),
-    (kept[..., 1:], kept[..., :-1]),
-    (kept[..., 8:], kept[..., :-8]),
-  ]
+  pairs = [(kept, later), (kept, other), (kept[0], kept[1])]
+  pairs += [(kept[:, 0], kept[:, 1]), (kept[:, 0], kept[:, 2]), (kept[:, :, 1:], kept[:, :, :-1])]
+  pairs += [(kept[..., 1:], kept[..., :-1]), (kept[..., 8:], kept[..., :-8])]
   pairs += [(kept[:, 0, :, 1:], kept[:, 1, :, :-1]), (kept[:, 0, 1:], kept[:, 1, :-1])]
   for first, second in pairs:
     assert abs(_correlation(first, second)) < 4 / np.sqrt(first.size)
   # By key, over the queries of all rows, by query, over the keys: as often as chance has it.
   for axes, count in (((0, 1, 2), 240), ((0, 1, 3), 6_000)):
     shares = kept.mean(axis=axes)
-    assert abs(shares.std() - np.sqrt(rate * (1 - rate) / count)) < 4 * shares.std() / np.sqrt(
-      2 * shares.size
-    )
+    apart = abs(shares.std() - np.sqrt(rate * (1 - rate) / count))
+    assert apart < 4 * shares.std() / np.sqrt(2 * shares.size)
 
 
 def test_a_part_of_the_queries_is_dropped_as_in_the_whole():

@@ -7,12 +7,11 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
-import pytest
 from flax import linen as nn
 
 from pretrain.ops.dense import add_bias, product
 from pretrain.ops.gelu import gelu
-from pretrain.ops.norm.layer_norm import by_formula, layer_norm
+from pretrain.ops.norm.layer_norm import by_formula, layer_norm, rms_norm
 from tests.pretrain import drawn
 
 TOLERANCE = {"float32": 1e-5, "bfloat16": 2.0**-6}  # of the largest number
@@ -39,25 +38,25 @@ def _assert_equal(found, expected, *, dtype: str) -> None:
     np.testing.assert_allclose(one, other, atol=TOLERANCE[dtype] * np.abs(other).max(), rtol=0)
 
 
-@pytest.mark.parametrize("keeps_input", [False, True])
-@pytest.mark.parametrize("dtype", TOLERANCE)
-def test_dense_is_that_of_flax_and_its_gradients_add_up_in_float32(dtype, keeps_input):
-  x, kernel, bias, weights = _arrays((3, 37, 5), (5, 7), (7,), (3, 37, 7))
-  x, weights = x.astype(dtype), weights.astype(dtype)
+def test_dense_is_that_of_flax_and_its_gradients_add_up_in_float32():
+  for keeps_input in (False, True):
+    for dtype in TOLERANCE:
+      x, kernel, bias, weights = _arrays((3, 37, 5), (5, 7), (7,), (3, 37, 7))
+      x, weights = x.astype(dtype), weights.astype(dtype)
 
-  def ours(x, kernel, bias):
-    return add_bias(product(x, kernel.astype(x.dtype), keeps_input), bias)
+      def ours(x, kernel, bias, keeps_input=keeps_input):
+        return add_bias(product(x, kernel.astype(x.dtype), keeps_input), bias)
 
-  def theirs(x, kernel, bias):
-    return nn.Dense(7, dtype=x.dtype).apply({"params": {"kernel": kernel, "bias": bias}}, x)
+      def theirs(x, kernel, bias):
+        return nn.Dense(7, dtype=x.dtype).apply({"params": {"kernel": kernel, "bias": bias}}, x)
 
-  (value, gradients), (expected, wide) = (
-    _value_and_gradients(function, weights, x, kernel, bias) for function in (ours, theirs)
-  )
-  np.testing.assert_array_equal(value, expected)
-  _assert_equal(gradients, wide, dtype=dtype)
-  exact = np.sum(weights.astype(np.float32), axis=(0, 1))
-  np.testing.assert_allclose(gradients[2], exact, rtol=1e-5)  # also where products are bfloat16
+      (value, gradients), (expected, wide) = (
+        _value_and_gradients(function, weights, x, kernel, bias) for function in (ours, theirs)
+      )
+      np.testing.assert_array_equal(value, expected)
+      _assert_equal(gradients, wide, dtype=dtype)
+      exact = np.sum(weights.astype(np.float32), axis=(0, 1))
+      np.testing.assert_allclose(gradients[2], exact, rtol=1e-5)  # also where products are bfloat16
 
 
 def _kernel_gradient(u, kernel, weights):
@@ -93,22 +92,30 @@ def test_the_kernel_gradient_is_the_same_on_every_platform(monkeypatch):
   np.testing.assert_allclose(_kernel_gradient(*arrays), here, rtol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("norm", [layer_norm, by_formula], ids=["here", "by_formula"])
-def test_the_norm_is_that_of_flax_in_value_and_gradients(norm, dtype):
-  x, scale, bias, weights = _arrays((3, 37, 8), (8,), (8,), (3, 37, 8))
-  x, weights = (10 + x).astype(dtype), weights.astype(dtype)
+def test_norms_are_those_of_flax_in_value_and_gradients():
+  eps = 0.1  # large enough to be seen beside variances of about 1
 
-  def ours(x, scale, bias):
-    return norm(x, scale, bias, 1e-5, jnp.dtype(dtype))
+  def norms(dtype):
+    fields = {"epsilon": eps, "dtype": dtype, "use_fast_variance": False}
+    theirs = nn.LayerNorm(**fields)
+    for norm in (layer_norm, by_formula):
+      yield (
+        lambda x, scale, bias, norm=norm: norm(x, scale, bias, eps, jnp.dtype(dtype)),
+        lambda x, scale, bias: theirs.apply({"params": {"scale": scale, "bias": bias}}, x),
+      )
+    fields = nn.RMSNorm(**fields)
+    yield (
+      lambda x, scale, bias: rms_norm(x, scale, eps, jnp.dtype(dtype)),
+      lambda x, scale, bias: fields.apply({"params": {"scale": scale}}, x),
+    )
 
-  def theirs(x, scale, bias):
-    module = nn.LayerNorm(epsilon=1e-5, dtype=dtype, use_fast_variance=False)
-    return module.apply({"params": {"scale": scale, "bias": bias}}, x)
-
-  found, expected = (_value_and_gradients(function, weights, x, scale, bias) for function in (ours, theirs))
-  for one, other in zip(found, expected, strict=True):
-    _assert_equal(one, other, dtype=dtype)
+  for dtype in TOLERANCE:
+    x, scale, bias, weights = _arrays((3, 37, 8), (8,), (8,), (3, 37, 8))
+    x, weights = (2 + x).astype(dtype), weights.astype(dtype)
+    for ours, theirs in norms(dtype):
+      found, expected = (_value_and_gradients(f, weights, x, scale, bias) for f in (ours, theirs))
+      for one, other in zip(found, expected, strict=True):
+        _assert_equal(one, other, dtype=dtype)
 
 
 def test_gelu_in_bfloat16_is_the_exact_one_rounded_once():
@@ -122,11 +129,11 @@ def test_gelu_in_bfloat16_is_the_exact_one_rounded_once():
   np.testing.assert_allclose(found, expected, rtol=1.05 * 2.0**-8, atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
-def test_gelu_and_its_gradient_are_those_of_jax(dtype):
-  x = np.linspace(-6, 6, 1001).astype(dtype)
-  found, expected = (
-    _value_and_gradients(function, np.ones_like(x), x)
-    for function in (gelu, lambda x: jax.nn.gelu(x, approximate=False))
-  )
-  _assert_equal(found, expected, dtype=dtype)
+def test_gelu_and_its_gradient_are_those_of_jax():
+  for dtype in TOLERANCE:
+    x = np.linspace(-6, 6, 1001).astype(dtype)
+    found, expected = (
+      _value_and_gradients(function, np.ones_like(x), x)
+      for function in (gelu, lambda x: jax.nn.gelu(x, approximate=False))
+    )
+    _assert_equal(found, expected, dtype=dtype)

@@ -1,11 +1,4 @@
-"""Rows of a table and the order in which their gradient adds up: Triton kernels, interpreted, against JAX's.
-
-Run: pytest tests/pretrain/ops/vocab/test_lookup.py
-"""
-
-import json
-import subprocess
-import sys
+"""Rows of a table and the order of their gradient's sums: Triton kernels, interpreted, against JAX's."""
 
 import jax
 import jax.numpy as jnp
@@ -38,33 +31,35 @@ def _runs(*sizes: int) -> np.ndarray:
   return np.random.default_rng(0).permutation(ids)
 
 
-CASES = {
-  "single ids, and some that never occur": (_runs(1, 0, 1, 0, 0, 1), 32),
-  "runs about as long as a block, from all places": (_runs(3, 4, 5, 1, 4, 4, 2, 3, 7, 8, 9, 1, 5), 32),
-  "one run of hundreds, and what follows it": (_runs(2, 301, 0, 3, 1), 32),
-  "one run alone": (_runs(0, 0, 16, 0), 32),
-  "a last block that is not full": (_runs(6, 1), 16),
-  "fewer tokens than a block": (_runs(0, 2), 16),
-  "a width that ends inside the lanes": (_runs(1, 9, 2), 40),
-  "one lane": (_runs(5, 1, 2), 1),
-}
+CASES = [
+  (_runs(1, 0, 1, 0, 0, 1), 32),  # single ids, and some that never occur
+  (_runs(3, 4, 5, 1, 4, 4, 2, 3, 7, 8, 9, 1, 5), 32),  # runs about as long as a block, from all places
+  (_runs(2, 301, 0, 3, 1), 32),  # one run of hundreds, and what follows it
+  (_runs(0, 0, 16, 0), 32),  # one run alone
+  (_runs(6, 1), 16),  # a last block that is not full
+  (_runs(0, 2), 16),  # fewer tokens than a block
+  (_runs(1, 9, 2), 40),  # a width that ends inside the lanes
+  (_runs(5, 1, 2), 1),  # one lane
+]
 
 
 def _added(function, table, ids, rows) -> np.ndarray:
   return np.asarray(jax.jit(function)(table, ids, rows).astype(jnp.float32))
 
 
-@pytest.mark.parametrize("ids, width", CASES.values(), ids=CASES)
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_rows_are_added_to_those_of_their_ids(ids, width, dtype, interpreted):
-  height = int(ids.max()) + 3
-  table, rows = drawn.normal(0, height, width), drawn.normal(1, ids.size, width).astype(dtype)
-  found = _added(lookup_triton.added, table, ids, rows)
-  expected = _added(lambda table, ids, rows: table.at[ids].add(rows.astype(table.dtype)), table, ids, rows)
-  np.testing.assert_allclose(found, expected, atol=2e-6 * np.abs(expected).max(), rtol=0)
-  absent = np.setdiff1d(np.arange(height), ids)
-  np.testing.assert_array_equal(found[absent], np.asarray(table)[absent])
-  np.testing.assert_array_equal(found, _added(lookup_triton.added, table, ids, rows))
+def test_rows_are_added_to_those_of_their_ids(interpreted):
+  def of_jax(table, ids, rows):
+    return table.at[ids].add(rows.astype(table.dtype))
+
+  for number, (ids, width) in enumerate(CASES):
+    height, dtype = int(ids.max()) + 3, ("float32", "float16")[number % 2]
+    table, rows = drawn.normal(0, height, width), drawn.normal(1, ids.size, width).astype(dtype)
+    found = _added(lookup_triton.added, table, ids, rows)
+    expected = _added(of_jax, table, ids, rows)
+    np.testing.assert_allclose(found, expected, atol=2e-6 * np.abs(expected).max(), rtol=0)
+    absent = np.setdiff1d(np.arange(height), ids)
+    np.testing.assert_array_equal(found[absent], np.asarray(table)[absent])
+  np.testing.assert_array_equal(found, _added(lookup_triton.added, table, ids, rows))  # and once more
 
 
 def test_ids_beyond_the_table_are_left_out_and_nothing_added_is_the_table(interpreted):
@@ -131,20 +126,14 @@ def test_on_gpus_a_small_tables_gradient_is_no_scatter(monkeypatch):
   np.testing.assert_allclose(found, expected, atol=2e-6, rtol=0)
 
 
-@pytest.mark.parametrize("is_taken", [True, False])
-def test_the_kernels_are_taken_where_triton_computes(is_taken, monkeypatch):
-  monkeypatch.setattr(lookup, "takes_triton", lambda: is_taken)
-  taken = []
-  monkeypatch.setattr(lookup, "with_kernels", lambda *arguments: taken.append(1) or arguments)
-  lookup.lookup(drawn.normal(0, 5, 3), jnp.zeros((2, 4), jnp.int32), fixed=1)
-  assert bool(taken) == is_taken
-
-
-def test_the_kernels_compile_for_an_a100_and_an_h100():
-  pytest.importorskip("triton")
-  command = [sys.executable, "-m", "tests.pretrain.ops.triton_compiled", "lookup", "80", "90"]
-  done = subprocess.run(command, capture_output=True, text=True, check=False)
-  assert done.returncode == 0, done.stderr[-2000:]
-  for capability, kernels in json.loads(done.stdout).items():
-    assert kernels.keys() == {"of_few", "of_many"}, capability
-    assert max(kernels.values()) <= 8 * 1024, capability  # of shared memory: many programs share it
+def test_the_kernels_are_taken_where_triton_computes(monkeypatch):
+  table, ids, rows = drawn.normal(0, 5, 3), jnp.asarray([[1, 2], [1, 4]]), drawn.normal(1, 2, 2, 3)
+  for is_taken in (True, False):
+    taken = []
+    monkeypatch.setattr(lookup, "takes_triton", lambda is_taken=is_taken: is_taken)
+    monkeypatch.setattr(lookup, "with_kernels", lambda *given, taken=taken: taken.append(given[0]))
+    monkeypatch.setattr(lookup_triton, "added", lambda *given, taken=taken: taken.append(len(given)))
+    lookup.lookup(table, ids, fixed=1)
+    found = lookup.added(table, ids, rows)
+    assert taken == [1, 3] * is_taken
+  np.testing.assert_allclose(found[1], table[1] + rows[0, 0] + rows[1, 0], rtol=1e-6)

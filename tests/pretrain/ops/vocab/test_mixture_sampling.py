@@ -1,4 +1,4 @@
-"""Run with pytest. AMOS's operation against plain JAX pieces."""
+"""AMOS's sampling from several heads against plain JAX pieces."""
 
 import functools
 from collections.abc import Callable
@@ -6,7 +6,6 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from pretrain.ops.draws import row_random
 from pretrain.ops.vocab import mixture_sampling
@@ -84,57 +83,39 @@ def _operation(*arguments):
   return mixture_sampling.sample_from_mixture(*inputs, Noise(_words(), noise), settings)[1]
 
 
-@pytest.mark.parametrize("separate", [False, True], ids=["shared_bias", "separate_biases"])
-@pytest.mark.parametrize(
-  "changes",
-  [
-    {},
-    {"multiplier": 2.5, "temperature": 1.0},
-    {"adv_mlm_multiplier": 0.1},
-    {"adv_mlm_multiplier": 0.1, "chunk": 2},
-    {"chunk": 2},
-    {"chunk": 1},
-  ],
-  ids=str,
-)
-def test_values_and_gradients_equal_the_plain_composition(separate, changes):
-  inputs, settings = _inputs(separate=separate), _settings(**changes)
+def test_values_and_gradients_equal_the_plain_composition():
   noise = drawn.gumbel(2, B, M, V)
-  (found, value), (expected, plain) = (
-    _gradients_and_value(function, inputs, noise, settings) for function in (_operation, _plain)
-  )
-  np.testing.assert_allclose(value, plain, atol=1e-6)
-  for name in NAMES:  # sums of 23 products of about 1 in float32, in another order
-    np.testing.assert_allclose(found[name], expected[name], atol=2e-5, rtol=2e-5, err_msg=name)
+  for separate, changes in (
+    (False, {}),
+    (False, {"multiplier": 2.5, "temperature": 1.0}),
+    (False, {"adv_mlm_multiplier": 0.1, "chunk": 2}),
+    (True, {"adv_mlm_multiplier": 0.1}),
+    (True, {"chunk": 2}),
+  ):
+    inputs, settings = _inputs(separate=separate), _settings(**changes)
+    (found, value), (expected, plain) = (
+      _gradients_and_value(function, inputs, noise, settings) for function in (_operation, _plain)
+    )
+    np.testing.assert_allclose(value, plain, atol=1e-6)
+    for name in NAMES:  # sums of 23 products of about 1 in float32, in another order
+      what = f"{name} {separate} {changes}"
+      np.testing.assert_allclose(found[name], expected[name], atol=2e-5, rtol=2e-5, err_msg=what)
+    is_freed = "adv_mlm_multiplier" in changes  # else heads get exactly no gradient
+    assert np.any(found["transformed"] != 0) == np.any(found["biases"] != 0) == is_freed
+    assert np.all(np.any(np.asarray(found["weights"]) != 0, axis=-1))
 
 
-def test_heads_get_exactly_no_gradient_and_weights_do():
-  noise = drawn.gumbel(2, B, M, V)
-  gradient = _gradients(_operation, _inputs(), noise, _settings())
-  assert np.all(np.asarray(gradient["transformed"]) == 0)
-  assert np.all(np.asarray(gradient["biases"]) == 0)
-  assert np.all(np.any(np.asarray(gradient["weights"]) != 0, axis=-1))
-  freed = _gradients(_operation, _inputs(), noise, _settings(adv_mlm_multiplier=0.1))
-  assert np.any(np.asarray(freed["transformed"]) != 0)
-  assert np.any(np.asarray(freed["biases"]) != 0)
-
-
-def test_the_multiplier_scales_and_reverses_the_gradient_of_the_weights_and_not_of_the_table():
+def test_the_table_gets_the_gradient_of_an_ordinary_look_up_and_weights_a_reversed_one():
+  inputs, probe = _inputs(), drawn.normal(9, B, M, D)
   noise = drawn.gumbel(2, B, M, V)
   reversed_, plain = (
-    _gradients(_operation, _inputs(), noise, _settings(multiplier=multiplier)) for multiplier in (-1.0, 1.0)
+    _gradients(_operation, inputs, noise, _settings(multiplier=multiplier)) for multiplier in (-1.0, 1.0)
   )
   np.testing.assert_allclose(reversed_["weights"], -plain["weights"], rtol=1e-6)
   np.testing.assert_array_equal(reversed_["table"], plain["table"])
-
-
-def test_the_table_gets_the_gradient_of_an_ordinary_look_up():
-  inputs, probe = _inputs(), drawn.normal(9, B, M, D)
-  noise = drawn.gumbel(2, B, M, V)
   ids, _ = sample_from_mixture(*inputs, Noise(_words(), noise), _settings())
   expected = jax.jit(jax.grad(lambda table: jnp.sum(jnp.sin(table[ids]) * probe)))(inputs[2])
-  found = _gradients(_operation, inputs, noise, _settings())["table"]
-  np.testing.assert_allclose(found, expected, rtol=1e-6)
+  np.testing.assert_allclose(plain["table"], expected, rtol=1e-6)
 
 
 def test_on_tpus_the_scores_of_the_backward_pass_wait_for_its_cotangent(monkeypatch):
@@ -175,15 +156,13 @@ def test_ids_follow_the_softmax_of_the_mixed_logits():
   np.testing.assert_array_equal(embeddings, table[np.asarray(ids)])
 
 
-def test_chunked_draws_equal_unchunked_ones():
+def test_chunked_draws_and_their_gradients_equal_unchunked_ones():
   inputs = _inputs()
   whole, _ = sample_from_mixture(*inputs, Noise(_words()), _settings())
   for chunk in (1, 2, 4):
     ids, _ = sample_from_mixture(*inputs, Noise(_words()), _settings(chunk=chunk))
     np.testing.assert_array_equal(ids, whole)
 
-
-def test_chunked_gradients_with_the_rows_own_noise_equal_unchunked_ones():
   def of_rows(*arguments):
     *inputs, _, settings = arguments
     return mixture_sampling.sample_from_mixture(*inputs, Noise(_words()), settings)[1]

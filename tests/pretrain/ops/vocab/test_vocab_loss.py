@@ -1,4 +1,4 @@
-"""Run: pytest tests/pretrain/ops/vocab/test_vocab_loss.py. Value and gradients against the plain softmax."""
+"""A loss over the vocabulary in one pass, its value and gradients, and scores, against the plain softmax."""
 
 import functools
 
@@ -6,12 +6,13 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from pretrain import losses
+from pretrain.ops.vocab import vocab_cross_entropy
 from pretrain.ops.vocab import vocab_loss as op
 from pretrain.ops.vocab.vocab_cross_entropy import vocab_scores
 from tests.pretrain import drawn
+from tests.pretrain.one_program import OneProgramEach, one_program
 
 B, M, D, V = 2, 7, 8, 31
 LOSSES = {
@@ -29,12 +30,6 @@ def _inputs(unused: int = 4):
   weights = np.array(drawn.uniform(5, B, M))
   weights[1, M - unused :] = 0.0
   return (x, table, bias, copy), targets, drawn.flags(6, B, M), weights
-
-
-@functools.cache
-def _expected(name):
-  arrays, *rest = _inputs()
-  return _loss_and_gradient(lambda arrays: _plain(LOSSES[name], M, arrays, *rest), arrays)
 
 
 def _plain(sum_loss, chunk, arrays, targets, original, weights):
@@ -59,44 +54,42 @@ def _loss_and_gradient(function, arrays, dtype=jnp.float32):
   return jax.jit(jax.value_and_grad(total, has_aux=True))((np.asarray(x).astype(dtype), *others))
 
 
-@pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("chunk", [1, 5, 100])
-def test_loss_gradients_and_scores_are_those_of_the_plain_softmax_for_any_chunk(name, chunk):
+def test_loss_gradients_and_scores_are_those_of_the_plain_softmax_for_any_chunk():
   arrays, *rest = _inputs()
-  (found, scores), gradient = _loss_and_gradient(
-    lambda arrays: _one_pass(LOSSES[name], chunk, arrays, *rest), arrays
-  )
-  (expected, plain), plain_gradient = _expected(name)
-  np.testing.assert_allclose(found, expected, rtol=1e-6)
-  for a, b in zip(gradient, plain_gradient):
-    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
-  used = np.asarray(rest[-1] > 0)
-  for a, b in zip(scores, plain):
-    np.testing.assert_allclose(np.asarray(a)[used], np.asarray(b)[used], rtol=1e-6, atol=1e-5)
+  for name, sum_loss in LOSSES.items():
+    (expected, plain), plain_gradient = _loss_and_gradient(
+      lambda arrays, sum_loss=sum_loss: _plain(sum_loss, M, arrays, *rest), arrays
+    )
+    for chunk in (1, 5, 100) if name == "mixture" else (5,):
+      (found, scores), gradient = _loss_and_gradient(
+        lambda arrays, sum_loss=sum_loss, chunk=chunk: _one_pass(sum_loss, chunk, arrays, *rest), arrays
+      )
+      np.testing.assert_allclose(found, expected, rtol=1e-6)
+      for a, b in zip(gradient, plain_gradient):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5, err_msg=name)
+      used = np.asarray(rest[-1] > 0)
+      for a, b in zip(scores, plain):
+        np.testing.assert_allclose(np.asarray(a)[used], np.asarray(b)[used], rtol=1e-6, atol=1e-5)
+      # Unused positions get exactly no gradient, and the copy head none from masked LM.
+      assert np.all(np.asarray(gradient[0])[1, M - 4 :] == 0) and np.all(np.asarray(gradient[0])[0] != 0)
+      assert np.any(np.asarray(gradient[3]) != 0) == (name != "masked")
 
 
-@pytest.mark.parametrize("chunk", [5, 100])
-def test_on_tpus_the_bias_is_a_column_of_the_product_and_its_gradient_is_the_same(chunk, monkeypatch):
+def test_on_tpus_the_bias_is_a_column_of_the_product_and_its_gradient_is_the_same(monkeypatch):
   arrays, *rest = _inputs()
-  function = lambda arrays: _one_pass(LOSSES["masked"], chunk, arrays, *rest)  # noqa: E731
-  (plain, _), expected = _loss_and_gradient(function, arrays, jnp.bfloat16)
-  monkeypatch.setattr(op, "platform", lambda: "tpu")
-  (loss, _), gradient = _loss_and_gradient(function, arrays, jnp.bfloat16)
-  assert loss == plain
-  # The product with one more column is summed in another order on some CPUs; the bias is rounded to bfloat16.
-  rounding = {"x": 0.0, "table": 2.0**-20, "bias": 2.0**-8}
-  for (name, share), a, b in zip(rounding.items(), gradient, expected):
-    scale = np.abs(np.asarray(b, np.float32)).max()
-    np.testing.assert_allclose(a, b, rtol=0, atol=share * scale, err_msg=name)
-  assert not np.array_equal(gradient[2], expected[2])  # it is another sum
-
-
-@pytest.mark.parametrize("chunk", [4, 100])
-def test_unused_positions_get_exactly_no_gradient_and_the_copy_head_none_from_masked_lm(chunk):
-  arrays, *rest = _inputs()
-  _, gradient = _loss_and_gradient(lambda arrays: _one_pass(LOSSES["masked"], chunk, arrays, *rest), arrays)
-  assert np.all(np.asarray(gradient[0])[1, M - 4 :] == 0) and np.all(np.asarray(gradient[0])[0] != 0)
-  assert np.all(np.asarray(gradient[3]) == 0)
+  for chunk in (5, 100):
+    function = lambda arrays, chunk=chunk: _one_pass(LOSSES["masked"], chunk, arrays, *rest)  # noqa: E731
+    monkeypatch.setattr(op, "platform", lambda: "cpu")
+    (plain, _), expected = _loss_and_gradient(function, arrays, jnp.bfloat16)
+    monkeypatch.setattr(op, "platform", lambda: "tpu")
+    (loss, _), gradient = _loss_and_gradient(function, arrays, jnp.bfloat16)
+    assert loss == plain
+    # The product with one more column is summed in another order on some CPUs; the bias is rounded.
+    rounding = {"x": 0.0, "table": 2.0**-20, "bias": 2.0**-8}
+    for (name, share), a, b in zip(rounding.items(), gradient, expected):
+      scale = np.abs(np.asarray(b, np.float32)).max()
+      np.testing.assert_allclose(a, b, rtol=0, atol=share * scale, err_msg=name)
+    assert not np.array_equal(gradient[2], expected[2])  # it is another sum
 
 
 def test_chunks_without_a_used_position_are_not_computed():
@@ -151,3 +144,70 @@ def test_bfloat16_products_add_up_in_float32_forward_and_backward():
   low = (arrays[0].astype(jnp.bfloat16), *arrays[1:])
   jaxpr = jax.make_jaxpr(jax.grad(lambda a: loss(a)[0]))(low)
   assert set(products(jaxpr.jaxpr)) == {("bfloat16", "bfloat16", "float32")}
+
+
+vce = OneProgramEach(vocab_cross_entropy)
+
+
+@one_program
+def _softmax(x, table, bias):
+  return jax.nn.log_softmax(jnp.einsum("bmd,vd->bmv", x, table) + bias, axis=-1)
+
+
+def test_scores_are_those_of_a_plain_softmax():
+  (*arrays, _), targets, *_ = _inputs()
+  log_probs = np.asarray(_softmax(*arrays))
+  expected = np.take_along_axis(log_probs, np.asarray(targets), axis=-1)
+  for dtype, tolerance in ((jnp.float32, 1e-5), (jnp.bfloat16, 0.08)):
+    # Logits of about 10 in float32; from 8 products rounded to 8 bits: 8 * 2**-8 is the worst.
+    scores = vce.vocab_scores(np.asarray(arrays[0]).astype(dtype), *arrays[1:], targets, chunk=M)
+    assert scores.log_probs.dtype == jnp.float32
+    np.testing.assert_allclose(scores.log_probs, expected, atol=tolerance)
+    np.testing.assert_allclose(scores.top_log_probs, np.max(log_probs, axis=-1), atol=tolerance)
+    if dtype == jnp.float32:
+      np.testing.assert_array_equal(scores.top_ids, np.argmax(log_probs, axis=-1))
+  inf, nan = np.inf, np.nan  # the first of equals, and in the vocabulary even beside a NaN
+  scores = np.float32([[0, 2, 1, 2], [-inf] * 4, [3, 2, inf, inf], [5, nan, 1, 0], [-4, -3, -2, -1]])
+  np.testing.assert_array_equal(vce.top_ids(scores), [1, 0, 2, 3, 3])
+
+
+def test_the_gradient_of_scores_is_that_of_a_plain_softmax_for_any_chunk():
+  (*arrays, _), targets, *_ = _inputs()
+  cotangent = drawn.normal(4, B, M, 2)
+
+  def plain(*arrays):
+    return jnp.sum(jnp.take_along_axis(_softmax(*arrays), targets, axis=-1) * cotangent)
+
+  expected = jax.jit(jax.value_and_grad(plain, argnums=(0, 1, 2)))(*arrays)
+  for chunk in (1, 3, 100):
+
+    def chunked(*arrays, chunk=chunk):
+      found = vocab_scores(*arrays, targets, chunk=chunk)
+      return jnp.sum(found.log_probs * cotangent)
+
+    found = jax.jit(jax.value_and_grad(chunked, argnums=(0, 1, 2)))(*arrays)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5, rtol=1e-5), found, expected)
+
+
+def test_the_most_probable_token_gives_no_gradient():
+  (*arrays, _), targets, *_ = _inputs()
+
+  def total(*arrays):
+    return jnp.sum(vocab_scores(*arrays, targets, chunk=3).top_log_probs)
+
+  assert all(np.all(np.asarray(x) == 0) for x in jax.jit(jax.grad(total, argnums=(0, 1, 2)))(*arrays))
+
+
+def test_chunks_apply_the_function_to_every_position_once():
+  x = np.arange(B * M * 3.0, dtype=np.float32).reshape(B, M, 3)
+  for chunk, expected in ((2, 2), (4, 4), (6, 4), (50, 7)):  # of equal size
+    widths = []
+
+    def double(part, widths=widths):
+      widths.append(part.shape[1])
+      return {"twice": 2 * part, "sum": part.sum(-1)}
+
+    found = vocab_cross_entropy.over_position_chunks(double, x, chunk=chunk)
+    np.testing.assert_array_equal(found["twice"], 2 * x)
+    np.testing.assert_array_equal(found["sum"], x.sum(-1))
+    assert set(widths) == {expected}

@@ -1,4 +1,4 @@
-"""What a new run says before it begins."""
+"""What a new run says before it begins, and what it ends if it cannot."""
 
 import json
 import types
@@ -7,29 +7,22 @@ import pytest
 
 from data import errors, manifest
 from pretrain import train
-from pretrain.checkpoints import warm_start
 from pretrain.export.tokenizer import convert
-from pretrain.pod.peers import Peers
+from pretrain.reading.skips import Skip
 from pretrain.start import beginning
+from pretrain.start.beginning import Start
 from tests.pretrain.small_run import run_training, small_config
 
-FED = {"data.feed": "seqio", "data.source": "seqio:one"}
 
-
-def test_a_new_run_says_once_that_its_vocabulary_cannot_be_exported(small_records, tmp_path, monkeypatch):
+def test_a_run_on_segments_says_that_not_all_of_a_row_are_contrasted(segment_records, tmp_path, monkeypatch):
+  # Patched: every vocabulary of this suite can be exported.
   monkeypatch.setattr(convert, "warning", lambda directory: f"no export of {directory}")
-  config, lines = small_config("mlm", small_records, {"train.total_steps": 3}), []
-  for _ in range(2):
-    assert run_training(config, tmp_path / "w", say=lines.append) == 0
-  assert lines.count(f"no export of {small_records / 'vocabulary'}") == 1
-
-
-def test_a_run_on_segments_says_that_not_all_of_a_row_are_contrasted(segment_records, tmp_path):
   fields = {"data.packing": "segments", "objectives.scl.max_segments": 1, "train.total_steps": 3}
   most = manifest.read(segment_records).counts[manifest.MOST_SEGMENTS]
-  said = []
-  config = small_config("coco_lm", segment_records, fields)
-  assert run_training(config, tmp_path / "w", say=said.append) == 0
+  config, said = small_config("coco_lm", segment_records, fields), []
+  for _ in range(2):
+    assert run_training(config, tmp_path / "w", say=said.append) == 0
+  assert said.count(f"no export of {segment_records / 'vocabulary'}") == 1  # a new run says it
   assert [line for line in said if f"a row has up to {most} texts, of which the first are contrasted" in line]
   lines = [json.loads(line) for line in (tmp_path / "w" / "metrics.jsonl").read_text().splitlines()]
   shares = [line["eval/scl_segments_dropped"] for line in lines if "eval/scl_segments_dropped" in line]
@@ -48,14 +41,14 @@ def test_a_feed_ends_where_the_run_cannot_begin(monkeypatch, tmp_path):
 
   monkeypatch.setattr(beginning.prepared, "ensure_records", lambda *_, **__: "")
   monkeypatch.setattr(beginning.prepared, "open", lambda _: records)
-  with monkeypatch.context() as differing:
-    differ = lambda self, what, *_, **__: fail() if what == "the prepared records" else None  # noqa: E731
-    differing.setattr(Peers, "compare", differ)
-    with pytest.raises(errors.DataError, match="others"):
-      config = small_config("mlm", "", FED)
-      beginning.open_records(config, warm_start.origins(config.to_dict()), str(tmp_path), False)
-  assert closed == [1]
   monkeypatch.setattr(train, "make_run", fail)
+  config = small_config("mlm", "", {"data.feed": "seqio", "data.source": "seqio:one"})
   with pytest.raises(errors.DataError, match="others"):
-    train.train(small_config("mlm", "", FED), str(tmp_path / "run"))
-  assert closed == [1, 1]
+    train.train(config, str(tmp_path / "run"))
+  assert closed == [1]
+
+
+def test_a_roll_back_keeps_the_skips_that_its_checkpoint_does_not_list():
+  known = (Skip(4, 3, 7, 9.0, 8.0), Skip(8, 2, 10, 9.0, 8.0))
+  start = Start(0, {"a": 1}, {"b": 2}, known).rolled_back(Skip(8, 1, 9, 9.0, 8.0))
+  assert start == Start(8, None, {"b": 2}, (known[1], Skip(8, 1, 9, 9.0, 8.0)))

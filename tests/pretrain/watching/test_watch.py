@@ -11,9 +11,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 from data.errors import DivergedError
 from data.records import PackedRecords
 from pretrain.checkpoints import checkpoint
-from pretrain.reading.skips import Skip, position
+from pretrain.reading.skips import Skip
 from pretrain.watching import diagnosis, replicas
-from pretrain.watching.spikes import MOST_ROLL_BACKS, Spikes
+from pretrain.watching.spikes import MOST_ROLL_BACKS, WINDOW, Spikes
 from tests.pretrain.small_run import (
   SharedRun,
   assert_same_params,
@@ -35,28 +35,23 @@ FIELDS = {
 }
 
 
-def test_a_loss_far_above_those_before_is_a_spike():
+def test_a_loss_far_above_those_before_is_a_spike_and_going_back_is_tried_a_few_times():
   spikes = Spikes(3.0, 4)
   assert [spikes.see(loss) for loss in (9.0, 5.0, 5.2, 4.8, 5.0)] == [None] * 5
   assert spikes.see(math.nan) is None
   # Of 5.0, 5.2, 4.8, 5.0: mean 5, deviation sqrt(0.02).
   again = Spikes(3.0, 4, losses=[*spikes.losses])
   assert spikes.see(5.3) is None and again.see(5.5) == pytest.approx(0.5 / 0.02**0.5)
-  assert Spikes(0.0, 4, losses=[1.0] * 4).see(1e9) is None
-
-
-def test_data_is_taken_from_further_on_after_a_skip():
-  skips = [Skip(4, 3, 7, 9.0, 8.0), Skip(8, 2, 10, 9.0, 8.0)]
-  assert [position(step, skips) for step in (0, 3, 4, 7, 8, 9)] == [0, 3, 7, 10, 13, 14]
-
-
-def test_going_back_is_tried_a_few_times():
-  spikes = Spikes(3.0, 4, skips=[Skip(4, 3, 7, 9.0, 8.0)] * (MOST_ROLL_BACKS - 1))
+  assert [*again.losses] == [5.2, 4.8, 5.0, 5.5]
+  assert Spikes(0.0, 4, losses=[1.0] * 4).see(1e9) is None and Spikes(3.0, 0).losses.maxlen == WINDOW == 100
+  assert MOST_ROLL_BACKS == 3
+  spikes = Spikes(3.0, 4, skips=[Skip(4, 3, 7, 9.0, 8.0)] * 2)
   assert spikes.roll_back(9, 9.0, 8.0, to=4).skip == Skip(4, 5, 9, 9.0, 8.0)
-  spikes = Spikes(3.0, 4, skips=[Skip(4, 3, 7, 9.0, 8.0)] * MOST_ROLL_BACKS)
+  spikes = Spikes(3.0, 4, skips=[Skip(4, 3, 7, 9.0, 8.0)] * 3)
   assert spikes.roll_back(9, 9.0, 8.0, to=8).skip.at == 8
-  with pytest.raises(DivergedError, match=r"jumped again at step 9, although 9 batches after step 4 "):
+  with pytest.raises(DivergedError, match="9 batches after step 4 ") as error:
     spikes.roll_back(9, 9.0, 8.0, to=4)
+  assert str(error.value).endswith(" --steps=14:18")
 
 
 @pytest.fixture
@@ -88,13 +83,11 @@ def test_a_run_goes_back_before_a_spike_and_a_later_start_does_the_same(small_re
   config, said = small_config("mlm", small_records, FIELDS), []
   assert run_training(config, tmp_path / "whole", say=said.append) == 0
   assert [line.partition(":")[0] for line in said if "spike" in line] == ["Loss spike at step 7"]
-  assert "Going back to step 4; skipped batches since then: 3" in said
   records = PackedRecords(small_records, length=32, seed=0)
   for step, at in enumerate((0, 1, 2, 3, 7, 8, 9, 10, 11, 12, 13, 14)):
     np.testing.assert_array_equal(bad_batch[step], records.batch(at, 8))
   meta = checkpoint.read_meta(checkpoint.step_path(tmp_path / "whole"))
-  assert [skip[:3] for skip in meta["spikes"]["skips"]] == [[4, 3, 7]]
-
+  assert [skip[:3] for skip in meta["spikes"]["skips"]] == [[4, 3, 7]] and len(meta["spikes"]["losses"]) == 4
   # Killed before and after the first save that knows of it.
   for number, start in enumerate(("Going back", "step 6/12", "step 9/12")):
     workdir = tmp_path / str(number)
@@ -108,12 +101,10 @@ def test_a_run_goes_back_before_a_spike_and_a_later_start_does_the_same(small_re
     assert run_training(config, workdir) == 0
     assert metric_lines(workdir) == metric_lines(tmp_path / "whole")
     assert_same_params(saved_params(workdir), saved_params(tmp_path / "whole"))
-
-
-def test_a_spike_is_only_counted_where_nothing_else_is_asked_for(small_records, tmp_path, bad_batch):
+  # It is only counted where nothing else is asked for.
   config = small_config("mlm", small_records, FIELDS | {"train.spike_roll_back": False})
-  assert run_training(config, tmp_path) == 0
-  lines = [line for line in metric_lines(tmp_path) if "train/loss" in line]
+  assert run_training(config, tmp_path / "counted") == 0
+  lines = [line for line in metric_lines(tmp_path / "counted") if "train/loss" in line]
   assert {line["step"]: line["train/loss_spikes"] for line in lines} == {3: 0, 6: 0, 9: 1, 12: 0}
 
 
@@ -123,30 +114,20 @@ def test_a_dump_names_terms_norms_and_examples(small_records, tmp_path):
     state = run.init_state()
     layers = state.params["encoder"]["trunk"]["layers"]
     layers["up"]["kernel"] = layers["up"]["kernel"].at[0, 0, 0].set(np.inf)
+    layers["down"]["bias"] = layers["down"]["bias"].at[0, 0].set(3.0)
     ids = PackedRecords(small_records, length=32, seed=0).batch(0, 8)
     found = diagnosis.write(run, state, ids, step=1, examples=[3, 1], workdir=str(tmp_path))
   content = json.loads((tmp_path / diagnosis.FILE_NAME).read_text())
-  assert (content["step"], content["examples"]) == (1, [3, 1])
+  assert (content["step"], content["examples"], content["loss"]) == (1, [3, 1], "nan")
   assert content["terms"] == {"masked_lm_loss": "nan"} and "masked_lm_loss" in found
   norms = content["norms"]
   assert norms["parameters"]["encoder/trunk/layers/up"] == "inf"
-  assert norms["parameters"]["encoder/embeddings/token"] == pytest.approx(
-    float(np.linalg.norm(state.params["encoder"]["embeddings"]["token"]["embedding"])), rel=1e-5
-  )
+  down = float(np.linalg.norm(layers["down"]["kernel"]))
+  assert norms["parameters"]["encoder/trunk/layers/down"] == pytest.approx((down**2 + 9) ** 0.5, rel=1e-5)
   assert set(norms["gradients"]) == set(norms["parameters"])
 
 
-def test_a_run_whose_replicas_differ_ends_and_names_what(small_records, tmp_path, monkeypatch):
-  config = small_config("mlm", small_records, {"train.total_steps": 4, "train.replica_check_every": 2})
-  monkeypatch.setattr(
-    replicas, "replicas_that_differ", lambda params, mesh: ["encoder/w on 1 is not as on 0"]
-  )
-  with pytest.raises(DivergedError, match=r"^at step 0 encoder/w on 1 is not as on 0: a device") as caught:
-    run_training(config, tmp_path)
-  assert caught.value.exit_code == 4 and not checkpoint.saved_steps(tmp_path / "checkpoints")
-
-
-def test_replicas_that_differ_are_named():
+def test_replicas_that_differ_are_named_and_end_a_run(small_records, tmp_path, monkeypatch):
   mesh = jax.make_mesh((2, 2, 1), ("data", "fsdp", "tensor"), devices=jax.devices()[:4])
   place = NamedSharding(mesh, PartitionSpec("fsdp"))
   value = np.arange(8, dtype=np.float32)
@@ -163,4 +144,10 @@ def test_replicas_that_differ_are_named():
   assert replicas.replicas_that_differ(put(None), mesh) == []
   (line,) = replicas.replicas_that_differ(put(3), mesh)
   assert line == f"a/w on {mesh.devices.flat[3]} is not as on {mesh.devices.flat[1]}"
-  assert replicas.replicas_that_differ(put(2, by=(1, 2**32 - 1)), mesh)  # a sum of words alone would not tell
+  assert replicas.replicas_that_differ(put(2, by=(1, 2**32 - 1)), mesh)  # a sum of words would not tell
+  # Patched: no device here has a fault.
+  monkeypatch.setattr(replicas, "replicas_that_differ", lambda params, mesh: [line])
+  config = small_config("mlm", small_records, {"train.total_steps": 4, "train.replica_check_every": 2})
+  with pytest.raises(DivergedError, match="at step 0 a/w on ") as caught:
+    run_training(config, tmp_path)
+  assert caught.value.exit_code == 4 and not checkpoint.saved_steps(tmp_path / "checkpoints")

@@ -18,32 +18,29 @@ from finetune.search.classification import HeadSettings
 from finetune.search.search import Search
 from finetune.search.session import Session
 from finetune.search.summary import Evaluation, Record
+from finetune.settings import KINDS
 from pretrain.command import flags
 from pretrain.pod.stop import StopRequest
 from tests.finetune.glue import small_glue
 
-_KINDS = {
-  "glue": "finetune.glue.search.Glue",
-  "squad": "finetune.squad.search.Squad",
-  "prompt": "finetune.prompt.search.Prompts",
-}
 
-
-@pytest.mark.parametrize("name", _KINDS)
-@pytest.mark.parametrize("download", [True, False])
-def test_a_config_starts_the_search_of_its_kind_and_passes_on_whether_to_download(
-  name, download, monkeypatch
-):
+def test_a_config_starts_the_search_of_its_kind_and_passes_on_whether_to_download(monkeypatch):
   made = []
   monkeypatch.setattr(needed_files, "check", lambda config, *, download: made.append(download))
   monkeypatch.setattr(session, "Session", lambda config, *_, **__: config.kind)
-  for path in _KINDS.values():
-    module, _, attribute = path.rpartition(".")
-    stand_in = lambda kind, *, download, path=path: made.append((path, kind, download))  # noqa: E731
-    monkeypatch.setattr(importlib.import_module(module), attribute, stand_in)
-  arguments = [f"--config=configs/finetune_{name}.py", "--config.checkpoint=run", *["--download"] * download]
-  main._kind(flags.read_arguments(arguments, main.PROGRAM), "w")
-  assert made == [download, (_KINDS[name], name, download)]
+  for module, name in KINDS.values():
+    stand_in = lambda kind, *, download, name=name: made.append((name, kind, download))  # noqa: E731
+    monkeypatch.setattr(importlib.import_module(module), name, stand_in)
+  for kind, name in (("glue", "Glue"), ("squad", "Squad"), ("prompt", "Prompts")):
+    for download in (True, False):
+      made.clear()
+      arguments = [
+        f"--config=configs/finetune_{kind}.py",
+        "--config.checkpoint=run",
+        *["--download"] * download,
+      ]
+      main._kind(flags.read_arguments(arguments, main.PROGRAM), "w")
+      assert made == [download, (name, kind, download)]
 
 
 def _record(rate: float, scores: tuple[float, ...]) -> Record:
@@ -68,28 +65,30 @@ def _search(summary: str = "median"):
   return types.SimpleNamespace(plan=plan, results=results, run=run, ran=ran)
 
 
-@pytest.mark.parametrize(
-  ("summary", "rate", "seed", "value"), [("median", 1e-5, 2, 0.81), ("mean", 2e-5, 2, 0.9)]
-)
-def test_the_model_is_of_the_cell_that_is_best_by_the_protocols_summary(summary, rate, seed, value):
-  chosen = best_model.choose(_search(summary), _RECORDS)  # pyright: ignore
-  assert (chosen.cell.learning_rate, chosen.seed, chosen.value) == (rate, seed, value)
-
-
-@pytest.mark.parametrize(("predict", "seed"), [(True, 4), (False, 2)])
-def test_the_leaderboards_run_is_the_best_of_all_the_test_seeds(predict, seed, monkeypatch):
-  search, saved = _search(), []
-  monkeypatch.setattr(best_model, "save", lambda search, chosen, *_, **__: saved.append(chosen))
+def test_the_model_is_of_the_best_cell_and_the_leaderboards_run_of_all_the_test_seeds(monkeypatch):
+  for summary, rate, seed, value in (("median", 1e-5, 2, 0.81), ("mean", 2e-5, 2, 0.9)):
+    chosen = best_model.choose(_search(summary), _RECORDS)  # pyright: ignore
+    assert (chosen.cell.learning_rate, chosen.seed, chosen.value) == (rate, seed, value)
+    assert chosen.fingerprint == {"seed": seed}
   monkeypatch.setattr(importlib.import_module("finetune.glue.predictions"), "is_there", lambda *_: True)
-  glue = types.SimpleNamespace(
-    config=types.SimpleNamespace(output=types.SimpleNamespace(predict=predict, save_model=True)),
-    session=types.SimpleNamespace(test_seeds=[0, 1, 2, 3, 4], head=HeadSettings()),
-    tests={"rte": types.SimpleNamespace(sets={"rte": None})},
-    encoding=lambda task: types.SimpleNamespace(divisor=1.0),
-  )
-  Glue.finish(glue, search, _RECORDS)  # pyright: ignore
-  assert [chosen.seed for chosen in saved] == [seed]
-  assert search.ran == ([([_RECORDS[0].cell], [0, 1, 2, 3, 4])] if predict else [])
+  more = [([_RECORDS[0].cell], [0, 1, 2, 3, 4])]
+  for predict, sets, seed, ran in (
+    (True, {"rte": None}, 4, more),
+    (True, {}, 2, []),
+    (False, {"rte": None}, 2, []),
+  ):
+    search, saved = _search(), []
+    monkeypatch.setattr(
+      best_model, "save", lambda search, chosen, *_, saved=saved, **__: saved.append(chosen)
+    )
+    glue = types.SimpleNamespace(
+      config=types.SimpleNamespace(output=types.SimpleNamespace(predict=predict, save_model=True)),
+      session=types.SimpleNamespace(test_seeds=[0, 1, 2, 3, 4], head=HeadSettings()),
+      tests={"rte": types.SimpleNamespace(sets=sets)},  # {}: the test set is missing
+      encoding=lambda task: types.SimpleNamespace(divisor=1.0),
+    )
+    Glue.finish(glue, search, _RECORDS)  # pyright: ignore
+    assert [chosen.seed for chosen in saved] == [seed] and search.ran == ran
 
 
 def _session(run, workdir, **fields) -> Session:
@@ -100,20 +99,20 @@ def _session(run, workdir, **fields) -> Session:
   return Session(config, str(workdir), stop=StopRequest())
 
 
-@pytest.mark.parametrize(
-  ("protocol", "expected"),
-  [("taco", (0.999, 1e-8, 0.0, 1.0)), ("coco_lm", (0.98, 1e-6, 0.01, 0.0))],
-  ids=["taco", "coco_lm"],
-)
-def test_runs_are_trained_with_the_optimizer_of_their_protocol(
-  protocol, expected, small_encoder_run, small_glue_folder, tmp_path
+def test_runs_are_trained_with_the_optimizer_and_the_scale_of_their_protocol(
+  small_encoder_run, small_glue_folder, tmp_path
 ):
-  fields = {"protocol": protocol, "data__directory": str(small_glue_folder)}
-  of_protocol = _session(small_encoder_run, tmp_path, **fields)
-  (plan,) = Glue(of_protocol, download=False).plans
-  assert plan.optimizer == of_protocol.protocol.optimizer
-  settings = Search(plan, of_protocol).program._settings
-  assert (settings.adam_b2, settings.adam_eps, settings.weight_decay, settings.clip_norm) == expected
+  for protocol, scale, expected in (
+    ("taco", 1, (0.999, 1e-8, 0.0, 1.0)),
+    ("coco_lm", 5, (0.98, 1e-6, 0.01, 0.0)),
+    ("amos", 5, (0.98, 1e-6, 0.01, 0.0)),
+  ):
+    fields = {"protocol": protocol, "data__directory": str(small_glue_folder)}
+    of_protocol = _session(small_encoder_run, tmp_path, **fields)
+    glue = Glue(of_protocol, download=False)
+    settings = Search(glue.plans[0], of_protocol).program._settings
+    found = (settings.adam_b2, settings.adam_eps, settings.weight_decay, settings.clip_norm)
+    assert (found, glue.encoding("stsb").divisor, glue.encoding("sst2").divisor) == (expected, scale, 1)
 
 
 def test_every_run_has_the_rate_and_the_steps_of_its_cell(small_encoder_run, small_glue_folder, tmp_path):
@@ -127,46 +126,32 @@ def test_every_run_has_the_rate_and_the_steps_of_its_cell(small_encoder_run, sma
   assert runs.total_steps.tolist() == [6, 6, 12, 12] and runs.warmup_steps.tolist() == [3, 3, 6, 6]
 
 
-@pytest.mark.parametrize(
-  ("cells", "num_seeds", "expected"),
-  [
+def test_the_cells_are_one_that_suits_the_width_the_authors_best_or_their_whole_space(
+  small_encoder_run, tmp_path
+):
+  whole = [Cell(32, rate, epochs, 0.0625) for epochs in (2, 3, 5) for rate in (1e-5, 2e-5, 3e-5, 4e-5)]
+  for cells, num_seeds, expected in (
     ("one", 1, [Cell(32, 1e-3, 5, 0.1)]),
     ("best_known", 5, [Cell(32, 2e-5, 5, 0.0625)]),
-    (
-      "all",
-      5,
-      [Cell(32, rate, epochs, 0.0625) for epochs in (2, 3, 5) for rate in (1e-5, 2e-5, 3e-5, 4e-5)],
-    ),
-  ],
-  ids=["one", "best_known", "all"],
-)
-def test_the_cells_are_one_that_suits_the_width_the_authors_best_or_their_whole_space(
-  cells, num_seeds, expected, small_encoder_run, tmp_path
-):
-  fields = {"size": "base", "search__cells": cells, "search__warmup_fractions": ()}
-  found = _session(small_encoder_run, tmp_path, **fields)
-  assert found.cells("sst2") == expected
-  assert len(found.seeds) == num_seeds
+    ("all", 5, whole),
+  ):
+    fields = {"size": "base", "search__cells": cells, "search__warmup_fractions": ()}
+    found = _session(small_encoder_run, tmp_path, **fields)
+    assert found.cells("sst2") == expected and len(found.seeds) == num_seeds, cells
 
 
-@pytest.mark.parametrize(
-  ("recipe", "beside"),
-  [
+def test_the_papers_rows_stand_in_the_report_beside_ours(small_encoder_run, small_glue_folder, tmp_path):
+  for recipe, beside in (
     ("", {}),
     ("amos_base", {"AMOS base": 0.942, "ELECTRA base": 0.936, "COCO-LM base": 0.932}),
     ("roberta_base", {"RoBERTa base": 0.937}),
-  ],
-  ids=["its_own", "amos_base", "roberta_base"],
-)
-def test_the_papers_rows_stand_in_the_report_beside_ours(
-  recipe, beside, small_encoder_run, small_glue_folder, tmp_path
-):
-  fields = {"output__compare_with": recipe, "data__directory": str(small_glue_folder)}
-  glue = Glue(_session(small_encoder_run, tmp_path, **fields), download=False)
-  report = glue.report({"sst2": [_RECORDS[0]._replace(task="sst2")]})
-  (row,) = report.rows
-  assert {name: value for name, value in row.items() if " base" in name} == beside
-  assert [column.header for column in report.columns if " base" in column.header] == list(beside)
+  ):
+    fields = {"output__compare_with": recipe, "data__directory": str(small_glue_folder)}
+    glue = Glue(_session(small_encoder_run, tmp_path, **fields), download=False)
+    report = glue.report({"sst2": [_RECORDS[0]._replace(task="sst2")]})
+    (row,) = report.rows
+    assert {name: value for name, value in row.items() if " base" in name} == beside
+    assert [column.header for column in report.columns if " base" in column.header] == list(beside)
 
 
 def test_the_encoder_is_computed_as_the_config_says(small_encoder_run, tmp_path):
@@ -176,12 +161,10 @@ def test_the_encoder_is_computed_as_the_config_says(small_encoder_run, tmp_path)
   assert found.encoder == dataclasses.replace(found.start.encoder.config, **fields, attention_dropout=0.3)
 
 
-def test_the_first_layers_of_the_checkpoint_are_kept_and_more_are_refused(
-  small_encoder_run, tmp_path, monkeypatch
-):
+def test_the_first_layers_of_the_checkpoint_are_kept_and_more_are_refused(small_encoder_run, tmp_path):
   whole = _session(small_encoder_run, tmp_path)
   layers = whole.start.encoder.config.num_layers
-  with pytest.raises(ConfigError, match=f"the encoder has {layers} layers; use\n  --config"):
+  with pytest.raises(ConfigError, match=f"\n  --config.checkpoint_layers={layers}"):
     _session(small_encoder_run, tmp_path, checkpoint_layers=layers + 1)
   assert _session(small_encoder_run, tmp_path, checkpoint_layers=layers).identity == whole.identity
   found = _session(small_glue.checkpoint(tmp_path / "two", num_layers=2), tmp_path, checkpoint_layers=1)

@@ -31,12 +31,17 @@ def checkpoint(
   encoder = EncoderConfig(
     **{name: config.model[name] for name in EncoderConfig.__dataclass_fields__ if name in config.model}
   )
-  params = {
-    "encoder": init_encoder(jax.random.key(0), encoder, pad_id=described.special_ids.pad),
-    "heads": {"rtd": heads.init_rtd_head(jax.random.key(1), encoder, dense=False)},
-  }
-  if with_clm_head:
-    params["heads"]["clm"] = heads.init_clm_head(encoder)
+
+  @jax.jit
+  def made() -> dict:
+    rtd = {"rtd": heads.init_rtd_head(jax.random.key(1), encoder, dense=False)}
+    clm = {"clm": heads.init_clm_head(encoder)} if with_clm_head else {}
+    return {
+      "encoder": init_encoder(jax.random.key(0), encoder, pad_id=described.special_ids.pad),
+      "heads": rtd | clm,
+    }
+
+  params = made()
   meta = {"config": config.to_dict(), "vocabulary_digest": described.digest, "interval_sums": {}}
   checkpoints = Checkpoints(directory, every=1, keep=1)
   checkpoints.save(7, {"params": params, "step": np.zeros((), np.int32)}, meta, force=True)

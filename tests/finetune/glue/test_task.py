@@ -1,5 +1,7 @@
 """From sentences to examples and from logits to scores."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,6 @@ from data import vocabulary
 from data.glue.tasks import Split
 from finetune import needed_files
 from finetune.glue import task as glue
-from finetune.papers import glue_metrics
 from finetune.search.texts import Encoding
 from tests.finetune.glue import small_glue
 
@@ -57,83 +58,68 @@ def _data(words, task="sst2", count=11) -> glue.GlueData:
   return glue.from_splits(task, _split(texts, labels=labels.astype(np.int32)), {"dev": dev}, _encoding(words))
 
 
-@pytest.mark.parametrize("batch_size", [1, 4, 64])
-def test_every_example_counts_once_at_any_batch_size(words, batch_size):
-  data, seen = _data(words), []
+def test_every_example_counts_once_at_any_batch_size(words):
+  data = _data(words)
+  for batch_size in (1, 4, 64):
+    seen = []
 
-  def outputs_of(batch):
-    for row in range(batch["ids"].shape[1]):
-      if batch["weights"][0, row]:
-        seen.append(tuple(batch["ids"][0, row][batch["ids"][0, row] != 0]))
-    right = np.eye(2, dtype=np.float32)[batch["labels"]]
-    return right * np.asarray([1.0, -1.0])[:, None, None]  # the first run knows all, the second nothing
+    def outputs_of(batch, seen=seen):
+      for row in range(batch["ids"].shape[1]):
+        if batch["weights"][0, row]:
+          seen.append(tuple(batch["ids"][0, row][batch["ids"][0, row] != 0]))
+      right = np.eye(2, dtype=np.float32)[batch["labels"]]
+      # The first run knows all, the second nothing, and the third has an output that is not finite.
+      return right * np.asarray([1.0, -1.0, np.nan])[:, None, None]
 
-  scores = glue.evaluate(data, outputs_of, num_runs=2, batch_size=batch_size, pad_id=0)
-  assert [score["accuracy"] for score in scores] == [1.0, 0.0]
-  assert sorted(seen) == sorted(tuple(ids) for ids in data.dev["dev"].examples.ids)
-
-
-def test_a_run_without_finite_outputs_scores_0_and_spoils_no_other(words):
-  def outputs_of(batch):
-    right = np.eye(2, dtype=np.float32)[batch["labels"]]
-    return np.stack([right[0], np.full_like(right[0], np.nan)])
-
-  scores = glue.evaluate(_data(words), outputs_of, num_runs=2, batch_size=4, pad_id=0)
-  assert scores == [{"accuracy": 1.0}, dict.fromkeys(glue_metrics.METRICS["sst2"], 0.0)]
+    scores = glue.evaluate(data, outputs_of, num_runs=3, batch_size=batch_size, pad_id=0)
+    assert scores == [{"accuracy": 1.0}, {"accuracy": 0.0}, {"accuracy": 0.0}]
+    assert sorted(seen) == sorted(tuple(ids) for ids in data.dev["dev"].examples.ids)
 
 
-def test_the_digest_knows_texts_and_labels(words):
+def test_the_digest_knows_texts_and_labels_and_dropped_and_cut_rows_are_told(words):
   same, other = _data(words), _data(words, count=10)
   assert same.digest == _data(words).digest != other.digest
   split = _split(["good", "bad"], labels=np.asarray([0, 1], np.int32))
   flipped = _split(["good", "bad"], labels=np.asarray([1, 1], np.int32))
-  digests = [
-    glue.from_splits("sst2", one, {"dev": split}, _encoding(words)).digest for one in (split, flipped)
-  ]
-  assert digests[0] != digests[1]
-
-
-def test_dropped_and_cut_rows_are_told(words):
+  digests = {
+    glue.from_splits("sst2", train, {"dev": dev}, _encoding(words)).digest
+    for train, dev in ((split, split), (flipped, split), (split, flipped))
+  }
+  assert len(digests) == 3
   split = _split(["good " * 30, "bad"], labels=np.asarray([0, 1], np.int32), dropped=3)
   lines = glue.from_splits("sst2", split, {"dev": split}, _encoding(words)).lines
   assert any("6 rows dropped" in line for line in lines)
   assert "sst2: texts truncated to 16 tokens: 1 of train, 1 of dev" in lines
 
 
-def _mnli(directory, *splits, rows=3):
-  (directory / "MNLI").mkdir()
-  for split in splits:
-    lines = [f"{row}\tgood film\tbad film\t{('neutral', 'entailment')[row % 2]}" for row in range(rows)]
-    text = "\n".join(["index\tsentence1\tsentence2\tlabel", *lines]) + "\n"
-    (directory / "MNLI" / f"{split}.subset.tsv").write_text(text, encoding="utf-8")
-
-
 def test_mnli_without_its_mismatched_half_is_evaluated_on_the_matched_one(words, tmp_path):
-  _mnli(tmp_path, "train", "dev")
+  (tmp_path / "MNLI").mkdir()
+  rows = [f"{row}\tgood film\tbad film\t{('neutral', 'entailment')[row % 2]}" for row in range(5)]
+  for split in ("train", "dev"):
+    text = "\n".join(["index\tsentence1\tsentence2\tlabel", *rows]) + "\n"
+    (tmp_path / "MNLI" / f"{split}.subset.tsv").write_text(text, encoding="utf-8")
   config = finetune_glue.get_config()
   config.update({"tasks": "mnli", "data": {"directory": str(tmp_path)}})
   needed_files.check(config, download=False)
   data = glue.load("mnli", str(tmp_path), _encoding(words))
   assert list(data.dev) == ["dev_matched"]
   assert any("no dev_mismatched split in" in line for line in data.lines)
-  scores = glue.evaluate(
-    data, lambda batch: np.zeros((1, 4, 3), np.float32), num_runs=1, batch_size=4, pad_id=0
-  )
+  zeros = lambda batch: np.zeros((1, 4, 3), np.float32)  # noqa: E731
+  scores = glue.evaluate(data, zeros, num_runs=1, batch_size=4, pad_id=0)
   assert [list(score) for score in scores] == [["accuracy"]]
+  for asked, used in ((3, 3), (5, 5), (6, 5)):  # more than there are is all of them, and told
+    data = glue.load("mnli", str(tmp_path), _encoding(words), train_rows=asked)
+    assert len(data.train.ids) == used
+    assert any("data.train_rows=6" in line for line in data.lines) == (asked == 6)
 
 
-def test_mnli_is_official_with_both_halves_only(words):
+def test_mnli_is_official_and_scored_with_both_halves(words):
   labels = np.asarray([0, 1], np.int32)
   split = _split(["good", "bad"], ["bad", "good"], labels, is_official=True)
-  halves = {"dev_matched": split, "dev_mismatched": split}
-  assert glue.from_splits("mnli", split, halves, _encoding(words)).is_official
+  halves = {"dev_matched": split, "dev_mismatched": dataclasses.replace(split, labels=0 * labels)}
+  whole = glue.from_splits("mnli", split, halves, _encoding(words))
+  assert whole.is_official
   assert not glue.from_splits("mnli", split, {"dev_matched": split}, _encoding(words)).is_official
-
-
-def test_more_training_rows_than_there_are_is_all_of_them_and_told(words, tmp_path):
-  _mnli(tmp_path, "train", "dev", rows=5)
-  for rows, used, is_told in ((3, 3, False), (5, 5, False), (6, 5, True)):
-    data = glue.load("mnli", str(tmp_path), _encoding(words), train_rows=rows)
-    assert len(data.train.ids) == used
-    told = [line for line in data.lines if "train_rows" in line]
-    assert told == (["mnli: data.train_rows=6, but the file has 5: all are used"] if is_told else [])
+  first = lambda batch: np.eye(3, dtype=np.float32)[[[0, 0]]]  # noqa: E731
+  (scores,) = glue.evaluate(whole, first, num_runs=1, batch_size=2, pad_id=0)
+  assert scores == {"accuracy": 0.5, "accuracy_mm": 1.0}

@@ -44,10 +44,10 @@ class Child(NamedTuple):
     return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
-def fork(action: Callable[[], int], log: Path, *, cache: Path, devices: int = 1) -> Child:
+def fork(action: Callable[[], int], log: Path, *, cache: Path) -> Child:
   """Forks a child that ends with what `action` returns; what it prints goes to `log`.
 
-  `cache` is where its compiled programs are kept, `devices` how many of them it sees.
+  `cache` is where its compiled programs are kept.
   """
   sys.stdout.flush()
   sys.stderr.flush()
@@ -57,7 +57,7 @@ def fork(action: Callable[[], int], log: Path, *, cache: Path, devices: int = 1)
     return Child(pid, log)
   code = 1
   try:
-    _settle(log, cache, devices)
+    _settle(log, cache)
     code = action()
   except BaseException:  # the child must not return into the code of its parent
     traceback.print_exc()
@@ -67,23 +67,22 @@ def fork(action: Callable[[], int], log: Path, *, cache: Path, devices: int = 1)
     os._exit(code)
 
 
-def _settle(log: Path, cache: Path, devices: int) -> None:
+def _settle(log: Path, cache: Path) -> None:
   output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
   os.dup2(output, 1)
   os.dup2(output, 2)
   signal.signal(signal.SIGINT, signal.default_int_handler)
   gc.disable()  # a collection would copy every page that is shared with the parent
-  os.environ["XLA_FLAGS"] = f"{_FLAGS} --xla_force_host_platform_device_count={devices}"
-  os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache)
+  os.environ["XLA_FLAGS"] = f"{_FLAGS} --xla_force_host_platform_device_count=1"
   jax.config.update("jax_platforms", "cpu")
   jax.config.update("jax_compilation_cache_dir", str(cache))
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
-def command(arguments: Sequence[str], programs: Path | None = None) -> int:
-  """`python -m pretrain.main ARGUMENTS`, with programs of `export_programs` if given; its exit code."""
-  if programs is not None:
-    _use_programs(programs)
+def command(arguments: Sequence[str], programs: Path) -> int:
+  """`python -m pretrain.main ARGUMENTS`, with programs of `export_programs`; its exit code."""
+  for name in PROGRAMS:
+    setattr(Run, f"compile_{name}_step", _loaded(name, programs))
   sys.argv = ["pretrain.main", *arguments]
   return main.main()  # as the last of its process
 
@@ -115,25 +114,21 @@ def export_programs(arguments: Sequence[str], folder: Path) -> int:
   return main.main([*arguments])
 
 
-def _use_programs(folder: Path) -> None:
-  def loaded(name: str) -> Callable[[Run], Callable]:
-    program = export.deserialize(bytearray((folder / name).read_bytes()))
-    names = json.loads((folder / f"{name}.json").read_text())
+def _loaded(name: str, folder: Path) -> Callable[[Run], Callable]:
+  program = export.deserialize(bytearray((folder / name).read_bytes()))
+  names = json.loads((folder / f"{name}.json").read_text())
 
-    def compile_step(run: Run) -> Callable:
-      state_tree = jax.tree.structure(run.abstract_state)
+  def compile_step(run: Run) -> Callable:
+    state_tree = jax.tree.structure(run.abstract_state)
 
-      def called(*arguments):
-        leaves = program.call(*jax.tree.leaves(arguments))
-        pairs = leaves[-2 * len(names) :]
-        metrics = {one: (pairs[2 * at], pairs[2 * at + 1]) for at, one in enumerate(names)}
-        if name == "eval":
-          return metrics
-        return jax.tree.unflatten(state_tree, leaves[: -len(pairs)]), metrics
+    def called(*arguments):
+      leaves = program.call(*jax.tree.leaves(arguments))
+      pairs = leaves[-2 * len(names) :]
+      metrics = {one: (pairs[2 * at], pairs[2 * at + 1]) for at, one in enumerate(names)}
+      if name == "eval":
+        return metrics
+      return jax.tree.unflatten(state_tree, leaves[: -len(pairs)]), metrics
 
-      return jax.jit(called, donate_argnums=(0,) if name == "train" else ())
+    return jax.jit(called, donate_argnums=(0,) if name == "train" else ())
 
-    return compile_step
-
-  for name in PROGRAMS:
-    setattr(Run, f"compile_{name}_step", loaded(name))
+  return compile_step

@@ -12,23 +12,14 @@ OF_STEPS = ("item gone", "step emptied", "empty step above", "renamed copy above
 KINDS = (*OF_FILES, *OF_STEPS)
 
 
-def files_of(step: Path) -> list[str]:
-  """Names of all files of a step, in order."""
-  return sorted(path.relative_to(step).as_posix() for path in step.rglob("*") if path.is_file())
-
-
-def hurt(rng: random.Random, place: Path, kind: str, name: str = "") -> str:
-  """Does damage of a kind to the newest of at least two whole steps in `place`; says what was done.
-
-  `name` is the file, for the kinds of files; without it chance chooses.
-  """
+def hurt(rng: random.Random, place: Path, kind: str, item: str = "") -> str:
+  """Does damage of a kind to the newest of at least two whole steps in `place`; says what was done."""
   older, newest = (place / str(step) for step in checkpoint.saved_steps(place)[-2:])
+  item, above = item or rng.choice(checkpoint.ITEMS), place / str(int(newest.name) + 7)
   if kind in OF_FILES:
-    name = name or rng.choice(files_of(newest))
-    _hurt_file(rng, newest / name, kind)
-    return f"{kind} in {newest.name}/{name}"
-  item = name or rng.choice(checkpoint.ITEMS)
-  above = place / str(int(newest.name) + 7)
+    path = rng.choice(sorted(path for path in newest.rglob("*") if path.is_file()))
+    _hurt_file(rng, path, kind)
+    return f"{kind} in {path.relative_to(place)}"
   if kind == "item gone":
     shutil.rmtree(newest / item)
   elif kind == "step emptied":

@@ -18,17 +18,24 @@ from tests.pretrain.conftest import ROOT
 
 
 def test_a_run_that_is_killed_at_every_kind_of_moment_ends_as_if_it_had_not_been(tmp_path):
-  output = tmp_path / "moments.json"
+  output, folder = tmp_path / "moments.json", tmp_path / "soak"
+  folder.mkdir()
   # It forks, which a process that has JAX's threads must not.
-  command = [sys.executable, "-m", "tests.faults.soak", "--moments", f"--output={output}"]
+  command = [
+    sys.executable,
+    "-m",
+    "tests.faults.soak",
+    "--moments",
+    f"--output={output}",
+    f"--folder={folder}",
+  ]
   done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
   assert output.is_file(), done.stderr
-  found = json.loads(output.read_text())
+  wrong = json.loads(output.read_text())
+  assert len(wrong) == 9 and not any(wrong.values()), wrong
   assert prepare.main(soak.prepare_command(tmp_path)[3:]) == 0
-  places = (found.pop("records"), tmp_path / "records")
-  digests = [manifest.records_digest(manifest.read(place)) for place in places]
+  digests = [manifest.records_digest(manifest.read(place / "records")) for place in (folder, tmp_path)]
   assert digests[0] == digests[1]
-  assert len(found) == 8 and not any(found.values()), found
 
 
 def test_each_kind_of_damage_leaves_an_older_step(tmp_path):

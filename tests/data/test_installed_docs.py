@@ -10,6 +10,7 @@ Title of it
 ===========
 
 Compute the mean of the values along an axis, see :func:`~numpy.mean` and ``axis`` for **more** details.
+Of what is said there this part <https://a.b/c> is *as good* as [the first](https://a.b/d).
 
 .. deprecated:: 1.2
    Use the other function instead, because this one will be removed from the library.
@@ -45,7 +46,8 @@ x = 1; y = f(x) % 3 == 0 and (z[4] or w["k"] // 2)
 """
 
 EXPECTED = [
-  "Compute the mean of the values along an axis, see numpy.mean and axis for more details.",
+  "Compute the mean of the values along an axis, see numpy.mean and axis for more details. Of what is said "
+  "there this part is as good as the first.",
   "Use the other function instead, because this one will be removed from the library.",
   "The numbers that are averaged over the axis that was given by the caller of the function.",
   "Array that holds the numbers whose mean is wanted by the caller.",

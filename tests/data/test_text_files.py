@@ -79,6 +79,8 @@ def test_a_ten_megabyte_line_is_cut_in_bounded_memory_and_no_character_is_lost(t
   assert peak < 200e6  # bytes; the document itself takes 16 MB
   assert "".join(piece for document in documents for piece in document) == f"{text}end"
   assert counts["long_lines_cut"] == 11
+  path.write_text("x" * text_files.MAX_LINE_BYTES)  # nothing is behind the cut
+  assert "".join(piece for document in read(path)[0] for piece in document) == path.read_text()
   path.write_text("a b " * 300_000)  # at a space if there is one
   assert all(piece.endswith("b") for document in read(path)[0] for piece in document)
 

@@ -168,6 +168,12 @@ def test_parquet_keeps_the_types_of_its_input_and_finds_those_of_others(tmp_path
     assert _back(form, tmp_path / "b.parquet", table).to_pylist() == expected
 
 
+def test_half_an_emoji_is_replaced_and_counted(tmp_path, caplog):
+  (tmp_path / "in.jsonl").write_text('{"text": "a \\ud83d b"}\n')
+  columns.survey(str(tmp_path / "in.jsonl"))
+  assert "in.jsonl: lone surrogates (halves of characters) replaced by U+FFFD: 1" in caplog.text
+
+
 def test_times_that_python_has_no_type_for_are_carried_along(tmp_path):
   exact, stamp = 1_700_000_000_123_456_789, pyarrow.timestamp("ns", "Europe/Berlin")
   table = pyarrow.table(

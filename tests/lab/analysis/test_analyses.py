@@ -3,7 +3,6 @@
 import json
 import pathlib
 import shutil
-import types
 
 import jax
 import numpy as np
@@ -11,13 +10,10 @@ import pytest
 
 from data import manifest
 from data.errors import DataError
-from lab.analysis import edges, probe, probe_sets, request
+from lab.analysis import edges, request
 from lab.analysis.__main__ import main
-from pretrain.checkpoints import opened
 from pretrain.checkpoints.checkpoint import load_params
 from pretrain.checkpoints.saved_model import save_params
-from pretrain.reading import feed, prepared
-from pretrain.settings.run import reading_settings
 from tests.pretrain import small_run
 
 _STSB = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore"
@@ -119,7 +115,6 @@ _NONE = json.dumps({"text": "ba ke", "targets": []})
 _WORDS = "1\tba\t_\tDET\t_\t_\t2\tdet\t_\t_\n2\tke\t_\tNOUN\t_\t_\t0\troot\t_\t_\n"
 _ROOT = "1\tke\t_\tNOUN\t_\t_\t0\troot\t_\t_\n"
 _TASK, _UD = "edges/t.{}.jsonl", "UD_English-EWT/x-ud-{}.conllu"
-_REVIEWS = "sentence\tlabel\n"
 
 
 def _folder(tmp_path, pattern: str, parts: dict[str, str]):
@@ -130,7 +125,7 @@ def _folder(tmp_path, pattern: str, parts: dict[str, str]):
   return tmp_path
 
 
-def test_annotated_data_that_say_too_little_are_refused_by_file(tmp_path, finished, capsys):
+def test_annotated_data_that_say_too_little_are_refused_by_file(tmp_path):
   failures = []
   for number, (pattern, train, test, word) in enumerate(
     [
@@ -148,32 +143,4 @@ def test_annotated_data_that_say_too_little_are_refused_by_file(tmp_path, finish
       failures.append(f"{number}: {edges.find(folder, 1)}")
     except DataError as error:
       failures += [] if word in str(error) else [f"{number}: {error}"]
-  for pattern, parts, only, word in [
-    (_UD, {"train": "", "test": _WORDS}, "pos", "x-ud-train.conllu"),
-    (_UD, {"train": _WORDS, "test": ""}, "pairs", "x-ud-test.conllu"),
-    (_UD, {"train": _ROOT, "test": _WORDS}, "dependency", "x-ud-train.conllu"),
-    ("glue/STS-B/{}.tsv", {"dev": "sentence1\tsentence2\tscore\n\t \t5.0\n"}, "similarity", "dev.tsv"),
-    ("glue/SST-2/{}.tsv", {"train": f"{_REVIEWS}\t0\n", "dev": f"{_REVIEWS}ba\t1\n"}, "sentiment", "train"),
-  ]:
-    folder = _folder(tmp_path / only, pattern, parts)
-    flags = [f"--checkpoint={finished}", f"--data={folder}", f"--output={tmp_path / 'out'}", f"--only={only}"]
-    code, error = probe.main(flags), capsys.readouterr().err
-    if code != 3 or word not in error:
-      failures.append(f"{only}: {code} {error}")
   assert not failures, "\n".join(failures)
-  folder = _folder(tmp_path, _UD, {"train": _ROOT, "test": _ROOT})
-  (found,), _ = probe_sets.find(probe_sets.Folder(folder, 10, 5), ["pos"])
-  assert found.without_model()[0].value == 1  # roots have parts of speech all the same
-
-
-def test_a_run_of_a_feed_is_looked_at_on_the_held_out_blocks_that_it_was_evaluated_on(monkeypatch):
-  config = small_run.small_config("mlm", "", {"data.feed": "seqio", "data.source": "seqio:one"})
-  saved = types.SimpleNamespace(meta={"config": config.to_dict()}, open_encoder=lambda: None)
-  monkeypatch.setattr(opened, "open_model", lambda *_: saved)
-  fed = types.SimpleNamespace(close=lambda: None, heldout="blocks")
-  sizes = []
-  monkeypatch.setattr(feed, "open", lambda settings: sizes.append(settings.batch_size) or fed)
-  with pytest.raises(AttributeError):  # the saved model is no model
-    opened.open_run("run", rows=3)
-  assert sizes == [8]
-  assert prepared.open_heldout(reading_settings(config)) == ("blocks", "seqio:one")

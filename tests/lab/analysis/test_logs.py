@@ -6,7 +6,6 @@ import types
 import numpy as np
 import pytest
 
-from data.errors import DataError
 from lab.analysis import logs, scores
 from lab.analysis.__main__ import main
 from lab.analysis.outcome import Needs
@@ -122,27 +121,7 @@ def test_planted_scores_of_saved_steps_come_back_over_hours(monkeypatch, tmp_pat
     logs.efficiency(request(monkeypatch, runs | {"b": [{"step": 1, "eval/loss": 1.0}]}), read)
 
 
-def test_scores_that_are_no_curve_are_refused(monkeypatch, tmp_path):
-  monkeypatch.setattr(scores, "_steps", lambda request: {"known": ("a", 5)})
-  asked = request(monkeypatch, {"a": []})
-  (known,) = scores.read(tuned(tmp_path / "known", "known", mnli(0.8, 0.7)))
-  (again,) = scores.read(tuned(tmp_path / "again", "known", mnli(0.8, 0.7)))
-  (subset,) = scores.read(tuned(tmp_path / "subset", "known", mnli(0.8, 0.7), data="less"))
-  (foreign,) = scores.read(tuned(tmp_path / "foreign", "of another run", mnli(0.8, 0.7)))
-  for other, folder in ((foreign, "foreign"), (again, "again"), (subset, "subset")):
-    with pytest.raises(DataError, match=f"{folder}: its mnli"):
-      scores.over_steps(asked, [known, other])
-  own = [{"metric": "accuracy", "value": 0.5}]
-  (mine,) = scores.read(tuned(tmp_path / "mine", "known", own, task="own"))
-  assert scores.over_steps(asked, [known, mine])["a"]["fine-tuned own accuracy"][1].tolist() == [0.5]
-  cell = tmp_path / "mine" / "own" / "bs64_lr1e-05.json"
-  cell.write_text((tmp_path / "foreign" / "mnli" / "bs32_lr1e-05.json").read_text())
-  for folder in ("mine", "nowhere"):  # cells of two checkpoints, and no folder at all
-    with pytest.raises(DataError, match=f"--scores=.*{folder}"):
-      scores.read(str(tmp_path / folder))
-
-
-def test_the_command_knows_a_saved_step_by_its_digest(finished, tmp_path, capsys):
+def test_the_command_knows_a_saved_step_by_its_digest(finished, tmp_path):
   params, _ = checkpoint.load_params(finished, 4)
   digest = trees.digest({"encoder": params["encoder"], "heads": params["heads"]})
   folder = tuned(tmp_path / "tuned", digest, mnli(0.8, 0.7))
@@ -152,7 +131,3 @@ def test_the_command_knows_a_saved_step_by_its_digest(finished, tmp_path, capsys
   found = [row for row in rows if row["metric"] == "fine-tuned mnli accuracy"]
   assert [(row["step"], row["value"]) for row in found] == [(4, 0.8)]
   assert (tmp_path / "out" / "efficiency_fine_tuned_mnli_accuracy.svg").is_file()
-  capsys.readouterr()
-  flags[0] += "/checkpoints/6"  # of a step that is named only its own scores are drawn
-  assert main([*flags, "--only=efficiency"]) == 3
-  assert "started from no saved step of" in capsys.readouterr().err

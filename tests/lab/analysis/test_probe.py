@@ -67,19 +67,16 @@ def on_one_device():
 
 
 def test_figures_stand_beside_those_of_the_untrained_encoder_and_of_no_model(finished, data, tmp_path):
-  for output in ("first", "second"):
-    flags = [f"--checkpoint={finished}", f"--data={data}", f"--output={tmp_path / output}"]
-    assert probe.main([*flags, "--only=pos,relation"]) == 0
-  first, second = ((tmp_path / output / "probe.json").read_text() for output in ("first", "second"))
-  assert first == second
-  found = json.loads(first)
+  flags = [f"--checkpoint={finished}", f"--data={data}", f"--output={tmp_path}", "--only=pos,relation"]
+  assert probe.main(flags) == 0
+  found = json.loads((tmp_path / "probe.json").read_text())
   rows = {(row["probe"], row["cases"], row["read"]): row for row in found["rows"]}
   row, model = rows["part of speech", "all words", "tokens"], f"{finished} step 6"
   assert row["count"] == 80 and row["no model"] == 1.0
   assert 0.9 < row[model] <= 1.0 and 0.9 < row["untrained"] <= 1.0
   assert rows["relation", "all pairs", "last"]["no model"] == 1.0
   assert {read for name, _, read in rows if name == "relation"} == {"tokens", "middle", "last"}
-  assert (tmp_path / "first" / "probe.md").is_file() and (tmp_path / "first" / "probe.csv").is_file()
+  assert (tmp_path / "probe.md").is_file() and (tmp_path / "probe.csv").is_file()
 
 
 def test_a_mistake_is_one_line_and_nothing_is_written(finished, data, tmp_path, capsys):
@@ -99,46 +96,10 @@ def test_a_mistake_is_one_line_and_nothing_is_written(finished, data, tmp_path, 
   assert not failures, "\n".join(failures)
 
 
-def test_without_an_output_the_table_is_beside_the_first_checkpoint(tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)
-  asked = []
-  monkeypatch.setattr(probe, "_run", asked.append)
-  monkeypatch.setattr(probe.command, "run_with_output", lambda parse, function, argv: function(parse(argv)))
-  outputs = {
-    "runs/a,runs/b": "probe_comparison",
-    "runs/a/checkpoints/30/": f"{tmp_path}/runs/a/probe_30",
-    "checkpoints": f"{tmp_path}/probe",
-    "s3://bucket/a/": "s3://bucket/a/probe",
-    "s3://bucket/a/checkpoints/30": "s3://bucket/a/probe_30",
-  }
-  for checkpoint in outputs:
-    probe.main([f"--checkpoint={checkpoint}", "--data=annotated"])
-  assert [one.output for one in asked] == list(outputs.values())
-
-
-def test_probes_are_those_for_which_there_are_data(data, tmp_path, monkeypatch):
+def test_probes_are_those_for_which_there_are_data(data):
   found, skipped = probe_sets.find(probe_sets.Folder(data, 10, 5), [])
   assert [one.name for one in found] == ["part of speech", "dependency", "relation"]
   assert len(found[0].train) == 10 and "sentiment (glue/SST-2/" in skipped[0]
-  pair = MinimalPair(("a",), ("b",))
-  monkeypatch.setattr(probe_sets.annotated, "minimal_pairs", lambda folder: {"agreement": [pair]})
-  monkeypatch.setattr(probe_sets.annotated, "agreement_pairs", lambda sentences: [pair, pair])
-  found, _ = probe_sets.find(probe_sets.Folder(data, 10, 5), ["pairs"])
-  assert {one.cases: len(one.pairs) for one in found} == {"agreement": 1, "agreement of the treebank": 2}
-  # SICK as it is released; shared words have its order.
-  (tmp_path / "SICK").mkdir()
-  file = tmp_path / "SICK" / "SICK_test_annotated.txt"
-  rows = [("ba ke dogo", "ba ke dogo", 4.9), ("ba ke dogo", "ba zore lumi", 2.5), ("ba ke", "fi lumi", 1)]
-  lines = [f"{n}\t{first}\t{second}\t{score}\tNEUTRAL" for n, (first, second, score) in enumerate(rows)]
-  header = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment"
-  file.write_text("\n".join([header, *lines]))
-  (found,), _ = probe_sets.find(probe_sets.Folder(tmp_path, 10, 5), ["similarity"])
-  (figure,) = found.without_model()
-  assert (figure.cases, figure.measure, figure.count) == ("SICK test", "Spearman", 3)
-  assert figure.value == pytest.approx(1)
-  file.write_text("\n".join([header, lines[0].replace("4.9", "high")]))
-  with pytest.raises(DataError, match=r"SICK_test_annotated.txt:2: .*'high'"):
-    probe_sets.find(probe_sets.Folder(tmp_path, 10, 5), ["similarity"])
 
 
 def test_the_untrained_encoder_has_the_initial_values_of_its_run_heads_and_all(finished, small_records):

@@ -1,6 +1,5 @@
 """Linear probes, of spans too, and probes of a stand-in encoder whose vectors and scores are planted."""
 
-import dataclasses
 import types
 import warnings
 from collections.abc import Callable, Sequence
@@ -69,12 +68,6 @@ def test_a_relation_is_read_off_a_word_and_its_own_head():
   assert found["middle"] == pytest.approx(0.25, abs=CHANCE)
   (trivial,) = probe.without_model()  # the word tells its half of the relation
   assert trivial.value == pytest.approx(0.5, abs=CHANCE) and trivial.count == 500
-  # The same words with other heads have other relations.
-  moved = [
-    dataclasses.replace(sentence, heads=(-1, *((head + 1) % 6 for head in sentence.heads[1:])))
-    for sentence in test
-  ]
-  assert _measured(_dependency(train, moved))["last"] == pytest.approx(0.5, abs=CHANCE)
 
 
 def test_the_tag_of_a_word_and_the_relation_of_two_spans_are_read_off_their_vectors():
@@ -204,15 +197,8 @@ def test_labels_that_are_all_the_same_are_answered_without_a_warning():
   train = np.asarray([[1.0, 0.0], [0.0, 1.0]] * 2)
   with warnings.catch_warnings():
     warnings.simplefilter("error")
-    for labels, expected in [
-      ([("x",)] * 4, [("x",)] * 2),
-      ([()] * 4, [()] * 2),
-      ([("x", "y")] * 4, [("x", "y")] * 2),
-      ([("x",), (), ("x",), ()], [("x",), ()]),
-      ([("x",), ("y",), ("x",), ("y",)], [("x",), ("y",)]),
-    ]:
-      assert edges.predictions(train, labels, train[:2]) == expected
-    assert linear.predictions(np.zeros((3, 2)), ["a"] * 3, np.ones((2, 2))).tolist() == ["a", "a"]
+    for labels in ([("x",)] * 4, [()] * 4, [("x", "y")] * 4, [("x",), ()] * 2, [("x",), ("y",)] * 2):
+      assert edges.predictions(train, labels, train[:2]) == labels[:2]
     assert linear.bag_predictions([[], ["ba"]], ["b", "b"], [["ba"]]).tolist() == ["b"]
     assert np.isnan(linear.rank_correlation(np.arange(3.0), np.ones(3)))
     assert np.isnan(linear.rank_correlation(np.ones(3), np.arange(3.0)))

@@ -1,10 +1,8 @@
 """Vectors of words and scores of sentences equal what encoder and generator give, one sentence at a time."""
 
-import gzip
 import json
 import pathlib
 import shutil
-import types
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +11,6 @@ import pytest
 import scipy.special
 
 from data import vocabulary
-from data.errors import DataError
 from lab.analysis import edges
 from lab.analysis.request import Request
 from lab.analysis.spans import Annotated, Target
@@ -24,7 +21,6 @@ from pretrain.checkpoints.saved_model import open_model, save_params
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads as head_models
 from pretrain.reading import prepared
-from tests import byte_level
 from tests.pretrain.one_program import OneProgramEach, one_program
 from tests.pretrain.small_run import small_config
 
@@ -91,18 +87,9 @@ def test_a_likelihood_masks_every_token_in_turn_and_originality_adds_up_the_toke
   assert bare.originality(SENTENCES) is None and bare.likelihoods(SENTENCES) is None
 
 
-def test_words_have_the_ids_of_running_text(tmp_path):
-  words = byte_level.imported(tmp_path)
-  encoder = types.SimpleNamespace(vocabulary=words, config=types.SimpleNamespace(max_length=64))
-  frozen = FrozenEncoder(encoder, {}, batch_size=1)  # pyright: ignore[reportArgumentType] (no model runs)
-  (given,) = frozen.inputs([("The", "people", "make", "time.")])
-  assert given["ids"].tolist() == words.with_special_ids(words.encode("The people make time."))
-
-
-def test_tasks_of_a_treebank_and_of_files_and_a_packed_copy_is_no_task_of_its_own(tmp_path):
+def test_tasks_of_a_treebank(tmp_path):
   row = "1\tba\t_\tNOUN\t_\t_\t2\tnsubj:pass\t_\t_\n2\tke\t_\tVERB\t_\t_\t0\troot\t_\t_\n\n"
-  for name in ("UD_English-EWT", edges.FOLDER):
-    (tmp_path / name).mkdir()
+  (tmp_path / "UD_English-EWT").mkdir()
   for split, number in (("train", 3), ("test", 1)):
     (tmp_path / "UD_English-EWT" / f"x-ud-{split}.conllu").write_text(row * number)
   tags, relations = edges.find(tmp_path, 2)
@@ -110,17 +97,6 @@ def test_tasks_of_a_treebank_and_of_files_and_a_packed_copy_is_no_task_of_its_ow
   assert [len(task.train) for task in (tags, relations)] == [2, 2] and len(tags.test) == 1
   assert tags.test == [Annotated(("ba", "ke"), (Target(((0, 1),), ("NOUN",)), Target(((1, 2),), ("VERB",))))]
   assert relations.test == [Annotated(("ba", "ke"), (Target(((0, 1), (1, 2)), ("nsubj",)),))]
-  path = tmp_path / edges.FOLDER / "coref.train.jsonl"
-  line = {"text": "a b c", "targets": [{"span1": [0, 1], "span2": [1, 3], "label": ["1", "2"]}]}
-  path.write_text(json.dumps(line))
-  for name in ("packed.train.jsonl.gz", "packed.test.jsonl.gz", "coref.train.jsonl.gz"):  # the last is a copy
-    path.with_name(name).write_bytes(gzip.compress(json.dumps(line).encode()))
-  with pytest.raises(DataError, match=r"coref.test.jsonl"):  # a task needs both files
-    edges.find(tmp_path, 10)
-  path.with_name("coref.test.jsonl").write_text(json.dumps(line))
-  first, second, *_ = edges.find(tmp_path, 10)
-  assert (first.name, second.name) == ("coref", "packed")
-  assert first.train[0].targets[0] == Target(((0, 1), (1, 3)), ("1", "2"))
 
 
 LABELS = {"ba": "x", "ke": "y", "dogo": "x", "lumi": "z"}  # half of them 'x'
@@ -179,16 +155,9 @@ def test_a_generator_is_asked_layer_by_layer_on_text_that_is_not_masked(small_re
   assert len(found) == 40 and not found[-1].any()
 
 
-def test_separate_generators_are_told_apart_and_a_part_that_is_missing_is_named(small_records, tmp_path):
+def test_separate_generators_are_told_apart(small_records, tmp_path):
   fields = {"generator.separate_layers": (1, 2), "generator.mixture": "uniform"}
   workdir = _checkpoint(tmp_path / "run", small_records, fields)
   scores = _scores(workdir, tmp_path / "data")
   assert [key for key in scores if key[0] != "encoder"] == [("generator 0", 1), ("generator 1", 2)]
   assert set(scores.values()) == {1.0}
-  saved = open_model(workdir)
-  del saved.params["generator"]["member_1"]["trunk"]
-  saved.meta["source"] = {}  # an import may not say how a generator is computed, and none is made up
-  assert open_generator(saved, saved.open_encoder("", flag="--vocabulary")) is None
-  del saved.meta["source"]
-  with pytest.raises(DataError, match=r"member_1/trunk"):
-    edges.sides(saved, 4)

@@ -1,61 +1,12 @@
-"""Checks and speed on a GPU, with programs that only sleep: a failure, the deadline, tables."""
+"""Tables of checks and of speed on a GPU."""
 
-import json
-import pathlib
 import sys
-import textwrap
 
 import pytest
 
 from data.errors import ConfigError
 from lab.speed import gpu_case, gpu_day, gpu_summary, profile_table
 from lab.speed.gpu_case import Case
-
-HEAD = """
-import json, os, subprocess, sys, time
-def say(**line): print(json.dumps(line), flush=True)
-def turn():
-  say(ready={}); sys.stdin.readline()
-def work(seconds):
-  began = time.time(); time.sleep(seconds); say(began=began, ended=time.time(), ms=1.0)
-"""
-
-
-def run(tmp_path, programs: dict[str, str], *, seconds: float) -> dict[str, list[dict]]:
-  """Runs a day of cases whose programs are given as text; returns the lines of each case."""
-
-  def program(case: Case) -> list[str]:
-    return [sys.executable, "-S", "-c", HEAD + textwrap.dedent(programs[case.name])]
-
-  made = gpu_day.Day([Case(name, "step") for name in programs], tmp_path, program, workers=len(programs))
-  made.run(seconds=seconds)
-  assert [json.loads(line) for line in (tmp_path / "lines.jsonl").read_text().splitlines()] == made.lines
-  return {name: [line for line in made.lines if line["case"] == name] for name in programs}
-
-
-def test_one_measures_at_a_time_and_a_failure_stops_nobody(tmp_path):
-  measures = "turn(); work(0.3); say(done=True)"
-  fails = "say(ms=1.0); raise ValueError('the card is blue')"
-  programs = {"fails": fails, "killed": "turn(); os.kill(os.getpid(), 9)", "a": measures, "b": measures}
-  lines = run(tmp_path, programs, seconds=20)
-  assert lines["fails"][1]["error"] == "ValueError: the card is blue"
-  assert lines["killed"][0]["error"] == "exit code -9"
-  first, second = lines["a"][0], lines["b"][0]
-  assert first["ended"] <= second["began"] or second["ended"] <= first["began"]
-
-
-def test_the_deadline_keeps_lines_and_kills_what_hangs_and_what_it_started(tmp_path):
-  hangs = """
-    import signal
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"])
-    say(pid=os.getpid(), child=child.pid); time.sleep(60)
-  """
-  lines = run(tmp_path, {"quick": "say(ms=1.0)", "hangs": hangs}, seconds=2)
-  assert lines["quick"][0]["ms"] == 1.0 and "missing" in lines["hangs"][-1]
-  for name in ("pid", "child"):
-    status = pathlib.Path(f"/proc/{lines['hangs'][0][name]}/stat")
-    assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 def test_a_check_that_fails_or_is_missing_is_a_failure():

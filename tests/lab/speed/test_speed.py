@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from data import manifest, records
-from data.errors import ConfigError, DataError
-from lab.speed import ahead, cases, packing, parts, start, step
+from data.errors import ConfigError
+from lab.speed import ahead, cases, packing, parts, step
 from pretrain.build import build
 from pretrain.corruption.masking import TokenIds
 from pretrain.plan.forecast import Forecast
@@ -89,16 +89,6 @@ def test_a_peer_has_our_sizes_and_learns():
     assert np.mean(losses[-3:]) < np.mean(losses[:3]), recipe
 
 
-def test_a_start_is_timed_until_its_first_step_and_one_that_fails_is_no_time(monkeypatch, tmp_path):
-  with pytest.raises(DataError, match=r"absent\.py"):
-    start.seconds_to_first_step(["--config=absent.py", "--workdir=w"], cache=tmp_path)
-  program = tmp_path / "program"
-  program.write_text("#!/bin/sh\necho compiling\nsleep 0.2\necho 'step 1/3  loss 5'\nexec sleep 60\n")
-  program.chmod(0o700)
-  monkeypatch.setattr(sys, "executable", str(program))
-  assert 0.2 < start.seconds_to_first_step([], cache=tmp_path) < 30
-
-
 def test_what_the_benchmarks_import():
   names = ("ahead", "cases", "compare", "input", "parts", "start", "step", "peers.server")
   imports = f"import {', '.join(f'benchmarks.{name}' for name in names)}"
@@ -107,18 +97,6 @@ def test_what_the_benchmarks_import():
   light, loaded = (line.split() for line in done.stdout.splitlines())
   assert not {"jax", "numpy", "ml_collections", "torch", "absl"} & set(light)
   assert not {"tensorflow", "seqio", "tensorflow_datasets", "transformers"} & set(loaded)
-
-
-@pytest.mark.nightly
-def test_the_forms_of_a_part_compute_the_same():
-  for part in parts.PARTS:
-    forms = parts.PARTS[part](parts.Sizes(2, 8, 16, 2, 64, "float32"))
-    made = {name: jax.tree.leaves(function(*arrays)) for name, (function, arrays) in forms.items()}
-    if part == "update":
-      ours, plain = (np.asarray(made[name][0]) for name in (parts.OURS, parts.PLAIN))
-      assert np.abs(ours - plain).max() < 2e-4  # the learning rate: it warms up on one side alone
-    elif part in parts.EQUAL:
-      np.testing.assert_allclose(made[parts.OURS], made[parts.PLAIN], rtol=1e-4, err_msg=part)
 
 
 def test_a_form_that_is_wrong_in_one_gradient_shows_in_the_line(monkeypatch):

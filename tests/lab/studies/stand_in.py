@@ -8,7 +8,7 @@ class Commands:
   """Stands in for child processes: writes what they would, with values that follow from row and seed."""
 
   def __init__(self, codes: dict[str, int] | None = None) -> None:
-    self.run, self.codes, self.tuned = [], codes or {}, {}
+    self.run, self.codes = [], codes or {}
 
   def __call__(self, words, *, relay, log):
     module, flags = words[2], dict(word[2:].split("=", 1) for word in words[3:])
@@ -25,11 +25,6 @@ class Commands:
         step = path.rpartition("/")[2]
         row |= {f"{path} step {step}": value + int(step) / 100, f"{path} step {step}: standard error": 9.0}
       write(folder / "probe" / "probe.json", [row])
-    if module == "finetune.main":
-      self.tuned[place] = value - 0.05 * (flags.get("config.from_scratch") == "True")
-    if module == "finetune.evaluate":
-      score = self.tuned[pathlib.Path(flags["model"]).parent]
-      write(place / "results.json", [{"metric": "accuracy", "value": score, "rows": 9}])
     if module == "pretrain.analysis":
       rows = [{"checkpoint": "run", "kind": "all tokens", "count": 5, "loss": value, "area": None}]
       write(folder / "analysis" / "detection.json", [*rows, {"kind": "put in", "token": "a", "mean": 1.0}])

@@ -1,6 +1,5 @@
 """Tables of ablations: their statistics by hand, which cells run in which order, what the differences are."""
 
-import json
 import pathlib
 
 import pytest
@@ -8,11 +7,11 @@ import pytest
 from data import files
 from data.command import STOPPED
 from data.errors import ConfigError, DataError
-from lab.studies import cells, measured, papers, statistics, table
+from lab.studies import cells, papers, statistics, table
 from lab.studies.cells import Asked, Cell
 from lab.studies.study import Arm, Study
 from tests import lines
-from tests.lab.studies.stand_in import Commands, write
+from tests.lab.studies.stand_in import Commands
 
 SHARE, LOSS = "part of speech, all words, last", "detection: all tokens, loss"
 
@@ -98,21 +97,6 @@ def test_cells_are_run_seed_by_seed_and_compared(tmp_path, monkeypatch):
   assert len(table.read(_asked(tmp_path / "out", seeds=range(3))).values) == 8  # seeds may be added
 
 
-def test_both_sides_are_fine_tuned_with_the_same_rows_and_compared_with_the_start(tmp_path, monkeypatch):
-  study = Study("A study", {"base": Arm("m.py")}, has_start=True, fine_tunings=("tagging_50",))
-  asked, commands = _asked(tmp_path / "out", study=study), Commands()
-  _run(asked, commands, monkeypatch)
-  assert commands.run[2:6] == ["base 0 main", "base 0 evaluate"] * 2
-  rows = table.report(asked, table.read(asked)).rows
-  found = {row["step"]: row for row in rows if row["measure"] == "tagging 50, accuracy"}
-  assert {step: row["mean"] for step, row in found.items()} == pytest.approx({0: 0.1, 8: 0.15})
-  assert found[8]["against"] == "step 0" and found[8]["difference"]["mean"] == pytest.approx(0.05)
-  pretrained, untrained = (words for words in asked.commands(Cell("base", 1)) if words[0] == "finetune.main")
-  same = set(pretrained) & set(untrained)
-  assert set(untrained) - same == {"--workdir={cell}/tagging_50/untrained", "--config.from_scratch=True"}
-  assert {"--config.seed=1", "--config.data.train_rows=50", "--config.checkpoint_step=8"} <= same
-
-
 def test_a_stop_a_divergence_an_error_and_a_cell_of_another_process(tmp_path, monkeypatch):
   asked = _asked(tmp_path / "out")
   commands = Commands({"base 0 main": STOPPED, "before 0 main": 4, "row 1 probe": 3})
@@ -132,33 +116,3 @@ def test_a_stop_a_divergence_an_error_and_a_cell_of_another_process(tmp_path, mo
   commands.run.clear()
   _run(asked, commands, monkeypatch)
   assert commands.run == ["row 1 probe", "row 1 analysis"]  # its run has ended
-  damaged = asked.folder(Cell("row", 1)) / "probe" / "probe.json"
-  damaged.write_text("{")
-  with pytest.raises(DataError, match=r"probe\.json") as caught:
-    table.read(asked)
-  assert str(caught.value).splitlines()[1].startswith(f"  rm {asked.folder(Cell('row', 1))}/done.json")
-
-
-def test_steps_of_an_analysis_and_an_untrained_encoder(tmp_path):
-  row = {"probe": "p", "cases": "c", "read": "r", "untrained": 0.1, "x step 4": 0.2, "no model": 0.9}
-  write(tmp_path / "probe" / "probe.json", [row])
-  row = {"step": 2, "tokens": "replaced", "count": 9, "copy": 0.5}
-  write(tmp_path / "analysis" / "correction.json", [row])
-  found = measured.read(tmp_path, analyses=("correction",), fine_tunings={}, last=4)
-  assert found == {(0, "p, c, r"): 0.1, (4, "p, c, r"): 0.2, (2, "correction: replaced, copy"): 0.5}
-
-
-def test_weights_that_a_run_has_learned_are_those_at_its_end(tmp_path):
-  arms = {"amos": Arm("configs/amos_tiny.py")}
-  learned = {"generator.mixture_weights": "amos"}
-  arms["fixed"] = Arm("configs/ablations/amos.py:final_weights:tiny", base="amos", learned=learned)
-  asked = _asked(tmp_path, study=Study("A study", arms), budget=4_000)
-  assert cells.run_config(asked, "fixed").generator.mixture_weights == (1 / 3,) * 3  # before there is a run
-  run = asked.folder(Cell("amos", 0)) / "run"
-  run.mkdir(parents=True)
-  logged = [{f"train/mixture_weight_layer_{k}": k / 6 for k in (1, 2, 3)} for _ in range(99)]
-  logged.insert(0, dict.fromkeys(logged[0], 1 / 3))
-  texts = [json.dumps({"step": step} | line) for step, line in enumerate(logged)]
-  (run / "metrics.jsonl").write_text("\n".join(texts) + "\n")
-  found = cells.run_config(asked, "fixed").generator.mixture_weights
-  assert found == pytest.approx((1 / 6, 1 / 3, 1 / 2), abs=1e-4)

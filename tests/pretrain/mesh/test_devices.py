@@ -31,19 +31,6 @@ def test_a_platform_that_is_not_here_is_refused(monkeypatch, tmp_path):
   assert ways == ["  unset JAX_PLATFORMS", "  export JAX_PLATFORMS=cpu"] and "'nonsense'" in line
 
 
-def test_an_accelerator_that_jax_does_not_use_is_mentioned(tmp_path, monkeypatch, caplog):
-  (tmp_path / "nvidia0").touch()
-  monkeypatch.setattr(devices, "_DRIVERS", ((str(tmp_path / "nvidia*"), "a GPU", "requirements-gpu.txt"),))
-  monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
-  devices.start("auto", cache=False)  # JAX_PLATFORMS=cpu, as in every test: it was asked for
-  monkeypatch.delenv("JAX_PLATFORMS")
-  devices.start("cpu", cache=False)
-  assert caplog.messages == []
-  devices.start("auto", cache=False)
-  (line,) = caplog.messages
-  assert "requirements-gpu.txt" in line
-
-
 def test_compiled_programs_are_kept_but_not_those_of_a_dry_run(tmp_path, monkeypatch):
   changes = []
   monkeypatch.setattr(jax.config, "update", lambda *change: changes.append(change))

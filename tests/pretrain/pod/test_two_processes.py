@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from pretrain.logs import metrics
-from tests import buckets
 from tests.pretrain import small_run
 from tests.pretrain.pod.processes import running
 
@@ -75,15 +74,6 @@ def test_a_run_is_stopped_killed_and_continued_by_two_and_by_one(small_records, 
   config = small_run.small_config("mlm", small_records, FIELDS)
   assert small_run.run_training(config, killed, number=2) == 0
   _assert_same_run(killed, alone)
-
-
-@pytest.mark.nightly
-def test_two_processes_work_in_one_copy_of_a_bucket(small_records, alone, tmp_path):
-  flags = _flags(small_records, **{"train.checkpoint_every": 50})
-  with buckets.s3_server(), buckets.machine(tmp_path / "cache"):
-    with running(2, "s3://bucket/run", *flags) as two:
-      assert two.codes() == [0, 0]
-    _assert_same_run(buckets.fetched("s3://bucket/run", tmp_path / "found"), alone)
 
 
 @pytest.mark.nightly

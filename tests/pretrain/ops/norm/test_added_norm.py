@@ -13,7 +13,7 @@ from pretrain.mesh import sharding
 from pretrain.ops import triton_call
 from pretrain.ops.draws import row_random
 from pretrain.ops.draws.row_random import Use
-from pretrain.ops.norm import added_norm, added_norm_tpu, added_norm_triton, layer_norm
+from pretrain.ops.norm import added_norm, added_norm_tpu, added_norm_triton
 from pretrain.ops.norm.added_norm import Branch, Settings
 from pretrain.plan import targets
 from pretrain.settings.mesh import MeshSettings
@@ -170,24 +170,6 @@ def test_the_kernels_are_taken_for_whole_rows_that_no_partitioner_cuts(monkeypat
     with jax.set_mesh(jax.make_mesh((2,) * len(axes), axes, axis_types=(AxisType.Auto,) * len(axes))):
       jax.eval_shape(norm, x, product, bias, scale, norm_bias)
     assert taken == expected, (on, width, axes, part)
-
-
-def test_a_gpu_without_triton_computes_the_parts_and_lays_no_rows_together(monkeypatch):
-  for module in (added_norm, layer_norm):
-    monkeypatch.setattr(module, "platform", lambda: "gpu")
-  monkeypatch.setattr(triton_call, "is_installed", lambda: False)
-  case = _case(2, 4, 8)
-  settings = Settings(0.0, Use.MLP_OUTPUT_DROPOUT, EPS, jnp.dtype(jnp.float32))
-
-  def gradient(x, product, bias, scale, norm_bias, given):
-    def norm(x):
-      return added_norm.added_norm(x, Branch(product, bias, None, None), scale, norm_bias, settings)
-
-    return jax.vjp(norm, x)[1](given)
-
-  program = str(jax.make_jaxpr(gradient)(*case))
-  # The norm's input and result, and the gradients of both.
-  assert program.count("layout_constraint[") == program.count("major_to_minor=(0, 1, 2)") == 4, program
 
 
 def test_compiled_for_a_tpu_it_is_one_kernel_that_reads_rows_where_they_lie():

@@ -118,26 +118,6 @@ def test_the_table_gets_the_gradient_of_an_ordinary_look_up_and_weights_a_revers
   np.testing.assert_allclose(plain["table"], expected, rtol=1e-6)
 
 
-def test_on_tpus_the_scores_of_the_backward_pass_wait_for_its_cotangent(monkeypatch):
-  inputs, probe, noise = _inputs(), drawn.normal(9, B, M, D), drawn.gumbel(2, B, M, V)
-
-  def gradient_and_barriers():
-    def total(inputs):
-      return jnp.sum(jnp.sin(_operation(*inputs, noise, _settings())) * probe)
-
-    equations = jax.make_jaxpr(jax.grad(total))(inputs).eqns
-    barriers = [item for item in equations if item.primitive.name == "optimization_barrier"]
-    return jax.device_get(jax.jit(jax.grad(total))(inputs)), barriers
-
-  expected, none = gradient_and_barriers()
-  monkeypatch.setattr(mixture_sampling, "platform", lambda: "tpu")
-  found, barriers = gradient_and_barriers()
-  # What the scores are computed from, and what they wait for.
-  shapes = [[variable.aval.shape for variable in barrier.outvars] for barrier in barriers]
-  assert not none and shapes == [[(B, M, HEADS), (HEADS, B, M, D), (B, M, D)]]
-  jax.tree.map(np.testing.assert_array_equal, found, expected)
-
-
 def test_ids_follow_the_softmax_of_the_mixed_logits():
   draws = 20_000
   weights, transformed, table, biases = _inputs()

@@ -1,7 +1,6 @@
 """Vectors of texts: what they are, their schema and forms, neighbours, mistakes, and a killed command."""
 
 import csv
-import io
 import json
 import pathlib
 
@@ -119,13 +118,11 @@ def test_a_side_has_its_prefix_and_its_length(workdir, tmp_path):
 def test_each_form_gives_the_vectors_back_within_its_rounding():
   vectors = dtypes.unit(_RANDOM.normal(size=(50, 64)).astype(np.float32))
   largest, zeros = np.abs(vectors).max(axis=1, keepdims=True), np.zeros((1, 8), np.float32)
-  bounds = {"float32": 0 * largest, "float16": 2**-11 * largest, "int8": largest / 127}
-  for dtype, bound in bounds.items():
+  for dtype, bound in {"float32": 0 * largest, "float16": 2**-11 * largest, "int8": largest / 127}.items():
     stored = dtypes.compressed(vectors, dtype)
     assert stored.dtype == dtypes.stored_type(dtype) and stored.shape == (50, dtypes.stored_width(64, dtype))
     assert dtypes.restored(stored).dtype == np.float32
     assert (np.abs(dtypes.restored(stored) - vectors) <= bound).all(), dtype
-    np.testing.assert_array_equal(dtypes.compressed(dtypes.restored(stored), dtype), stored)
     np.testing.assert_array_equal(dtypes.restored(dtypes.compressed(zeros, dtype)), zeros)
   stored = dtypes.compressed(vectors, "binary")
   assert stored.shape == (50, 8) and stored[0, 0] == int("".join("01"[int(x > 0)] for x in vectors[0, :8]), 2)
@@ -185,24 +182,19 @@ def test_the_nearest_texts_are_found_in_the_input_and_in_stored_vectors(workdir,
 
 
 def test_other_forms_are_stored_in_both_files_and_searched(workdir, tmp_path, capsys):
-  source = tmp_path / "lines.txt"
+  source, whole = tmp_path / "lines.txt", tmp_path / "whole.npy"
   source.write_text("the end.\nsome longer words\nthe the the x\n", encoding="utf-8")
-  whole = tmp_path / "whole.npy"
   assert _embed(workdir, source, f"--output={whole}", "--unit") == 0
-  for dtype in ("float16", "binary"):
-    npy, table = tmp_path / f"{dtype}.npy", tmp_path / f"{dtype}.parquet"
-    expected = dtypes.compressed(np.load(whole), dtype)
-    for output in (npy, table):
-      flags = (f"--output={output}", "--unit", f"--dtype={dtype}")
-      assert _embed(workdir, source, *flags) == 0
-      assert _embed(workdir, source, *flags, "--neighbours=some longer words", "--top=1") == 0
-      assert capsys.readouterr().out.splitlines()[1].endswith("line 2: some longer words")
-    np.testing.assert_array_equal(np.load(npy), expected)
-    stored = parquet.read_table(table)["vector"]
-    assert stored.type.value_type == pyarrow.from_numpy_dtype(expected.dtype)
-    np.testing.assert_array_equal(np.stack(stored.to_numpy()), expected)
-    found = neighbours.StoredVectors(table, "vector")
+  expected = dtypes.compressed(np.load(whole), "float16")
+  for output in (tmp_path / "v.npy", tmp_path / "v.parquet"):
+    flags = (f"--output={output}", "--unit", "--dtype=float16")
+    assert _embed(workdir, source, *flags) == 0
+    assert _embed(workdir, source, *flags, "--neighbours=some longer words", "--top=1") == 0
+    assert capsys.readouterr().out.splitlines()[1].endswith("line 2: some longer words")
+    found = neighbours.StoredVectors(output, "vector")
     np.testing.assert_array_equal([*found.rows([0, 2])], dtypes.restored(expected[[0, 2]]))
+  stored = parquet.read_table(tmp_path / "v.parquet")["vector"]
+  assert stored.type.value_type == pyarrow.float16() and np.load(tmp_path / "v.npy").dtype == np.float16
   parquet.write_table(pyarrow.table({"vector": ["a"]}), tmp_path / "a.parquet")
   np.save(tmp_path / "flat.npy", np.zeros(3, np.float32))
   np.save(tmp_path / "wide.npy", np.zeros((1, 2)))
@@ -213,17 +205,14 @@ def test_other_forms_are_stored_in_both_files_and_searched(workdir, tmp_path, ca
 MISTAKES = [  # input, flags, exit code, a word
   ("id,a\n1,x\n", (), 3, "--column=NAME"),
   ("id,a\n1,x\n", ("--column=c",), 3, "no column 'c'; its columns are id, a"),
-  ("text\n", (), 3, "no row"),
   ("text\nx\n", ("--batch_size=0",), 2, "--batch_size=0"),
   ("text\nx\n", ("--size=-1",), 2, "--size=-1"),
   ("text\nx\n", ("--size=33",), 2, "--size=33"),
   ("text\nx\n", ("--max_length=2",), 2, "--max_length=2"),
   ("text\nx\n", ("--max_length=129",), 2, "\n  --max_length=128"),
   ("text\nx\n", ("--output=a.txt",), 2, ".npy or .parquet"),
-  ("text\nx\n", ("--output=",), 2, "  --neighbours=QUERY"),
   ("text\nx\n", ("--dtype=int8",), 2, "  --unit"),
   ("text\nx\n", ("--dtype=binary", "--size=12"), 2, "  --size=8"),
-  ("vector\nx\n", ("--output=v.parquet",), 3, "'vector'"),
   ("text,n\nx\n", (), 3, "in.csv, row 1: 1 cell, expected 2"),
 ]
 
@@ -240,17 +229,12 @@ def test_a_mistake_leaves_nothing_and_is_told(workdir, tmp_path, monkeypatch, ca
   assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
 
 
-def test_pipes_and_buckets(workdir, table, tmp_path, monkeypatch, capsys):
-  class Pipe:
-    buffer = io.BufferedReader(io.BytesIO("\n".join(TEXTS[:3]).encode()))
-
-  with monkeypatch.context() as patch:
-    patch.setattr("sys.stdin", Pipe)
-    assert _embed(workdir, "-", f"--output={tmp_path / 'v.npy'}") == 0, capsys.readouterr().err
+def test_input_and_output_of_a_bucket(workdir, table, tmp_path):
   buckets.put("memory://embed/in", {"in.csv": table.read_bytes()})
   with buckets.machine(tmp_path / "cache"):
     flags = ("--column=review", "--output=memory://embed/vectors.npy")
     assert _embed(workdir, "memory://embed/in/in.csv", *flags) == 0
   found = np.load(buckets.fetched("memory://embed", tmp_path / "found") / "vectors.npy")
-  np.testing.assert_allclose(np.load(tmp_path / "v.npy"), found[:3], atol=1e-6)
+  assert _embed(workdir, table, "--column=review", f"--output={tmp_path / 'v.npy'}") == 0
+  np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), found)
   assert buckets.names("memory://embed") == {"in/in.csv", "vectors.npy"}

@@ -63,9 +63,7 @@ ROUND = [  # kind, head, task, flags, class
 ]
 
 
-def test_a_head_keeps_its_labels_and_how_it_reads_through_a_class(
-  fine_tuned, tmp_path, capsys, export, bring
-):
+def test_a_head_keeps_its_labels_through_a_class(fine_tuned, tmp_path, capsys, export, bring):
   for at, (kind, name, task, flags, architecture) in enumerate(ROUND):
     model, out = fine_tuned(kind, name, **task), tmp_path / f"out{at}"
     (model / "task.json").write_text(f'{{"n": {at}}}')
@@ -84,17 +82,6 @@ def test_a_head_keeps_its_labels_and_how_it_reads_through_a_class(
     assert (back / "task.json").read_text() == f'{{"n": {at}}}'
     of_tagger = {"problem_type": None, "activation": "tanh"} if name == "tagging" else {}
     assert _task(back) == {"name": "rte", "metric": "accuracy"} | task | of_tagger
-
-
-def test_a_question_answerer_answers_with_words_of_the_text(
-  fine_tuned, tmp_path, capsys, monkeypatch, export
-):
-  """In the lines of its card; and a tagger's card gives words as its tokenizer takes them."""
-  assert export(fine_tuned("t5", "question_answering"), tmp_path / "out") == 0, capsys.readouterr().err
-  monkeypatch.chdir(tmp_path)
-  names: dict = {}
-  exec((tmp_path / "out" / "README.md").read_text().partition("```python\n")[2].partition("```")[0], names)
-  assert names["start"] == names["end"] == 0 or {names["start"], names["end"]} <= {*names["words"]}
 
 
 def test_an_export_is_checked_with_the_rows_of_the_user(fine_tuned, tmp_path, capsys, monkeypatch, export):

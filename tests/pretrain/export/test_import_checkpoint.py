@@ -1,12 +1,10 @@
-"""Importing official checkpoints and our own, as the command does it.
-
-Names and shapes come from `test_names`, which has them from the published code.
-"""
+"""Importing official checkpoints, with names from the published code (`test_names`), and our own."""
 
 import functools
 import json
 import operator
 import sys
+from unittest import mock
 
 import jax
 import numpy as np
@@ -16,13 +14,12 @@ from safetensors.numpy import load_file, save_file
 from data import vocabulary
 from data.errors import ConfigError, DataError, StorageError
 from data.vocabulary import __main__ as vocabulary_command
-from pretrain.checkpoints.checkpoint import load_params, read_meta, step_path
+from pretrain.checkpoints.checkpoint import Checkpoints, load_params
 from pretrain.export import __main__
 from pretrain.export.folders import write_own
-from pretrain.export.import_checkpoint import _reads_segments, import_checkpoint
+from pretrain.export.import_checkpoint import import_checkpoint
 from pretrain.export.official import names as official_names
 from tests import lines
-from tests.pretrain import small_run
 from tests.pretrain.export.official.test_names import A, D, F, P, R, V, fairseq_state, hugging_face_state
 from tests.pretrain.export.refusals import failing
 from tests.pretrain.export.stock_cases import assert_same_params
@@ -78,72 +75,52 @@ def _import(source, output, words="", **options):
   import_checkpoint(str(source), str(output), vocabulary_directory=words, **options)
 
 
-def test_the_official_port_becomes_a_checkpoint_of_ours(tmp_path, words):
-  said = []
+def test_the_official_port_becomes_a_checkpoint_of_ours_without_pytorch(tmp_path, words, monkeypatch, capsys):
+  for name in ("torch", "transformers"):
+    monkeypatch.setitem(sys.modules, name, None)  # neither found nor importable
+  said: list[str] = []
   with lines.heard(said.append):
     _import(_port(tmp_path / "in"), tmp_path / "out", words)
   params, meta = load_params(tmp_path / "out")
   assert_same_params(params, official_names.from_hugging_face(hugging_face_state(), num_heads=A).params)
-  model = meta["config"]["model"]
+  model, source = meta["config"]["model"], meta["source"]
   described = {"vocab_size": V, "hidden_size": D, "num_layers": 3, "num_heads": A, "mlp_size": F}
   described |= {"max_length": P, "num_segments": 2, "relative_position": "official", "relative_buckets": R}
   described |= {"relative_max_distance": 9, "layer_norm_eps": 2e-5, "dropout": 0.15, "attention_dropout": 0.2}
   assert {name: model[name] for name in described} == described
-  assert meta["config"]["recipe"] == "imported"
-  source = meta["source"]
   assert (source["path"], source["family"]) == (str(tmp_path / "in"), "official")
-  assert list(source["sha256"]) == ["model.safetensors"]
+  assert list(source["sha256"]) == ["model.safetensors"] and meta["config"]["recipe"] == "imported"
   assert source["parameters"] == sum(leaf.size for leaf in jax.tree.leaves(params))
   assert meta["vocabulary_digest"] == vocabulary.load(tmp_path / "out" / "vocabulary").digest
   text = "\n".join(said)
   assert "ignored: 1 (position_ids)" in text and "unmatched: 0\n" in text
-  assert "encoder.layer.{}.output.dense.bias" in text
+  (tmp_path / "model.pt").write_bytes(b"PK")
+  for flags in (["import", f"--from={tmp_path / 'model.pt'}"], [f"--checkpoint={tmp_path}"]):
+    assert __main__.main([*flags, f"--output={tmp_path / 'no'}"]) == 2
+    assert "  pip install -r requirements-export.txt" in capsys.readouterr().err
+  assert not (tmp_path / "no").exists()
 
 
 def test_official_fairseq_comes_with_its_generator(tmp_path, words):
   torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
   import argparse
 
-  for share in ("all", "tokens", "none"):
-    state = fairseq_state(share=share, mixture=True)
+  moved = fairseq_state(mixture=True)  # of whose embeddings the norms are shared, and the positions are not
+  moved["auxiliary.sentence_encoder.embed_positions.weight"] = np.ones((P, D), np.float32)
+  states = {share: fairseq_state(share=share, mixture=True) for share in ("all", "tokens", "none")}
+  for name, state in (states | {"moved": moved}).items():
+    share = "tokens" if name == "moved" else name
     content = {"args": argparse.Namespace(**FAIRSEQ), "model": {n: torch.tensor(a) for n, a in state.items()}}
     content["model"]["encoder.sentence_encoder.version"] = torch.tensor([3.0])
-    torch.save(content, tmp_path / f"{share}.pt")
-    _import(tmp_path / f"{share}.pt", tmp_path / share, words)
-    params, meta = load_params(tmp_path / share)
+    torch.save(content, tmp_path / f"{name}.pt")
+    _import(tmp_path / f"{name}.pt", tmp_path / name, words)
+    params, meta = load_params(tmp_path / name)
     expected = official_names.from_fairseq(state, num_heads=A, share_embeddings=share).params
     assert_same_params(params, expected)
     generator, model = meta["config"]["generator"], meta["config"]["model"]
     assert (generator["num_layers"], generator["share_embeddings"]) == (2, share)
     found = [model[name] for name in ("layer_norm_eps", "dropout", "attention_dropout", "num_segments")]
     assert found == [1e-5, 0.15, 0.2, 0] and meta["config"]["corruption"]["kind"] == "generator"
-  moved = np.float32(state["auxiliary.sentence_encoder.embed_positions.weight"])
-  state = fairseq_state(mixture=True) | {"auxiliary.sentence_encoder.embed_positions.weight": moved}
-  content["model"] = {n: torch.tensor(a) for n, a in state.items()}
-  torch.save(content, tmp_path / "moved.pt")  # whose norms alone are shared
-  _import(tmp_path / "moved.pt", tmp_path / "moved", words)
-  assert load_params(tmp_path / "moved")[1]["config"]["generator"]["share_embeddings"] == "tokens"
-
-
-def test_without_pytorch_safetensors_are_imported_and_its_own_files_ask_for_it(
-  tmp_path, words, monkeypatch, capsys
-):
-  for name in ("torch", "transformers"):
-    monkeypatch.setitem(sys.modules, name, None)  # neither found nor importable
-  flags = [f"--from={_port(tmp_path / 'in')}", f"--vocabulary={words}", f"--output={tmp_path / 'out'}"]
-  assert __main__.main(["import", *flags]) == 0, capsys.readouterr().err
-  expected = official_names.from_hugging_face(hugging_face_state(), num_heads=A).params
-  assert_same_params(load_params(tmp_path / "out")[0], expected)
-  for name in ("pytorch_model.bin", "model.pt"):
-    (tmp_path / name).mkdir()
-    (tmp_path / name / name).write_bytes(b"PK")
-    flags = [f"--from={tmp_path / name}", f"--vocabulary={words}", f"--output={tmp_path / 'no'}"]
-    assert __main__.main(["import", *flags]) == 2
-    assert f"{name}: reading it needs PyTorch" in (error := capsys.readouterr().err)
-    assert "  pip install -r requirements-export.txt" in error and "Traceback" not in error
-  assert __main__.main([f"--checkpoint={tmp_path}", f"--output={tmp_path / 'no'}"]) == 2
-  assert "  pip install -r requirements-export.txt" in capsys.readouterr().err
-  assert not (tmp_path / "no").exists()
 
 
 _POOLER = {"pooler.dense.weight": np.ones((D, D), np.float32), "pooler.norm": np.ones(D, np.float32)}
@@ -169,41 +146,27 @@ DAMAGED = [  # tensors, changes of config.json, options, a word of the refusal
 
 
 def test_what_does_not_fit_is_refused_and_nothing_is_written(tmp_path, words, monkeypatch):
-  def run(state, changes, options):
-    _import(_port(tmp_path / "in", state, **changes), tmp_path / "out", words, **options)
+  headless = {"num_attention_heads": None, "rel_pos_bins": 0}
+
+  def run(state, changes, options, words=words, output="out"):
+    _import(_port(tmp_path / "in", state, **changes), tmp_path / output, words, **options)
 
   assert not failing(DAMAGED, run)
-  rows = [
-    (_PLAIN, {"num_attention_heads": None, "rel_pos_bins": 0}, {}, "\n  --num_heads=12"),
-    (None, {}, {"num_heads": 4}, f"\n  --num_heads={A}"),
-  ]
+  rows = [(_PLAIN, headless, {}, "\n  --num_heads=12"), (None, {}, {"num_heads": 4}, f"\n  --num_heads={A}")]
   assert not failing(rows, run, ConfigError)
-  many = _words(tmp_path / "many", PIECES + tuple("defghi"))
-  rows = [
-    (many, f"has {V} rows, but the vocabulary has {V + 1} pieces"),
-    ("", str(tmp_path / "in")),
-    (str(tmp_path / "nowhere"), "nowhere holds no vocabulary"),
-  ]
-  assert not failing(rows, lambda words: _import(_port(tmp_path / "in"), tmp_path / "out", words))
-
-  def fail(*_, **__):
-    raise StorageError("disk full")
-
+  many, nowhere = _words(tmp_path / "many", PIECES + tuple("defghi")), str(tmp_path / "nowhere")
+  rows = [(None, {}, {}, many, f"has {V} rows, but the vocabulary has {V + 1} pieces")]
+  rows += [(None, {}, {}, "", str(tmp_path / "in")), (None, {}, {}, nowhere, "holds no vocabulary")]
+  assert not failing(rows, run)
   with monkeypatch.context() as patch, pytest.raises(StorageError, match="disk full"):
-    patch.setattr("pretrain.checkpoints.checkpoint.Checkpoints.save", fail)
+    patch.setattr(Checkpoints, "save", mock.Mock(side_effect=StorageError("disk full")))
     run(None, {}, {})
   assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "many", "words"]
   (tmp_path / "out").mkdir()
   (tmp_path / "out" / "thesis.txt").write_text("years of work")
   assert not failing([(None, {}, {}, "holds files already")], run, ConfigError)
-  (tmp_path / "out" / "thesis.txt").unlink()
-  run(_MORE, {}, {"allow_unmatched": ["pooler.*", "count"]})
-  _import(
-    _port(tmp_path / "in", _PLAIN, num_attention_heads=None, rel_pos_bins=0),
-    tmp_path / "with heads",
-    words,
-    num_heads=A,
-  )
+  run(_MORE, {}, {"allow_unmatched": ["pooler.*", "count"]}, output="more")
+  run(_PLAIN, headless, {"num_heads": A}, output="with heads")
   model = load_params(tmp_path / "with heads")[1]["config"]["model"]
   assert (model["num_heads"], model["relative_position"]) == (A, "none")
 
@@ -265,56 +228,5 @@ def test_an_extended_vocabulary_brings_rows_for_its_words(exported, tmp_path, ca
   assert export(back, tmp_path / "again") == 0, capsys.readouterr().err
   third = bring(tmp_path / "again", tmp_path / "third", f"--vocabulary={tmp_path / 'v'}")
   assert_same_params(load_params(third)[0], after)
-  again = tmp_path / "again"
-  for name in (vocabulary.NAME, "sha256.txt"):
-    (again / name).unlink()
-  content = json.loads((again / "tokenizer_config.json").read_text())
-  content["unk_token"], content["pad_token"] = content["pad_token"], content["unk_token"]
-  (again / "tokenizer_config.json").write_text(json.dumps(content))
   with pytest.raises(DataError, match=r"extends another vocabulary .*\n  python -m data.vocabulary"):
-    _import(again, tmp_path / "other", str(tmp_path / "v"))
-
-
-def test_it_is_said_where_another_segment_would_count():
-  """The one reader of a private function: the warning is the only way in which segments are seen."""
-  rows = [(1.0, "classification", True), (1.0, "question_answering", True)]
-  rows += [(0.0, "classification", False), (1.0, "mlm", False)]
-  for second, head, is_said in rows:
-    table = np.asarray([[0.0], [second]])
-    params = {"encoder": {"embeddings": {"segment": {"embedding": table}}}, "heads": {head: {}}}
-    assert _reads_segments(params) == is_said, (second, head)
-  params["encoder"]["embeddings"] = {}
-  assert not _reads_segments(params | {"heads": {"classification": {}}})
-
-
-def test_a_stock_model_is_trained_on_and_fills_masks(small_records, tmp_path, capsys, export):
-  torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
-  import transformers
-
-  sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
-  sizes |= {"vocab_size": small_run.VOCAB_SIZE + 4, "local_attention": 8, "pad_token_id": 1}
-  torch.manual_seed(0)
-  stock = transformers.ModernBertForMaskedLM(
-    transformers.ModernBertConfig(**sizes, max_position_embeddings=64, global_attn_every_n_layers=2)
-  )
-  stock.save_pretrained(tmp_path / "stock")
-  vocabulary = str(small_records / "vocabulary")
-  _import(tmp_path / "stock", tmp_path / "in", vocabulary)
-  config = small_run.small_config("mlm", small_records)
-  config.model.update(read_meta(step_path(tmp_path / "in"))["config"]["model"])
-  steps = {"train.total_steps": 20, "train.eval_every": 20, "train.checkpoint_every": 20}
-  start = {"train.init_from": str(tmp_path / "in"), "optimizer.learning_rate": 1e-2}
-  config.update_from_flattened_dict(steps | start)
-  assert small_run.run_training(config, tmp_path / "run") == 0
-  losses = [line["train/loss"] for line in small_run.metric_lines(tmp_path / "run") if "train/loss" in line]
-  assert losses[-1] < losses[0] - 0.3, losses
-  assert export(tmp_path / "run", tmp_path / "out", "--to=modernbert") == 0, capsys.readouterr().err
-  fill = transformers.pipeline("fill-mask", model=str(tmp_path / "out"))
-  tokenizer = fill.tokenizer
-  found = fill(f"Ba {tokenizer.mask_token} ba.", top_k=3)
-  model = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()
-  inputs = tokenizer(f"Ba {tokenizer.mask_token} ba.", return_tensors="pt")
-  at = inputs["input_ids"][0].tolist().index(tokenizer.mask_token_id)
-  with torch.no_grad():
-    best = np.argsort(model(**inputs).logits[0, at].numpy())[::-1][:3]
-  assert [each["token"] for each in found] == best.tolist()
+    _import(exported("homeless", "--to=torch").folder, tmp_path / "no", str(tmp_path / "v"))

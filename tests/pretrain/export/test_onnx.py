@@ -2,6 +2,7 @@
 
 import re
 import types
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -74,30 +75,25 @@ def test_onnx_that_computes_something_else_is_refused(tmp_path, monkeypatch):
   """The session is a stub: PyTorch's exporter makes no faults on demand."""
   ids, hidden = np.ones((2, 3), np.int64), np.zeros((2, 3, 4), np.float32)
   logits, mask = np.float32([[1, 2, 3], [4, 5, 8]]), np.asarray([[1, 1, 1], [1, 0, 0]])
-  rows = [  # output, expected, found, difference
-    (onnx_file.LOGITS, logits, logits + np.float32([[0, 0, 0], [0, 0.8, 0]]), 0.1),  # of the largest
-    (onnx_file.LOGITS, logits / 16, logits / 16 - np.float32(0.25), 0.25),
-    (onnx_file.LOGITS, hidden, hidden + mask[..., None] * 0.5, 0.5),
-    (onnx_file.LOGITS, hidden, hidden + (1 - mask[..., None]), 0),  # logits of padding
-    (onnx_file.VECTORS, hidden[:, 0], hidden[:, 0] + 0.25, 0.25),
-  ]
-  for output, expected, found, difference in rows:
-    name = "logits" if output == onnx_file.LOGITS else "vectors"
+  names = {"logits": onnx_file.LOGITS, "vectors": onnx_file.VECTORS}
+  monkeypatch.setattr(onnx_file, "_export", lambda *_: None)
+  for at, (name, expected, found, difference) in enumerate(
+    (
+      ("logits", logits, logits + np.float32([[0, 0, 0], [0, 0.8, 0]]), 0.1),  # of the largest
+      ("logits", logits / 16, logits / 16 - np.float32(0.25), 0.25),
+      ("logits", hidden, hidden + mask[..., None] * 0.5, 0.5),
+      ("logits", hidden, hidden + (1 - mask[..., None]), 0),  # logits of padding
+      ("vectors", hidden[:, 0], hidden[:, 0] + 0.25, 0.25),
+    )
+  ):
     arrays = {"0/ids": ids, "0/mask": mask, "0/hidden": hidden, f"0/{name}": expected}
     np.savez(tmp_path / "a.npz", cases=np.frombuffer(b"[{}]", np.uint8), **arrays)
-    session = types.SimpleNamespace(
-      get_outputs=lambda output=output: [
-        types.SimpleNamespace(name=each) for each in (onnx_file.HIDDEN, output)
-      ],
-      run=lambda *_, found=found: (hidden, found),
-    )
-    monkeypatch.setattr("onnxruntime.InferenceSession", lambda *_, session=session, **__: session)
-    monkeypatch.setattr(onnx_file, "_export", lambda *_: None)
+    outputs = [types.SimpleNamespace(name=each) for each in (onnx_file.HIDDEN, names[name])]
+    session = mock.Mock(**{"get_outputs.return_value": outputs, "run.return_value": (hidden, found)})
+    monkeypatch.setattr("onnxruntime.InferenceSession", mock.Mock(return_value=session))
+    (tmp_path / str(at)).mkdir()
     limits = {"max_length": 3, "tolerance": 1.0}
-    (tmp_path / output).mkdir(exist_ok=True)
-    at = tmp_path / output / f"{len(list((tmp_path / output).iterdir()))}"
-    at.mkdir()
-    assert onnx_file.write(at, tmp_path / "a.npz", **limits) == pytest.approx(difference)
+    assert onnx_file.write(tmp_path / str(at), tmp_path / "a.npz", **limits) == pytest.approx(difference)
   (tmp_path / "last").mkdir()
   with pytest.raises(DataError, match=r"by 2.50e-01.*\n  --tolerance=5e-01"):
     onnx_file.write(tmp_path / "last", tmp_path / "a.npz", max_length=3, tolerance=0.2)

@@ -112,6 +112,15 @@ def test_rotary_classes_are_read_in_each_spelling():
   found = encoder_fields(new)
   assert (found["global_layers"], found["window"], found["rope_theta_local"]) == ((1,), 16, 100.0)
   assert (found["norm"], found["embedding_norm"], found["activation"]) == ("rmsnorm", False, "silu")
+  # Dropout goes where the class has it.
+  names = ("attention_dropout", "dropout", "init_stddev", "dropout_at", "init")
+  for name, expected in (
+    ("ModernBertModel", [0.25, 0.25, 0.03, "attention", "megatron_cut"]),
+    ("EuroBertModel", [0.25, 0.0, 0.03, "attention", "normal"]),
+  ):
+    _, _, config = stock_model(name)
+    found = encoder_fields(config | {"attention_dropout": 0.25, "initializer_range": 0.03})
+    assert [found[name] for name in names] == expected
 
 
 def test_heads_that_ours_has_are_read_and_the_others_named():
@@ -250,14 +259,3 @@ def test_tensors_of_another_model_are_refused():
   assert not failing(rows, lambda state, config, extra: from_stock(state, config, extra=extra))
   with pytest.raises(DataError, match="is missing"):
     from_stock({name: bert.state[name] for name in bert.state if name != segments}, bert.config)
-
-
-def test_dropout_of_a_stock_model_goes_where_its_class_has_it():
-  _, _, config = stock_model("ModernBertModel", attention_dropout=0.25, initializer_range=0.03)
-  found = encoder_fields(config)
-  assert (found["attention_dropout"], found["dropout"], found["init_stddev"]) == (0.25, 0.25, 0.03)
-  assert (found["dropout_at"], found["init"]) == ("attention", "megatron_cut")
-  _, _, config = stock_model("EuroBertModel", attention_dropout=0.25)
-  found = encoder_fields(config)
-  assert (found["attention_dropout"], found["dropout"], found["dropout_at"]) == (0.25, 0.0, "attention")
-  assert found["init"] == "normal"

@@ -188,4 +188,7 @@ def test_unknown_names_are_answered_with_the_nearest():
   assert unknown("task", "colla", ["cola", "rte"]) == (
     "unknown task 'colla'; did you mean 'cola'? Known: cola, rte"
   )
+  assert unknown("task", "colla", ["cola", "collar"]).startswith(
+    "unknown task 'colla'; did you mean 'collar'? "
+  )
   assert unknown("task", "zzz", ["cola"]) == "unknown task 'zzz'; known: cola"

@@ -44,6 +44,8 @@ def test_the_order_is_a_permutation_of_all_records_by_seed_epoch_and_position(pr
   again, other = (records.PackedRecords(prepared, length=32, seed=seed) for seed in (7, 8))
   np.testing.assert_array_equal(again.batch(11, 8), source.batch(11, 8))
   assert (other.batch(11, 8) != source.batch(11, 8)).any()
+  large = records.PackedRecords(prepared, length=32, seed=2**32 + 7)
+  np.testing.assert_array_equal(large.batch(11, 8), source.batch(11, 8))
   # The same positions, however they are cut into steps, also across the end of an epoch.
   np.testing.assert_array_equal(
     np.concatenate([source.batch(step, 8) for step in range(4)]), source.batch(0, 32)

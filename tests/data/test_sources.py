@@ -48,6 +48,34 @@ def test_a_large_file_becomes_units_that_hold_every_document_once(tmp_path, monk
   assert sources.plan(request).input_digest != plan.input_digest
 
 
+def test_changed_files_are_noticed_by_names_sizes_and_content(tmp_path):
+  path = tmp_path / "a.txt"
+  path.write_text("one\n")
+  digest = sources.plan(
+    sources.Request(str(path)), digests=lambda paths: [*map(sources.content_digest, paths)]
+  )
+  written = path.stat().st_ctime
+
+  def changed(since: float) -> bool | None:
+    return sources.have_changed(str(path), digest.input_digest, since=since)
+
+  assert (changed(written - 1), changed(written + 9)) == (False, False)
+  path.write_text("two\n")  # of the same size
+  assert (changed(written - 1), changed(path.stat().st_ctime + 9)) == (True, False)
+  path.write_text("three\n")
+  assert changed(path.stat().st_ctime + 9) is True
+  path.unlink()
+  assert changed(0.0) is None
+  for source, is_of_files in (
+    ("a.txt", True),
+    ("tfds:x", False),
+    ("seqio:x", False),
+    ("installed_docs", False),
+  ):
+    assert sources.is_of_files(source) == is_of_files
+    assert is_of_files or sources.have_changed(source, "x", since=0.0) is None
+
+
 def test_a_file_is_read_once_however_many_names_lead_to_it(tmp_path):
   (tmp_path / "d").mkdir()
   path = write_text(tmp_path / "d" / "a.txt", make_documents(3, seed=3))

@@ -190,6 +190,25 @@ def test_the_official_files_are_whole():
         assert glue.read(str(OFFICIAL), task, split).is_official, (task, split)
 
 
+def test_the_official_numbers_of_rows():
+  # Table 1 of the GLUE paper in exact numbers: training, development, test.
+  sizes = {
+    "mnli": (392_702, 9_815, 9_832, 9_796, 9_847),
+    "qqp": (363_849, 363_846, 40_430, 390_965),  # two training files are in use
+    "qnli": (104_743, 5_463, 5_463),
+    "sst2": (67_349, 872, 1_821),
+    "cola": (8_551, 1_043, 1_063),
+    "rte": (2_490, 277, 3_000),
+    "mrpc": (3_668, 408, 1_725),
+    "stsb": (5_749, 1_500, 1_379),
+    "wnli": (635, 71, 146),
+    "ax": (1_104,),
+    "snli": (549_367, 9_842, 9_824),
+  }
+  found = {name: sum(task.sizes.values(), ()) for name, task in glue.TASKS.items()}
+  assert found == sizes
+
+
 def test_all_splits_that_are_missing_are_told_at_once_and_no_file_is_read(tmp_path):
   write(tmp_path, "SST-2/train.tsv", "not the right header")
   missing = [("mnli", "train"), ("mnli", "dev_mismatched"), ("wnli", "dev")]

@@ -90,6 +90,13 @@ def test_every_row_and_their_order_is_in_the_digest_of_a_survey(tmp_path):
   assert len(digests) == 4
 
 
+def test_parts_are_smaller_where_texts_are_long(monkeypatch):
+  monkeypatch.setattr(parts, "MAX_CHARACTERS", 10)
+  for sizes, expected in (([4, 4, 4, 30, 1, 1], [3, 1, 2]), ([5, 5, 1], [2, 1]), ([1, 1, 1, 1], [3, 1])):
+    rows = [Row({"text": "x" * size, "n": at}, at, "f") for at, size in enumerate(sizes)]
+    assert [len(part) for part in parts.cut(rows, 3)] == expected
+
+
 def _written(form: formats.Format, path: pathlib.Path, rows: list[dict]) -> pathlib.Path:
   pieces = []
   for at in range(0, len(rows), 2):
@@ -141,7 +148,10 @@ def test_parquet_keeps_the_types_of_its_input_and_finds_those_of_others(tmp_path
   assert back.column("vector").to_pylist() == [[1, 2]] * 3
   mixed = [{"a": 1, "b": "x"}, {"a": 2.5, "c": [1]}, {"b": None, "c": "y"}]
   # Whole numbers that no column of numbers holds are text.
-  numbers = [{"id": 2**64 - 616, "n": 2**60, "x": 0.5, "y": 1}, {"id": 3, "n": 1, "x": 2**53 + 1, "y": 0.5}]
+  numbers = [
+    {"id": 2**64 - 616, "n": -(2**63), "m": -(2**63) - 1, "x": 0.5, "y": 1},
+    {"id": 3, "n": 2**63 - 1, "m": 1, "x": 2**53 + 1, "y": 0.5},
+  ]
   for table, kinds, expected in (
     (
       mixed,
@@ -150,10 +160,10 @@ def test_parquet_keeps_the_types_of_its_input_and_finds_those_of_others(tmp_path
     ),
     (
       numbers,
-      {"id": columns.JSON, "n": "int64", "x": columns.JSON, "y": "float64"},
+      {"id": columns.JSON, "n": "int64", "m": columns.JSON, "x": columns.JSON, "y": "float64"},
       [
-        {"id": str(2**64 - 616), "n": 2**60, "x": "0.5", "y": 1},
-        {"id": "3", "n": 1, "x": str(2**53 + 1), "y": 0.5},
+        {"id": str(2**64 - 616), "n": -(2**63), "m": str(-(2**63) - 1), "x": "0.5", "y": 1},
+        {"id": "3", "n": 2**63 - 1, "m": "1", "x": str(2**53 + 1), "y": 0.5},
       ],
     ),
     (

@@ -1,7 +1,4 @@
-"""Every field of `configs/base.py` with another value for it and the facets (of `facets.py`) it changes.
-
-A field that changes none of the compiled programs says why in its last column.
-"""
+"""Every field of `configs/base.py` with another value for it and the facets (of `facets.py`) it changes."""
 
 from typing import Any, NamedTuple
 
@@ -85,12 +82,15 @@ _BASES = {
 
 
 class Row(NamedTuple):
-  """A field, another value for it in one of the bases, and what that changes."""
+  """A field, another value for it in one of the bases, and what that changes.
+
+  'resume': a run may be continued with it, by the tests of `checkpoints/test_resume.py` under conditions.
+  Fields without a facet say when something happens: tests of their rooms read what a run leaves.
+  """
 
   field: str
   value: Any
   changes: frozenset[str]
-  reason: str  # why no compiled program changes, and what the field is for instead
 
 
 def base_config(base: str) -> ConfigDict:
@@ -102,8 +102,8 @@ def base_config(base: str) -> ConfigDict:
 
 _ROWS: dict[str, list[tuple]] = {
   "mlm": [
-    ("recipe", "other", "", "a name, for checkpoints and reports"),
-    ("seed", 7, "start step batches"),
+    ("recipe", "other", "resume"),
+    ("seed", 7, "start step"),
     ("model.vocab_size", 301, f"{_ALL} prepare"),
     ("model.hidden_size", 32, _ALL),
     ("model.num_layers", 3, _ALL),
@@ -129,10 +129,10 @@ _ROWS: dict[str, list[tuple]] = {
     ("model.attention_dropout", 0.2, "step"),
     ("model.init_stddev", 0.05, "start"),
     ("model.dtype", "bfloat16", "step eval"),
-    ("model.attention", "plain", "step eval"),
-    ("model.remat", "full", "step eval"),
-    ("model.scan_unroll", 2, "step eval"),
-    ("model.vocab_chunk_rows", 3, "step eval"),
+    ("model.attention", "plain", "step eval resume"),
+    ("model.remat", "full", "step eval resume"),
+    ("model.scan_unroll", 2, "step eval resume"),
+    ("model.vocab_chunk_rows", 3, "step eval resume"),
     ("corruption.kind", "random", "step eval"),
     ("corruption.mask_rule", "bernoulli", "step eval"),
     ("corruption.mask_rate", 0.3, "step eval"),
@@ -158,64 +158,54 @@ _ROWS: dict[str, list[tuple]] = {
     ("optimizer.weight_decay", 0.1, "step"),
     ("optimizer.decay", "no_bias_norm", "step layout"),
     ("optimizer.clip_norm", 1.0, "step"),
-    ("optimizer.shard_update", True, "step layout"),
-    ("data.source", "more.txt", "prepare", "what data.prepare reads"),
-    ("data.feed", "seqio", "prepare batches heldout", "whether a Task is read instead of records"),
-    ("data.skip_hours", 1.0, "", "which resumes of a feed are refused: tests/pretrain/reading/test_feed.py"),
-    ("data.directory", "elsewhere", "prepare", "where the records are"),
-    (
-      "data.mixture",
-      "RECORDS:1",
-      "prepare batches log",
-      "which records are drawn from, and how they are named",
-    ),
-    ("data.temperature", 2.0, "", "how rates are read: tests/pretrain/reading/test_mixed.py"),
-    ("data.stages", "0: RECORDS:1", "prepare batches log", "which records are drawn from, by steps"),
-    ("data.text_field", "body", "prepare", "what data.prepare reads"),
-    ("data.module", "tasks.py", "prepare", "what data.prepare imports"),
-    ("data.tfds_directory", "tfds", "prepare", "what data.prepare reads"),
-    ("data.clean", "exact", "prepare", "what data.prepare drops"),
-    ("data.vocabulary", "words", "prepare", "what data.prepare tokenizes with"),
-    ("data.vocabulary_kind", "wordpiece", "prepare", "what data.prepare trains"),
-    ("data.vocabulary_cased", True, "prepare", "what data.prepare trains"),
-    ("data.length", 40, "step eval batches heldout prepare"),
-    ("data.packing", "concat", "prepare", "how data.prepare cuts text into records"),
-    ("data.fraction", 0.5, "batches", "which records are drawn from"),
-    ("data.workers", 3, "prepare", "processes of data.prepare"),
-    ("train.batch_size", 32, "step eval batches heldout"),
-    ("train.microbatches", 2, "step heldout"),
-    ("train.total_steps", 8, "step batches heldout log saves"),
-    ("train.log_every", 2, "log", "when is logged"),
-    ("train.eval_every", 3, "heldout log", "when is evaluated"),
-    ("train.eval_batches", 1, "heldout", "how many records are evaluated on"),
-    ("train.checkpoint_every", 3, "saves", "when is saved"),
-    ("train.checkpoints_to_keep", 1, "saves", "what stays saved"),
-    ("train.checkpoint_steps", (1,), "saves", "what stays saved"),
-    ("train.max_nonfinite_steps", 3, "batches heldout log saves", "when the run ends as diverged"),
-    ("train.spike_zscore", 3.0, "log", "which losses are noted as spikes"),
-    ("train.spike_window", 5, "", "what a spike is compared with: tests/pretrain/watching/test_watch.py"),
-    ("train.spike_roll_back", True, "", "what is done at a spike: tests/pretrain/watching/test_watch.py"),
-    ("train.trackers", "wandb", "", "who gets the metrics too: tests/pretrain/logs/test_trackers.py"),
-    ("train.probe_every", 2, "log", "when frozen states are asked"),
-    ("train.probe_data", "annotated", "", "what probes ask: tests/lab/analysis/test_probe.py"),
-    ("train.replica_check_every", 100, "", "after the last step here: tests/pretrain/watching/test_watch.py"),
-    ("train.multihost", True, "", "the command joins the other hosts first: tests/pretrain/test_main.py"),
-    ("train.platform", "cpu", "", "the command starts on no other: tests/pretrain/mesh/test_devices.py"),
-    ("train.peak_flops", 1e12, "log", "the fraction of the peak in the log"),
-    ("mesh.fsdp", 2, _LAYOUT),
-    ("mesh.tensor", 2, _LAYOUT),
-    (
-      "mesh.fsdp_across_slices",
-      True,
-      "",
-      "the order of several slices: tests/pretrain/mesh/test_device_order.py",
-    ),
+    ("optimizer.shard_update", True, "step layout resume"),
+    ("data.source", "more.txt", "prepare resume"),
+    ("data.feed", "seqio", "prepare"),
+    ("data.skip_hours", 1.0, "resume"),
+    ("data.directory", "elsewhere", "prepare resume"),
+    ("data.mixture", "RECORDS:1", "prepare resume"),
+    ("data.temperature", 2.0, "resume"),
+    ("data.stages", "0: RECORDS:1", "prepare resume"),
+    ("data.text_field", "body", "prepare"),
+    ("data.module", "tasks.py", "prepare resume"),
+    ("data.tfds_directory", "tfds", "prepare resume"),
+    ("data.clean", "exact", "prepare resume"),
+    ("data.vocabulary", "words", "prepare"),
+    ("data.vocabulary_kind", "wordpiece", "prepare"),
+    ("data.vocabulary_cased", True, "prepare"),
+    ("data.length", 40, "step eval prepare"),
+    ("data.packing", "concat", "prepare"),
+    ("data.fraction", 0.5, ""),
+    ("data.workers", 3, "prepare resume"),
+    ("train.batch_size", 32, "step eval"),
+    ("train.microbatches", 2, "step resume"),
+    ("train.total_steps", 8, "step resume"),
+    ("train.log_every", 2, "resume"),
+    ("train.eval_every", 3, "resume"),
+    ("train.eval_batches", 1, "resume"),
+    ("train.checkpoint_every", 3, "resume"),
+    ("train.checkpoints_to_keep", 1, "resume"),
+    ("train.checkpoint_steps", (1,), "resume"),
+    ("train.max_nonfinite_steps", 3, "resume"),
+    ("train.spike_zscore", 3.0, "resume"),
+    ("train.spike_window", 5, "resume"),
+    ("train.spike_roll_back", True, "resume"),
+    ("train.trackers", "wandb", "resume"),
+    ("train.probe_every", 2, "resume"),
+    ("train.probe_data", "annotated", "resume"),
+    ("train.replica_check_every", 100, "resume"),
+    ("train.multihost", True, "resume"),
+    ("train.platform", "cpu", "resume"),
+    ("train.peak_flops", 1e12, "resume"),
+    ("mesh.fsdp", 2, f"{_LAYOUT} resume"),
+    ("mesh.tensor", 2, f"{_LAYOUT} resume"),
+    ("mesh.fsdp_across_slices", True, "resume"),
   ],
   "modern": [
-    ("optimizer.decay_steps", 3, "step"),
-    ("optimizer.decay_shape", "one_minus_sqrt", "step"),
-    ("train.batch_size_start", 16, "step batches"),
-    ("train.batch_warmup_steps", 3, "step batches"),
+    ("optimizer.decay_steps", 3, "step resume"),
+    ("optimizer.decay_shape", "one_minus_sqrt", "step resume"),
+    ("train.batch_size_start", 16, "step"),
+    ("train.batch_warmup_steps", 3, "step"),
     ("model.rope_theta", 1e4, "step eval"),
     ("model.rope_theta_local", 1e3, "step eval"),
     ("model.window", 4, "step eval"),
@@ -225,10 +215,10 @@ _ROWS: dict[str, list[tuple]] = {
   ],
   "coco_lm": [
     ("model.freeze_embeddings", "none", f"{_LAYOUT} from"),
-    ("model.freeze_embeddings_from", "a", "from", "whose token table the first state gets"),
-    ("train.init_from", "b", "from", "whose weights the first state gets"),
-    ("train.init_grow", "tile", "", "how a smaller model is read: tests/pretrain/checkpoints/test_growth.py"),
-    ("generator.init_from", "c", "from", "whose generator the first state gets"),
+    ("model.freeze_embeddings_from", "a", "from"),
+    ("train.init_from", "b", "from"),
+    ("train.init_grow", "tile", ""),
+    ("generator.init_from", "c", "from"),
     ("generator.num_layers", 2, _ALL),
     ("generator.hidden_size", 4, _ALL),
     ("generator.mlp_size", 8, _ALL),
@@ -281,7 +271,7 @@ _ROWS: dict[str, list[tuple]] = {
     ("objectives.mae.decoder_relative_position", True, _LAYOUT),
     ("objectives.mae.decoder_dropout", "encoder", "step"),
   ],
-  "sharded": [("mesh.data", 2, _LAYOUT)],
+  "sharded": [("mesh.data", 2, f"{_LAYOUT} resume")],
   "fixed": [
     ("generator.mixture_weights", (0.25, 0.75), "step eval"),
     ("generator.temperature_start", 3.0, "step eval"),
@@ -290,8 +280,6 @@ _ROWS: dict[str, list[tuple]] = {
 }
 
 ROWS = {
-  base: [
-    Row(field, value, frozenset(changes.split()), "".join(reason)) for field, value, changes, *reason in rows
-  ]
+  base: [Row(field, value, frozenset(changes.split())) for field, value, changes in rows]
   for base, rows in _ROWS.items()
 }

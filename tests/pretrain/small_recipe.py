@@ -55,6 +55,19 @@ AMOS = {
   "objectives.rtd.weight": 50.0,
 }
 
+# A rotary pre-norm encoder with windows.
+MODERN = {
+  "model.relative_position": "none",
+  "model.position": "rope",
+  "model.window": 6,
+  "model.global_every": 2,
+  "model.norm_placement": "pre",
+  "model.norm_bias": False,
+  "model.attention_bias": False,
+  "model.mlp_bias": False,
+  "model.mlp": "gated",
+}
+
 # Every objective on AMOS's corruption; `mlm` reads the corrupted input here, which no paper does.
 UNION = {
   **AMOS,

@@ -176,7 +176,11 @@ def run_steps(run: Run, ids: list[np.ndarray]) -> tuple:
 
 def run_training(config: ConfigDict, workdir, *, say=None, number: int = 1, **options) -> int:
   """`train.train` on `number` devices, with `options`; its exit code. `say` gets what is logged."""
-  with devices(number), mock.patch.object(train, "make_run", shared_run), lines.heard(say or str):
+  with (
+    devices(number),
+    mock.patch.object(train, "make_run", shared_run),
+    lines.heard(str if say is None else say),
+  ):
     return train.train(config, str(workdir), **options)
 
 

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 import pretrain.losses
 from tests.pretrain import drawn
@@ -105,7 +104,6 @@ CASES = {
     {"valid": _valid()},
   ),
 }
-every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 
 
 def _weights() -> np.ndarray:
@@ -131,38 +129,33 @@ def test_rtd_logit_above_zero_says_original():
     np.testing.assert_allclose(loss, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("stop_gradient", [True, False])
-def test_clm_mixture_adds_the_copy_probability_only_where_the_input_is_the_original(stop_gradient):
+def test_clm_copies_only_where_the_input_is_the_original_or_is_weighted_everywhere():
   # p_copy = 3/4, q = 1/2: 3/4 + 1/4 * 1/2 = 7/8 if the input is the original, 1/8 if not.
-  log_probs, logits = np.log(np.float32([[0.5, 0.5]])), np.full((1, 2), LN3)
-  for token, expected in enumerate([math.log(8 / 7), math.log(8)]):
-    weights = np.eye(2)[[token]]
-    can_copy = np.asarray([[True, False]])
-    loss = losses.corrective_lm_loss(log_probs, logits, can_copy, weights, stop_gradient=stop_gradient)
-    np.testing.assert_allclose(loss, expected, rtol=1e-6)
-
-
-def test_clm_weighted_is_one_minus_copy_times_cross_entropy_wherever_the_input_comes_from():
-  log_probs, logits = np.log(np.float32([[0.5, 0.5]])), np.full((1, 2), LN3)
-  can_copy = np.asarray([[True, False]])
-  loss = losses.corrective_lm_loss(log_probs, logits, can_copy, np.ones((1, 2)), form="weighted")
-  np.testing.assert_allclose(loss, 2 * 0.25 * LN2, rtol=1e-6)
-
-
-def test_all_token_is_the_mixture_at_every_token():
-  log_probs, logits = np.log(np.float32([[0.5, 0.5]])), np.full((1, 2), LN3)
-  loss = losses.all_token_lm_loss(log_probs, logits, np.asarray([[True, False]]), np.ones((1, 2)))
+  mixture = [math.log(8 / 7), math.log(8)]
+  for form, stop_gradient, expected in (
+    ("mixture", True, mixture),
+    ("mixture", False, mixture),
+    ("weighted", True, [0.25 * LN2] * 2),
+  ):
+    options = {"form": form, "stop_gradient": stop_gradient}
+    found = [losses.corrective_lm_loss(*_COPY, np.eye(2)[[token]], **options) for token in (0, 1)]
+    np.testing.assert_allclose(found, expected, rtol=1e-6, err_msg=str(options))
+  loss = losses.all_token_lm_loss(*_COPY, np.ones((1, 2)))
   np.testing.assert_allclose(loss, math.log(8 / 7) + math.log(8), rtol=1e-6)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.5])
-def test_scl_of_two_orthogonal_sequences(temperature):
+# Log-probabilities and copy logits of two tokens, of which the first is the original.
+_COPY = (np.log(np.float32([[0.5, 0.5]])), np.full((1, 2), LN3), np.asarray([[True, False]]))
+
+
+def test_scl_of_two_orthogonal_sequences():
   # Each anchor: its partner at cosine 1, the two views of the other sequence at 0, itself left out.
   views = 3 * np.eye(2)
   cosines = losses.sequence_cosines(views, views / 2, group_size=2)
-  loss = losses.sequence_contrastive_loss(cosines, np.ones((1, 2)), temperature=temperature)
-  expected = 4 * (math.log(math.exp(1 / temperature) + 2) - 1 / temperature)
-  np.testing.assert_allclose(loss, expected, rtol=1e-6)
+  for temperature in (1.0, 0.5):
+    loss = losses.sequence_contrastive_loss(cosines, np.ones((1, 2)), temperature=temperature)
+    expected = 4 * (math.log(math.exp(1 / temperature) + 2) - 1 / temperature)
+    np.testing.assert_allclose(loss, expected, rtol=1e-6)
 
 
 def test_scl_of_one_sequence_is_zero_because_only_its_partner_remains():
@@ -189,64 +182,65 @@ def test_unit_vectors_have_length_one_and_a_finite_gradient_at_zero():
   assert np.all(np.isfinite(gradient))
 
 
-@every_case
-def test_weight_zero_equals_removing_the_token(case):
+# Every loss.
+
+
+def test_weight_zero_equals_removing_the_token(subtests):
   keep = np.flatnonzero(_weights())
   flat = lambda x: x.reshape(ROWS * COLUMNS, *x.shape[2:])[keep][None]  # noqa: E731
-  arrays, fixed = jax.tree.map(flat, (case.arrays, case.fixed))
-  removed = case.loss(arrays, fixed, np.ones((1, len(keep)), np.float32))
-  weighted = case.loss(case.arrays, case.fixed, _weights())
-  np.testing.assert_allclose(weighted, removed, rtol=1e-5)  # another order of a float32 sum of 12
+  for name, case in CASES.items():
+    with subtests.test(name):
+      arrays, fixed = jax.tree.map(flat, (case.arrays, case.fixed))
+      removed = case.loss(arrays, fixed, np.ones((1, len(keep)), np.float32))
+      weighted = case.loss(case.arrays, case.fixed, _weights())
+      np.testing.assert_allclose(weighted, removed, rtol=1e-5)  # another order of a float32 sum of 12
 
 
-@every_case
-def test_gradient_is_finite_and_exactly_zero_at_weight_zero(case):
-  _, gradient = case.loss_and_gradient(case.arrays, case.fixed, _weights())
-  for array in gradient.values():
-    assert np.all(np.isfinite(array))
-    assert np.all(np.asarray(array)[_weights() == 0] == 0)
-  assert any(np.any(np.asarray(array) != 0) for array in gradient.values())
+def test_gradients_are_finite_and_exactly_zero_at_weight_zero(subtests):
+  for name, case in CASES.items():
+    with subtests.test(name):
+      _, gradient = jax.device_get(case.loss_and_gradient(case.arrays, case.fixed, _weights()))
+      for array in gradient.values():
+        assert np.all(np.isfinite(array)) and np.all(array[_weights() == 0] == 0)
+      assert any(np.any(array != 0) for array in gradient.values())
+      loss, gradient = jax.device_get(case.loss_and_gradient(case.arrays, case.fixed, 0 * _weights()))
+      assert float(loss) == 0.0 and not any(np.any(array) for array in gradient.values())
 
 
-@every_case
-def test_all_zero_weights_give_zero_and_a_zero_gradient(case):
-  loss, gradient = case.loss_and_gradient(case.arrays, case.fixed, 0 * ONES)
-  assert float(loss) == 0.0
-  assert all(np.all(np.asarray(array) == 0) for array in gradient.values())
+def test_sums_of_microbatches_equal_the_whole_batch(subtests):
+  for name, case in CASES.items():
+    with subtests.test(name):
+      whole = case.loss(case.arrays, case.fixed, _weights())
+      parts = [
+        case.loss(*jax.tree.map(lambda x, at=at: x[at], (case.arrays, case.fixed, _weights())))
+        for at in (slice(0, 2), slice(2, 4))
+      ]
+      np.testing.assert_allclose(np.add(*parts), whole, rtol=1e-6)
 
 
-@every_case
-def test_sums_of_microbatches_equal_the_whole_batch(case):
-  whole = case.loss(case.arrays, case.fixed, _weights())
-  first = jax.tree.map(lambda x: x[:1], (case.arrays, case.fixed, _weights()))
-  rest = jax.tree.map(lambda x: x[1:], (case.arrays, case.fixed, _weights()))
-  total = np.add(case.loss(*first), case.loss(*rest))
-  np.testing.assert_allclose(total, whole, rtol=1e-6)
+def test_bfloat16_inputs_change_the_loss_by_rounding_only(subtests):
+  for name, case in CASES.items():
+    with subtests.test(name):
+      low = jax.tree.map(lambda x: x.astype(jnp.bfloat16), case.arrays)
+      loss = case.loss(low, case.fixed, _weights())
+      assert loss.dtype == jnp.float32
+      # 8 bits of mantissa: 0.4 % for each input, at most two inputs multiplied.
+      np.testing.assert_allclose(loss, case.loss(case.arrays, case.fixed, _weights()), rtol=1e-2)
 
 
-@every_case
-def test_bfloat16_inputs_change_the_loss_by_rounding_only(case):
-  low = jax.tree.map(lambda x: x.astype(jnp.bfloat16), case.arrays)
-  loss = case.loss(low, case.fixed, _weights())
-  assert loss.dtype == jnp.float32
-  # 8 bits of mantissa: 0.4 % for each input, at most two inputs multiplied.
-  np.testing.assert_allclose(loss, case.loss(case.arrays, case.fixed, _weights()), rtol=1e-2)
+# Gradients.
 
 
-@pytest.mark.parametrize("form", ["mixture", "weighted"])
-def test_stop_gradient_blocks_the_copy_logits_exactly_and_only_when_asked(form):
-  def gradient_of_logits(name):
-    case = CASES[name]
-    return np.asarray(case.loss_and_gradient(case.arrays, case.fixed, ONES)[1]["logits"])
-
-  assert np.all(gradient_of_logits(f"clm_{form}") == 0)
-  assert np.all(gradient_of_logits(f"clm_{form}_free") != 0)
+def _gradient(name: str) -> dict:
+  case = CASES[name]
+  return jax.device_get(case.loss_and_gradient(case.arrays, case.fixed, ONES)[1])
 
 
-def test_all_token_trains_the_copy_logits():
-  case = CASES["all_token"]
-  _, gradient = case.loss_and_gradient(case.arrays, case.fixed, ONES)
-  assert np.all(np.asarray(gradient["logits"]) != 0)
+def test_stop_gradient_blocks_the_copy_logits_exactly_and_only_when_asked():
+  for form in ("mixture", "weighted"):
+    assert np.all(_gradient(f"clm_{form}")["logits"] == 0)
+    assert np.all(_gradient(f"clm_{form}_free")["logits"] != 0)
+  assert np.all(_gradient("all_token")["logits"] != 0)
 
 
 def test_clm_gradient_to_the_lm_is_unscaled_on_replaced_tokens_in_the_mixture_and_scaled_when_weighted():
@@ -259,19 +253,17 @@ def test_clm_gradient_to_the_lm_is_unscaled_on_replaced_tokens_in_the_mixture_an
 
 
 def test_taco_gradient_flows_through_the_anchor_only():
-  case = CASES["taco"]
-  _, gradient = case.loss_and_gradient(case.arrays, case.fixed, ONES)
-  assert np.all(np.asarray(gradient["positives"]) == 0)
-  assert np.all(np.asarray(gradient["negatives"]) == 0)
-  assert np.all(np.any(np.asarray(gradient["anchors"]) != 0, axis=-1))
+  gradient = _gradient("taco")
+  assert not np.any(gradient["positives"]) and not np.any(gradient["negatives"])
+  assert np.all(np.any(gradient["anchors"] != 0, axis=-1))
 
 
-@pytest.mark.parametrize("logit", [-1e4, -100.0, 100.0, 1e4])
-def test_extreme_logits_give_finite_losses_and_gradients(logit):
-  logits, flags, weights = np.full((1, 2), logit), np.asarray([[True, False]]), np.ones((1, 2))
-  for log_prob in (-1e4, 0.0):
-    log_probs = np.full((1, 2), log_prob)
-    value = _loss_and_gradient(pretrain.losses.all_token_lm_loss, (0, 1))(log_probs, logits, flags, weights)
-    assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(value))
-  value = _loss_and_gradient(pretrain.losses.replaced_token_detection_loss)(logits, flags, weights)
-  assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(value))
+def test_extreme_logits_give_finite_losses_and_gradients():
+  flags, weights = np.asarray([[True, False]]), np.ones((1, 2))
+  for logit in (-1e4, -100.0, 100.0, 1e4):
+    logits = np.full((1, 2), logit)
+    found = [_loss_and_gradient(pretrain.losses.replaced_token_detection_loss)(logits, flags, weights)]
+    for log_prob in (-1e4, 0.0):
+      of_both = _loss_and_gradient(pretrain.losses.all_token_lm_loss, (0, 1))
+      found.append(of_both(np.full((1, 2), log_prob), logits, flags, weights))
+    assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(found)), logit

@@ -1,5 +1,6 @@
 """The real command in fresh processes: exit codes, lines, kills, and what it must not import."""
 
+import importlib.util
 import os
 import pathlib
 import re
@@ -31,28 +32,18 @@ sys.exit(code)
 """
 
 
-def _command(*flags: str, code: str | None = None) -> list[str]:
-  start = [sys.executable, "-c", code] if code else [sys.executable, "-m", "pretrain.main"]
-  return [*start, "--config=tests/pretrain/small_run.py:mlm", *flags]
-
-
-def _environment() -> dict[str, str]:
+def _start(*flags: str, program: tuple[str, ...] = ("-m", "pretrain.main")) -> subprocess.Popen:
   # One device: the same sums in the same order in every process.
-  flags = re.sub(r"--xla_force_host_platform_device_count=\d+", "", os.environ["XLA_FLAGS"])
-  return os.environ | {"XLA_FLAGS": flags, "PYTHONUNBUFFERED": "1"}
+  xla = re.sub(r"--xla_force_host_platform_device_count=\d+", "", os.environ["XLA_FLAGS"])
+  command = [sys.executable, *program, "--config=tests/pretrain/small_run.py:mlm", *flags]
+  environment = os.environ | {"XLA_FLAGS": xla, "PYTHONUNBUFFERED": "1"}
+  pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+  return subprocess.Popen(command, cwd=ROOT, env=environment, **pipes)
 
 
-def _run(command: list[str]) -> subprocess.CompletedProcess:
-  return subprocess.run(
-    command, cwd=ROOT, env=_environment(), capture_output=True, text=True, timeout=TIMEOUT, check=False
-  )
-
-
-def _signal_at(command: list[str], line: str, number: int) -> tuple[int, str]:
+def _signal_at(line: str, number: int, *flags: str) -> tuple[int, str]:
   """Sends a signal when a line of output starts so; the exit code and all output."""
-  with subprocess.Popen(
-    command, cwd=ROOT, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-  ) as process:
+  with _start(*flags) as process:
     said = []
     for text in process.stdout:
       said.append(text)
@@ -61,20 +52,13 @@ def _signal_at(command: list[str], line: str, number: int) -> tuple[int, str]:
     return process.wait(timeout=TIMEOUT), "".join(said)
 
 
-def _run_here(monkeypatch, *flags: str, recipe: str = "mlm") -> int:
+def _run_here(monkeypatch, *flags: str) -> int:
   """The command in this process, for what ends before anything is compiled; its exit code."""
   monkeypatch.chdir(ROOT)
   try:
-    return main.main([f"--config=tests/pretrain/small_run.py:{recipe}", *flags])
+    return main.main(["--config=tests/pretrain/small_run.py:mlm", *flags])
   except SystemExit as exit_:
     return exit_.code
-
-
-def _one_error_line(stderr: str) -> str:
-  assert "Traceback" not in stderr, stderr
-  (line,) = [line for line in stderr.splitlines() if line.startswith("error: ")]
-  assert stderr.strip().splitlines()[-1] == line
-  return line
 
 
 @pytest.fixture(scope="module")
@@ -88,75 +72,55 @@ def records(text_file, tmp_path_factory):
 def whole(records, tmp_path_factory):
   """An uninterrupted run of the command, the first on its text: (workdir, what it said)."""
   workdir = tmp_path_factory.mktemp("whole")
-  done = _run(_command(*records, f"--workdir={workdir}", *LONG, code=_CHECKED))
-  assert done.returncode == 0, done.stdout + done.stderr
-  return workdir, done.stderr + done.stdout
+  process = _start(*records, f"--workdir={workdir}", *LONG, program=("-c", _CHECKED))
+  said, _ = process.communicate(timeout=TIMEOUT)
+  assert process.returncode == 0, said
+  return workdir, said
 
 
-def test_a_first_start_prepares_the_text_it_names_and_imports_no_tensorflow(whole, records):
-  found = subprocess.run(
-    [sys.executable, "-c", "import importlib.util as u; print(bool(u.find_spec('tensorflow')))"],
-    capture_output=True,
-    text=True,
-    check=True,
-  )
-  assert found.stdout.strip() == "True", "this test means something only where TensorFlow is installed"
-  # What needs TensorFlow ran in the child.
-  assert whole[1].splitlines()[-1] == "imported: []"
-  assert "preparing them from" in whole[1]
-  assert (pathlib.Path(records[1].partition("=")[2]) / "manifest.json").exists()
-
-
-def test_the_command_says_what_it_does(whole):
+def test_a_first_start_prepares_the_text_says_what_it_does_and_imports_no_tensorflow(whole, records):
   workdir, said = whole
-  lines = said.splitlines()
-  assert lines[0].startswith(f"small_run_mlm in {workdir} on 1 ")
+  # What needs TensorFlow, which is installed, ran in the child.
+  assert importlib.util.find_spec("tensorflow")
+  assert said.splitlines()[-1] == "imported: []"
+  assert (pathlib.Path(records[1].partition("=")[2]) / "manifest.json").exists()
   trivial = r"\(token frequencies alone: [\d.]+ per predicted token\)"
-  heldout = rf"held-out at step 0  loss [\d.]+  masked_lm_loss [\d.]+  {trivial}"
-  assert any(re.match(heldout, line) for line in lines)
-  assert any(re.match(r"step 28/60  loss .* tokens/s  .* left", line) for line in lines)
-  assert any(line.startswith("Finished: step 60, checkpoint ") for line in lines)
+  for line in (
+    rf"small_run_mlm in {workdir} on 1 ",
+    rf"held-out at step 0  loss [\d.]+  masked_lm_loss [\d.]+  {trivial}",
+    r"step 28/60  loss .* tokens/s  .* left",
+    r"Finished: step 60, checkpoint ",
+  ):
+    assert re.search(f"^{line}", said, re.MULTILINE), line
 
 
 def test_a_run_stopped_once_and_killed_once_ends_as_the_uninterrupted_one(whole, records, tmp_path):
-  command = _command(*records, f"--workdir={tmp_path}", *LONG)
-  code, said = _signal_at(command, "step 14/60", signal.SIGTERM)
-  assert code == 75, said
-  assert "Stopped as asked; the same command continues" in said.splitlines()[-1]
-  code, said = _signal_at(command, "step 35/60", signal.SIGKILL)
+  flags = (*records, f"--workdir={tmp_path}", *LONG)
+  code, said = _signal_at("step 14/60", signal.SIGTERM, *flags)
+  assert code == 75 and "the same command continues" in said.splitlines()[-1], said
+  code, said = _signal_at("step 35/60", signal.SIGKILL, *flags)
   assert code == -signal.SIGKILL
   assert re.search(r"^Continuing at step \d+ ", said, re.MULTILINE)
-  code, said = _signal_at(command, "held-out at step 60", signal.SIGTERM)  # behind the last step
+  code, said = _signal_at("held-out at step 60", signal.SIGTERM, *flags)  # behind the last step
   assert code == 0 and "the request to stop came too late" in said, said
   assert re.search(r"^Continuing at step \d+ ", said, re.MULTILINE) and "Finished: step 60" in said
   assert metric_lines(tmp_path) == metric_lines(whole[0])
   assert_same_params(saved_params(tmp_path), saved_params(whole[0]))
 
 
-def test_text_that_is_not_there_is_told_in_one_line_and_leaves_nothing(tmp_path, monkeypatch, capfd):
-  flags = (
-    f"--config.data.source={tmp_path / 'no_such.txt'}",
-    f"--config.data.directory={tmp_path / 'records'}",
-    f"--workdir={tmp_path / 'run'}",
-  )
-  assert _run_here(monkeypatch, *flags) == 3
-  line = _one_error_line(capfd.readouterr().err)
-  assert "no_such.txt matches no file; expected file globs" in line and "--download" not in line
-  assert list(tmp_path.iterdir()) == []
-
-
-def test_an_unknown_field_is_told_before_anything_starts(tmp_path, monkeypatch, capsys):
-  assert _run_here(monkeypatch, "--config.train.batchsize=8", f"--workdir={tmp_path / 'run'}") == 2
-  assert "batch_size" in _one_error_line(capsys.readouterr().err)
-  assert not list(tmp_path.iterdir())
-
-
-def test_several_hosts_without_a_cluster_are_one_line(tmp_path, monkeypatch, capsys):
+def test_an_unknown_field_is_told_before_anything_starts(tmp_path, monkeypatch, capfd):
   def initialize(*_, **__):
     raise ValueError("coordinator_address should be defined.")
 
   monkeypatch.setattr(jax.distributed, "initialize", initialize)
-  assert _run_here(monkeypatch, "--config.train.multihost=true", f"--workdir={tmp_path / 'run'}") == 2
-  line, *ways = capsys.readouterr().err.splitlines()
-  assert line.startswith("error: train.multihost=True: ") and "coordinator_address" in line
-  assert ways and all(way.startswith("  --") for way in ways)
+  source, directory = tmp_path / "no_such.txt", tmp_path / "records"
+  for flags, code, word in (
+    (["--config.train.batchsize=8"], 2, "batch_size"),
+    ([f"--config.data.source={source}", f"--config.data.directory={directory}"], 3, "no_such.txt"),
+    (["--config.train.multihost=true"], 2, "coordinator_address"),  # without a cluster
+  ):
+    assert _run_here(monkeypatch, *flags, f"--workdir={tmp_path / 'run'}") == code, flags
+    said = capfd.readouterr().err
+    (line,) = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert word in line and "Traceback" not in said
+    assert not list(tmp_path.iterdir())

@@ -6,14 +6,12 @@ import types
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from pretrain.corruption.masking import Masking
 from pretrain.objectives.views import Corrupted
 from pretrain.recipe import corruption_metrics, mixture_metrics
 from tests.pretrain.recipe_cases import (
   BATCH,
-  FAST_COMPILE,
   RTD,
   gradient_of,
   masked,
@@ -25,37 +23,38 @@ from tests.pretrain.recipe_cases import (
 )
 from tests.pretrain.small_recipe import AMOS, TOKENS, UNION, cut, random_params, small_batch, small_recipe
 
+TERMS = {
+  "mlm": "masked_lm_loss",
+  "rtd": "rtd_loss",
+  "clm": "clm_loss",
+  "all_token": "all_token_loss",
+  "scl": "scl_loss",
+  "taco": "taco_loss",
+}
+
 # The union of everything.
 
 
-def test_the_union_trains_every_parameter_and_reports_every_term():
+def test_the_union_trains_every_parameter_and_its_loss_is_the_weighted_sum_of_means():
   loss, metrics, gradient = result_of("union")
-  terms = recipe_of("union").term_weights
-  expected = {"generator_loss", "masked_lm_loss", "rtd_loss", "clm_loss", "all_token_loss"}
-  assert set(terms) == expected | {"scl_loss", "taco_loss"}
-  assert all(metrics[name][0] > 0 for name in terms)
+  weights, totals = recipe_of("union").term_weights, totals_of("union", masked("union"))
+  assert weights == {"generator_loss": 1.0, **dict.fromkeys(TERMS.values(), 1.0), "rtd_loss": 50.0}
+  assert all(metrics[name][0] > 0 for name in weights)
   assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves((loss, metrics, gradient)))
   assert zero_leaves(gradient) == []
-
-
-def test_the_loss_is_the_weighted_sum_of_terms_divided_by_their_totals():
-  loss, metrics, _ = result_of("union")
-  totals = totals_of("union", masked("union"))
-  weights = recipe_of("union").term_weights
-  assert weights["rtd_loss"] == 50.0
   expected = sum(weights[name] * metrics[name][0] / totals[name] for name in weights)
   np.testing.assert_allclose(loss, expected, rtol=1e-6)
 
 
 def test_totals_count_masked_tokens_tokens_and_anchors():
   totals = totals_of("union", masked("union"))
-  tokens = np.asarray(BATCH.ids != TOKENS.pad)
-  number = np.asarray(masked("union").corrupted.masking.weights).sum()
-  for name in ("generator_loss", "masked_lm_loss", "clm_loss"):
-    assert totals[name] == number > 0
-  for name in ("rtd_loss", "all_token_loss", "taco_loss"):
-    assert totals[name] == tokens.sum()
-  assert totals["scl_loss"] == 16
+  tokens = int(np.sum(BATCH.ids != TOKENS.pad))
+  number = float(np.sum(masked("union").corrupted.masking.weights))
+  assert 0 < number < tokens and totals == {
+    **dict.fromkeys(("generator_loss", "masked_lm_loss", "clm_loss"), number),
+    **dict.fromkeys(("rtd_loss", "all_token_loss", "taco_loss"), tokens),
+    "scl_loss": 16,
+  }
   weights = {name: result_of("union")[1][name][1] for name in totals}
   assert {name: float(total) for name, total in totals.items()} == weights
 
@@ -71,88 +70,6 @@ def test_two_microbatches_of_whole_groups_equal_the_whole_batch():
   difference = jax.tree.map(lambda a, b: np.sum((a - b) ** 2), summed[1], gradient)
   size = sum(np.sum(leaf**2) for leaf in jax.tree.leaves(gradient))
   assert np.sqrt(sum(jax.tree.leaves(difference)) / size) < 1e-5
-
-
-@pytest.fixture(scope="module")
-def union_view():
-  """The union's view of a batch, as a compiled function."""
-  view = jax.jit(functools.partial(recipe_of("union").view, train=True), compiler_options=FAST_COMPILE)
-  return lambda batch: view(params_of("union"), masked("union", batch))[0]
-
-
-def test_every_step_draws_its_own_masks_and_samples(union_view):
-  next_step = small_batch(8, step=1)._replace(ids=BATCH.ids)
-  first, again, other = (union_view(batch).corrupted.input_ids for batch in (BATCH, BATCH, next_step))
-  np.testing.assert_array_equal(first, again)
-  assert not np.array_equal(first, other)
-
-
-def test_a_rows_masks_samples_and_states_do_not_depend_on_the_batch_around_it(union_view):
-  whole = union_view(BATCH)
-  for i in (0, 4):
-    part = union_view(cut(BATCH, i, i + 4))
-    np.testing.assert_array_equal(part.corrupted.input_ids, whole.corrupted.input_ids[i : i + 4])
-    # Crops and dropout are equal, or these would differ by far more than another matrix shape rounds.
-    np.testing.assert_allclose(part.hidden, whole.hidden[i : i + 4], atol=2e-4)
-    np.testing.assert_allclose(part.crop_hidden, whole.crop_hidden[i : i + 4], atol=2e-4)
-
-
-# Switched off is absent.
-
-
-_TERMS = {
-  "mlm": "masked_lm_loss",
-  "rtd": "rtd_loss",
-  "clm": "clm_loss",
-  "all_token": "all_token_loss",
-  "scl": "scl_loss",
-  "taco": "taco_loss",
-}
-
-
-@pytest.mark.parametrize("off", [("mlm", "clm", "scl"), ("rtd", "all_token", "taco")])
-def test_an_objective_of_weight_zero_has_no_term_no_total_and_no_metric(off):
-  recipe = small_recipe({**UNION, **{f"objectives.{objective}.weight": 0.0 for objective in off}})
-  gone = {_TERMS[objective] for objective in off}
-  expected = set(recipe_of("union").term_weights) - gone
-  assert set(recipe.term_weights) == expected and len(expected) == 4
-  params = jax.eval_shape(recipe.init, jax.random.key(0))
-  batch = jax.eval_shape(recipe.mask, BATCH)
-  totals = jax.eval_shape(recipe.totals, batch)
-  assert set(totals) == expected
-  _, metrics = jax.eval_shape(functools.partial(recipe.loss_fn, train=True), params, batch, totals)
-  assert expected <= set(metrics) and not gone & set(metrics)
-
-
-def test_rates_are_of_tokens_and_what_was_left_out_is_of_rows():
-  ids = jnp.asarray([[0, 7, 8, 2], [0, 7, 2, TOKENS.pad], [TOKENS.pad] * 4])
-  selected, nothing = jnp.zeros((3, 4), bool).at[0, 1:3].set(True), jnp.zeros((3, 2))
-  chosen = Masking(ids, nothing, nothing, selected, jnp.asarray([3, 1, 0]))
-  corrupted = Corrupted(ids, ids != TOKENS.pad, chosen, ids.at[0, 2].set(9).at[2, 1].set(9), nothing)
-  found = {name: tuple(map(float, pair)) for name, pair in corruption_metrics(corrupted).items()}
-  assert found == {"mask_rate": (2, 7), "replace_rate": (1, 7), "mask_overflow": (4, 2)}
-
-
-def test_mixture_weights_are_means_over_the_tokens_that_were_chosen():
-  weights = np.asarray([[[0.25, 0.75], [0.5, 0.5], [0.0, 1.0]]], np.float32)
-  settings = types.SimpleNamespace(is_separate=False, mlm_layers=(2, 4))
-  found = mixture_metrics(jnp.asarray(weights), jnp.asarray([[1.0, 1.0, 0.0]]), settings)
-  means = {name: float(total / weight) for name, (total, weight) in found.items()}
-  assert means == {"mixture_weight_layer_2": 0.375, "mixture_weight_layer_4": 0.625}
-
-
-def test_an_objective_switched_off_does_not_change_the_initial_values_of_the_others():
-  def initial(recipe):
-    params = jax.jit(recipe.init, compiler_options=FAST_COMPILE)(jax.random.key(0))
-    return params["encoder"], params["heads"]["rtd"]
-
-  whole = {**RTD, "objectives.scl.weight": 1.0, "objectives.scl.head": "projection"}
-  without = {**whole, "objectives.scl.weight": 0.0}
-  whole["objectives.mlm.weight"] = 1.0  # stands before the one that stays
-  jax.tree.map(np.testing.assert_array_equal, *(initial(small_recipe(fields)) for fields in (without, whole)))
-
-
-# Padding and precision.
 
 
 def test_a_group_of_padding_changes_nothing():
@@ -171,10 +88,61 @@ def test_a_group_of_padding_changes_nothing():
 
 def test_a_batch_of_padding_gives_zero_and_a_zero_gradient():
   empty = masked("union", BATCH._replace(ids=np.full(BATCH.ids.shape, TOKENS.pad, np.int32)))
-  totals = totals_of("union", empty)
-  (loss, _), gradient = gradient_of("union", empty, totals)
+  (loss, _), gradient = gradient_of("union", empty, totals_of("union", empty))
   assert float(loss) == 0.0
-  assert all(not np.any(leaf) for leaf in jax.tree.leaves(gradient))
+  assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient))
+
+
+# Switched off is absent.
+
+
+def test_an_objective_of_weight_zero_has_no_term_no_total_and_no_metric():
+  for off in (("mlm", "clm", "scl"), ("rtd", "all_token", "taco")):
+    recipe = small_recipe({**UNION, **{f"objectives.{objective}.weight": 0.0 for objective in off}})
+    gone = {TERMS[objective] for objective in off}
+    expected = {"generator_loss", *TERMS.values()} - gone
+    assert set(recipe.term_weights) == expected
+    params = jax.eval_shape(recipe.init, jax.random.key(0))
+    batch = jax.eval_shape(recipe.mask, BATCH)
+    totals = jax.eval_shape(recipe.totals, batch)
+    assert set(totals) == expected
+    _, metrics = jax.eval_shape(functools.partial(recipe.loss_fn, train=True), params, batch, totals)
+    assert expected <= set(metrics) and not gone & set(metrics)
+
+
+def test_an_objective_switched_off_does_not_change_the_initial_values_of_the_others():
+  def initial(recipe):
+    params = jax.jit(recipe.init)(jax.random.key(0))
+    return params["encoder"], params["heads"]["rtd"]
+
+  whole = {**RTD, "objectives.scl.weight": 1.0, "objectives.scl.head": "projection"}
+  without = {**whole, "objectives.scl.weight": 0.0}
+  whole["objectives.mlm.weight"] = 1.0  # stands before the one that stays
+  jax.tree.map(np.testing.assert_array_equal, *(initial(small_recipe(fields)) for fields in (without, whole)))
+
+
+# Metrics.
+
+
+def test_rates_are_of_tokens_and_what_was_left_out_is_of_rows():
+  ids = jnp.asarray([[0, 7, 8, 2], [0, 7, 2, TOKENS.pad], [TOKENS.pad] * 4])
+  selected, nothing = jnp.zeros((3, 4), bool).at[0, 1:3].set(True), jnp.zeros((3, 2))
+  chosen = Masking(ids, nothing, nothing, selected, jnp.asarray([3, 1, 0]))
+  corrupted = Corrupted(ids, ids != TOKENS.pad, chosen, ids.at[0, 2].set(9).at[2, 1].set(9), nothing)
+  found = {name: tuple(map(float, pair)) for name, pair in corruption_metrics(corrupted).items()}
+  assert found == {"mask_rate": (2, 7), "replace_rate": (1, 7), "mask_overflow": (4, 2)}
+
+
+def test_mixture_weights_are_means_over_the_tokens_that_were_chosen():
+  weights = jnp.asarray([[[0.25, 0.75], [0.5, 0.5], [0.0, 1.0]]])
+  for is_separate, names in ((False, ("layer_2", "layer_4")), (True, ("generator_0", "generator_1"))):
+    settings = types.SimpleNamespace(is_separate=is_separate, mlm_layers=(2, 4))
+    found = mixture_metrics(weights, jnp.asarray([[1.0, 1.0, 0.0]]), settings)
+    means = {name: float(total / weight) for name, (total, weight) in found.items()}
+    assert means == {f"mixture_weight_{names[0]}": 0.375, f"mixture_weight_{names[1]}": 0.625}
+
+
+# Precision, dropout.
 
 
 def test_bfloat16_stays_close_to_float32():
@@ -182,78 +150,69 @@ def test_bfloat16_stays_close_to_float32():
   found = []
   for dtype in ("float32", "bfloat16"):
     recipe = small_recipe({**fields, "model.dtype": dtype})
-
-    def loss(params, batch, recipe=recipe):
-      batch = recipe.mask(batch)
-      return recipe.loss_fn(params, batch, recipe.totals(batch), train=False)[0]
-
-    found.append(float(jax.jit(loss, compiler_options=FAST_COMPILE)(random_params(recipe), BATCH)))
+    batch = recipe.mask(BATCH)
+    loss = jax.jit(functools.partial(recipe.loss_fn, train=False))
+    found.append(float(loss(random_params(recipe), batch, recipe.totals(batch))[0]))
   # Masks do not depend on the dtype; states are rounded to 0.4 %, cosines divided by tau 0.07.
   np.testing.assert_allclose(found[1], found[0], rtol=0.02)
 
 
-def test_without_training_there_is_no_dropout():
+def test_without_training_there_is_no_dropout_and_given_draws_are_used():
   recipe, params = recipe_of("coco_lm"), params_of("coco_lm")
-  sampled = np.full((8, 3), 50, np.int32)
-  view = jax.jit(functools.partial(recipe.view, train=False), compiler_options=FAST_COMPILE)
+  view = jax.jit(functools.partial(recipe.view, train=False))
   selected = masked("coco_lm").corrupted.masking.selected
-  given = {"selected": selected, "sampled": sampled, "crop_ids": BATCH.ids}
-  other_keys = small_batch(8, step=1).row_keys
-  first, _ = view(params, masked("coco_lm", BATCH._replace(given=given)))
-  second, _ = view(params, masked("coco_lm", BATCH._replace(given=given, row_keys=other_keys)))
+  given = {"selected": selected, "sampled": np.full((8, 3), 50, np.int32), "crop_ids": BATCH.ids}
+  first, second = (
+    view(params, masked("coco_lm", BATCH._replace(given=given, row_keys=keys)))[0]
+    for keys in (BATCH.row_keys, small_batch(8, step=1).row_keys)
+  )
   np.testing.assert_array_equal(first.hidden, second.hidden)
   np.testing.assert_array_equal(first.crop_hidden, second.crop_hidden)
-  expected = np.where(selected, 50, BATCH.ids)
-  np.testing.assert_array_equal(first.corrupted.input_ids, expected)
+  np.testing.assert_array_equal(first.corrupted.input_ids, np.where(selected, 50, BATCH.ids))
 
 
 # Other corruptions give what they say.
 
 
 SEPARATE = {"generator.mlm_layers": (), "generator.separate_layers": (1, 2)}
+GOOGLE = {"corruption.mask_rule": "electra_google", "corruption.mask_special": "none"}
+CORRUPTIONS = {
+  "random": {"corruption.kind": "random", "objectives.rtd.weight": 50.0},
+  "schedule": {
+    **AMOS,
+    "generator.mixture": "schedule",
+    "generator.temperature": 0.5,
+    "generator.disallow_correct": True,
+  },
+  "separate": {**AMOS, "generator.mixture": "random_layer", **SEPARATE},
+  "google": {**AMOS, **GOOGLE, "corruption.mask_rate": 0.3},
+}
 
 
-@pytest.mark.parametrize(
-  "changes",
-  [
-    {"corruption.kind": "random"},
-    {**RTD, "corruption.mask_rule": "electra_google", "corruption.mask_special": "none"},
-    {**RTD, "generator.temperature": 0.5, "generator.disallow_correct": True},
-    {**AMOS, "generator.mixture": "schedule"},
-    {**AMOS, "generator.mixture": "random_layer", **SEPARATE},
-  ],
-  ids=["random", "google", "disallow_correct", "schedule", "separate"],
-)
-def test_replacements_are_at_chosen_positions_and_original_means_unchanged(changes):
-  recipe = small_recipe({"objectives.rtd.weight": 50.0, **changes})
-  corrupt = jax.jit(lambda params, batch: recipe.corrupt(params, recipe.mask(batch), train=True)[0])
-  corrupted = corrupt(random_params(recipe), BATCH)
-  selected = np.asarray(corrupted.masking.selected)
-  ids, found = np.asarray(BATCH.ids), np.asarray(corrupted.input_ids)
-  assert np.all(found[~selected] == ids[~selected])
-  assert np.any(found != ids)
-  np.testing.assert_array_equal(corrupted.is_original, found == ids)
-  if changes.get("generator.disallow_correct"):
-    assert np.all(found[selected] != ids[selected])
-  rate = corrupted_rate(corrupted)
-  assert 0 < rate <= 0.3
+def _corrupted(name: str):
+  recipe = small_recipe(CORRUPTIONS[name])
+  params, batch = random_params(recipe), BATCH._replace(progress=jnp.full(8, 0.9))
+  return params, *jax.jit(lambda params: recipe.corrupt(params, recipe.mask(batch), train=True))(params)
+
+
+def test_replacements_are_at_chosen_positions_and_original_means_unchanged(subtests):
+  ids = np.asarray(BATCH.ids)
+  for name in CORRUPTIONS:
+    with subtests.test(name):
+      _, corrupted, draws = _corrupted(name)
+      selected, found = np.asarray(corrupted.masking.selected), np.asarray(corrupted.input_ids)
+      assert np.all(found[~selected] == ids[~selected]) and np.any(found != ids)
+      np.testing.assert_array_equal(corrupted.is_original, found == ids)
+      if name == "schedule":
+        assert np.all(found[selected] != ids[selected])  # not the correct token
+        np.testing.assert_array_equal(draws.mixture_weights, np.eye(3)[np.full((8, 3), 2)])  # the last third
 
 
 def test_slots_of_one_position_give_the_encoder_the_token_that_detection_is_asked_about():
-  changes = {"corruption.mask_rule": "electra_google", "corruption.mask_special": "none"}
-  recipe = small_recipe({**AMOS, **changes, "corruption.mask_rate": 0.3})
-  params = random_params(recipe)
-  corrupt = jax.jit(lambda params, batch: recipe.corrupt(params, recipe.mask(batch), train=True))
-  corrupted, draws = corrupt(params, BATCH)
+  params, corrupted, draws = _corrupted("google")
   positions, last = np.asarray(corrupted.masking.positions), corrupted.input_ids.shape[1] - 1
   used = positions <= last
   assert any(len({*row[each]}) < each.sum() for row, each in zip(positions, used)), "no position twice"
   ids = np.take_along_axis(np.asarray(corrupted.input_ids), np.minimum(positions, last), axis=1)
   rows = np.asarray(params["encoder"]["embeddings"]["token"]["embedding"])[ids]
   np.testing.assert_allclose(np.asarray(draws.embeddings)[used], rows[used], atol=1e-6)
-
-
-def corrupted_rate(corrupted) -> float:
-  """Replaced tokens per token."""
-  replaced = np.asarray(corrupted.token_mask) & ~np.asarray(corrupted.is_original)
-  return float(replaced.sum() / np.asarray(corrupted.token_mask).sum())

@@ -1,71 +1,63 @@
-"""Run: pytest tests/pretrain/test_recipe_draws.py. Which pass has dropout, who trains the table."""
+"""Run: pytest tests/pretrain/test_recipe_draws.py. What is drawn, and which pass has dropout."""
 
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
+from tests.pretrain.recipe_cases import BATCH, masked
 from tests.pretrain.small_recipe import COCO_LM, random_params, small_batch, small_recipe
 
-# Compiling takes far longer than running here; unoptimised machine code halves it.
-FAST_COMPILE = {"xla_backend_optimization_level": 0}
-BATCH = small_batch(8, lengths=[16, 12, 16, 7, 16, 16, 9, 16])
+
+def _corrupt(recipe, *, train: bool):
+  """`recipe.corrupt` of masked batches as one program."""
+  return jax.jit(functools.partial(recipe.corrupt, train=train))
 
 
-@pytest.mark.parametrize("mode, is_without_dropout", [("eval", True), ("train", False)])
-def test_samples_come_from_a_pass_without_dropout_unless_the_mode_says_otherwise(mode, is_without_dropout):
-  recipe = small_recipe({**COCO_LM, "generator.sampling_dropout": mode})
-  params = random_params(recipe)
-  corrupt = jax.jit(
-    lambda params, train: recipe.corrupt(params, recipe.mask(BATCH), train=train)[0].input_ids,
-    static_argnums=1,
-    compiler_options=FAST_COMPILE,
-  )
+def test_samples_come_from_a_pass_without_dropout_unless_the_mode_says_otherwise():
+  recipes = [small_recipe({**COCO_LM, "generator.sampling_dropout": mode}) for mode in ("eval", "train")]
+  params, batch = random_params(recipes[0]), recipes[0].mask(BATCH)
+  without = _corrupt(recipes[0], train=False)(params, batch)[0].input_ids
+  in_eval, in_train = (_corrupt(recipe, train=True)(params, batch)[0].input_ids for recipe in recipes)
   # The noise of the draw is the same: other tokens can only come from other logits.
-  assert np.array_equal(corrupt(params, True), corrupt(params, False)) == is_without_dropout
+  np.testing.assert_array_equal(in_eval, without)
+  assert not np.array_equal(in_train, without)
+
+
+def test_every_step_draws_its_own_masks_and_samples():
+  recipe = small_recipe(COCO_LM)
+  next_step = small_batch(8, step=1)._replace(ids=BATCH.ids)
+  chosen = masked("coco_lm").corrupted.masking.selected
+  assert not np.array_equal(masked("coco_lm", next_step).corrupted.masking.selected, chosen)
+  corrupt, params = _corrupt(recipe, train=False), random_params(recipe)
+  first, again, other = (
+    corrupt(params, recipe.mask(batch._replace(given={"selected": chosen})))[0].input_ids
+    for batch in (BATCH, BATCH, next_step)
+  )
+  np.testing.assert_array_equal(first, again)
+  assert not np.array_equal(first, other)
 
 
 def test_the_two_views_of_a_sequence_have_dropout_of_their_own():
   recipe = small_recipe({"objectives.scl.weight": 1.0})
+  # Nothing is masked or cut: one text twice, whose states would be the same.
   same = BATCH._replace(given={"selected": jnp.zeros(BATCH.ids.shape, bool), "crop_ids": BATCH.ids})
-  params = random_params(recipe)
-
-  def distance(train: bool) -> float:
-    view = jax.jit(functools.partial(recipe.view, train=train), compiler_options=FAST_COMPILE)
-    found, _ = view(params, recipe.mask(same))
-    return float(np.max(np.abs(np.asarray(found.hidden)[:, 0] - found.crop_hidden)))
-
-  assert distance(train=False) < 1e-4  # nothing is masked or cut: one text twice
-  assert distance(train=True) > 0.1
-
-
-def test_the_generators_loss_trains_every_row_of_the_shared_table():
-  recipe = small_recipe({**COCO_LM, "generator.share_embeddings": "tokens"})
-  params = random_params(recipe)
-  table = params["encoder"]["embeddings"].pop("token")
-
-  def loss(table):
-    embeddings = params["encoder"]["embeddings"] | {"token": table}
-    whole = params | {"encoder": params["encoder"] | {"embeddings": embeddings}}
-    return recipe.corrupt(whole, recipe.mask(BATCH), train=True)[1].term.loss
-
-  gradient = jax.jit(jax.grad(loss), compiler_options=FAST_COMPILE)(table)["embedding"]
-  # An output softmax reaches all tokens, also those that no input has.
-  assert np.all(np.any(np.asarray(gradient) != 0, axis=-1))
+  view = jax.jit(functools.partial(recipe.view, train=True))
+  found, _ = view(random_params(recipe), recipe.mask(same))
+  assert np.max(np.abs(np.asarray(found.hidden)[:, 0] - found.crop_hidden)) > 0.1
 
 
 def test_the_temperature_of_sampling_follows_the_progress_and_is_a_metric():
   changing = {"generator.temperature_start": 50.0, "generator.temperature_decay": 0.1}
-  recipe, usual = small_recipe({**COCO_LM, **changing}), small_recipe(COCO_LM)
-  params, found = random_params(recipe), []
-  for each, progress in ((recipe, 0.0), (recipe, 1.0), (usual, 0.0)):
-    masked = each.mask(small_batch(8, progress=progress))
-    corrupt = jax.jit(functools.partial(each.corrupt, train=False), compiler_options=FAST_COMPILE)
-    corrupted, draws = corrupt(params, masked)
-    found.append((corrupted.input_ids, draws.metrics))
-  temperatures = [metrics.get("generator_temperature", (None,))[0] for _, metrics in found]
-  assert temperatures[0] == 50.0 and abs(temperatures[1] - 1.0022245) < 1e-6 and temperatures[2] is None
-  (hot, _), (cold, _), (at_one, _) = found
-  assert np.sum(hot != at_one) > 0 and np.sum(cold != at_one) <= 1
+  recipe = small_recipe({**COCO_LM, **changing})
+  params, corrupt = random_params(recipe), _corrupt(recipe, train=False)
+  (hot, of_hot), (cold, of_cold) = (
+    corrupt(params, recipe.mask(small_batch(8, progress=progress))) for progress in (0.0, 1.0)
+  )
+  found = [float(draws.metrics["generator_temperature"][0]) for draws in (of_hot, of_cold)]
+  np.testing.assert_allclose(found, [50.0, 1.0022245], rtol=1e-6)
+  usual = small_recipe(COCO_LM)
+  at_one, draws = _corrupt(usual, train=False)(params, usual.mask(small_batch(8)))
+  assert "generator_temperature" not in draws.metrics
+  assert np.sum(hot.input_ids != at_one.input_ids) > 0 and np.sum(cold.input_ids != at_one.input_ids) <= 1

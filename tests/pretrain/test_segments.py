@@ -11,27 +11,25 @@ from pretrain import losses
 from pretrain.objectives import scl, taco
 from pretrain.ops.draws import row_random
 from pretrain.recipe import Batch, Recipe
-from tests.pretrain.small_recipe import AMOS, COCO_LM, LENGTH, TOKENS, VOCAB_SIZE, random_params, small_recipe
+from tests.pretrain.small_recipe import (
+  AMOS,
+  COCO_LM,
+  LENGTH,
+  MODERN,
+  TOKENS,
+  VOCAB_SIZE,
+  random_params,
+  small_recipe,
+)
 
 TEXTS = ([7, 5], [4, 6, 5], [16])  # tokens of the texts in each packed row; the first row has padding
-MODERN = {
-  "model.relative_position": "none",
-  "model.position": "rope",
-  "model.window": 6,
-  "model.global_every": 2,
-  "model.norm_placement": "pre",
-  "model.norm_bias": False,
-  "model.attention_bias": False,
-  "model.mlp_bias": False,
-  "model.mlp": "gated",
-}
 KINDS = {
-  "mlm": {"objectives.mlm.weight": 1.0},
-  "electra": COCO_LM | {"objectives.clm.weight": 0.0, "objectives.scl.weight": 0.0},
+  "mlm": {"objectives.mlm.weight": 1.0} | MODERN,
   "coco_lm": COCO_LM | {"objectives.scl.weight": 0.0},
   "all_token": COCO_LM
-  | {"objectives.all_token.weight": 1.0, "objectives.clm.weight": 0.0, "objectives.scl.weight": 0.0},
-  "amos": AMOS,
+  | {"objectives.all_token.weight": 1.0, "objectives.clm.weight": 0.0, "objectives.scl.weight": 0.0}
+  | MODERN,
+  "amos": AMOS | MODERN,
   "mae": {"objectives.mae.weight": 1.0, "objectives.mae.decoder_layers": 1},
 }
 
@@ -74,12 +72,10 @@ def _batches(slots: int) -> tuple[Batch, Batch]:
   return batch(rows["packed"]), batch(rows["apart"])
 
 
-@pytest.mark.parametrize("backbone", ["old", "modern"])
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_losses_and_gradients_of_packed_rows_are_those_of_their_texts(kind, backbone):
-  fields = KINDS[kind] | (MODERN if backbone == "modern" else {}) | {"corruption.mask_rate": 0.5}
+def test_losses_and_gradients_of_packed_rows_are_those_of_their_texts(kind):
+  fields = KINDS[kind] | {"corruption.mask_rate": 0.5}
   packed, apart = small_recipe(fields | {"data.packing": "segments"}), small_recipe(fields)
-  assert packed.has_segments and not apart.has_segments
   batches = _batches(LENGTH // 2)
   _assert_same(random_params(apart), *(_loss_of(*pair) for pair in zip((packed, apart), batches)))
 
@@ -103,19 +99,16 @@ def _assert_same(params: dict, of_packed: Callable, of_texts: Callable) -> None:
     np.testing.assert_allclose(one, other, rtol=0, atol=atol, err_msg=jax.tree_util.keystr(path))
 
 
-SCL = COCO_LM | {"objectives.clm.weight": 0.0, "objectives.rtd.weight": 1e-3, "objectives.scl.group_size": 0}
-
-
-@pytest.mark.parametrize("backbone", ["old", "modern"])
-@pytest.mark.parametrize("slots", [2, 4])
-def test_segments_are_contrasted_as_texts_of_their_own_but_not_with_those_of_their_row(
-  slots, backbone, monkeypatch
-):
+def test_segments_are_contrasted_as_texts_of_their_own_but_not_with_those_of_their_row(monkeypatch):
   monkeypatch.setattr(scl, "SHORTEST", 5)
-  fields = SCL | (MODERN if backbone == "modern" else {}) | {"corruption.mask_rate": 0.5}
+  slots = 2  # of the three texts of the second row
+  fields = {
+    "objectives.scl.weight": 1.0,
+    "objectives.scl.group_size": 0,
+    "corruption.mask_rate": 0.5,
+  } | MODERN
   packed = small_recipe(fields | {"data.packing": "segments", "objectives.scl.max_segments": slots})
-  apart, without_scl = small_recipe(fields), small_recipe(fields | {"objectives.scl.weight": 0.0})
-  in_rows, alone = _batches(LENGTH // 2)
+  apart, (in_rows, alone) = small_recipe(fields), _batches(LENGTH // 2)
   rows = np.concatenate([[number] * len(texts) for number, texts in enumerate(TEXTS)] * 2)
   used = [length >= 5 and place < slots for texts in TEXTS for place, length in enumerate(texts)]
   used = np.asarray(used * 2)
@@ -129,13 +122,13 @@ def test_segments_are_contrasted_as_texts_of_their_own_but_not_with_those_of_the
       others = [partner[anchor], *np.flatnonzero(used & (rows != rows[anchor]))]
       scores = vectors[np.asarray(others)] @ vectors[anchor]
       total += jax.nn.logsumexp(scores) - scores[0]
-    return _loss_of(without_scl, alone)(params) + total / used.sum()
+    return total / used.sum()
 
   _assert_same(random_params(apart), _loss_of(packed, in_rows), of_texts)
   masked = packed.mask(in_rows)
-  metrics = packed.loss_fn(random_params(apart), masked, packed.totals(masked), train=False)[1]
-  assert jax.tree.map(float, metrics["scl_segments_dropped"]) == (1.0 if slots == 2 else 0.0, 6.0)
-  assert float(metrics["scl_accuracy"][1]) == used.sum()
+  loss = jax.jit(lambda params: packed.loss_fn(params, masked, packed.totals(masked), train=False))
+  metrics = jax.device_get(loss(random_params(apart))[1])
+  assert metrics["scl_segments_dropped"] == (1.0, 6.0) and metrics["scl_accuracy"][1] == used.sum()
 
 
 def _given_pairs(negatives: int = 4) -> dict[int, tuple]:
@@ -162,8 +155,7 @@ def _given_pairs(negatives: int = 4) -> dict[int, tuple]:
   return jax.tree.map(jnp.asarray, {rows: tuple(arrays) for rows, arrays in pairs.items()})
 
 
-@pytest.mark.parametrize("backbone", ["old", "modern"])
-def test_tokens_are_aligned_as_in_texts_of_their_own(backbone, monkeypatch):
+def test_tokens_are_aligned_as_in_texts_of_their_own(monkeypatch):
   given = _given_pairs()
   monkeypatch.setattr(taco, "sample_pairs", lambda keys, *_, **__: given[len(keys)])
   fields = {
@@ -171,21 +163,27 @@ def test_tokens_are_aligned_as_in_texts_of_their_own(backbone, monkeypatch):
     "objectives.taco.group_size": 0,
     "objectives.taco.temperature": 0.5,
   }
-  fields |= {"corruption.mask_rate": 0.5} | (MODERN if backbone == "modern" else {})
+  fields |= {"corruption.mask_rate": 0.5} | MODERN
   recipes = small_recipe(fields | {"data.packing": "segments"}), small_recipe(fields)
   losses_of = (_loss_of(*pair) for pair in zip(recipes, _batches(LENGTH // 2)))
   _assert_same(random_params(recipes[0]), *losses_of)
 
 
-def test_segments_of_fewer_than_eight_tokens_are_not_contrasted():
-  recipe = small_recipe(
-    {"objectives.scl.weight": 1.0, "objectives.scl.max_segments": 3, "data.packing": "segments"}
-  )
+def _masked(recipe: Recipe, row: list[int]):
+  """Four masked rows, of which the first begins with these tokens and the rest is padding."""
   ids = np.full((4, LENGTH), TOKENS.pad, np.int32)
-  ids[0, :15], ids[0, [0, 8]] = 9, TOKENS.cls  # 8 and 7 tokens
-  keys = row_random.step_row_keys(0, 0, np.arange(4))
-  masked = recipe.mask(Batch(jnp.asarray(ids), keys, jnp.zeros(4)))
-  assert float(recipe.totals(masked)["scl_loss"]) == 2
+  ids[0, : len(row)] = row
+  return recipe.mask(Batch(jnp.asarray(ids), row_random.step_row_keys(0, 0, np.arange(4)), jnp.zeros(4)))
+
+
+def test_texts_too_short_for_their_loss_are_no_anchors():
+  fields = {"objectives.scl.weight": 1.0, "objectives.scl.max_segments": 3, "objectives.taco.weight": 1.0}
+  recipe = small_recipe(fields | {"data.packing": "segments"})
+  of_eight_and_seven = _masked(recipe, [TOKENS.cls, *[9] * 7, TOKENS.cls, *[9] * 6])
+  assert float(recipe.totals(of_eight_and_seven)["scl_loss"]) == 2
+  of_three_and_one = _masked(recipe, [TOKENS.cls, 9, TOKENS.sep, TOKENS.cls])
+  weights = recipe.objectives["taco"].anchor_weights(of_three_and_one.corrupted)
+  np.testing.assert_array_equal(weights[0], [1] * 3 + [0] * (LENGTH - 3))
 
 
 def test_a_positive_of_taco_is_another_token_of_the_same_text():
@@ -200,13 +198,3 @@ def test_a_positive_of_taco_is_another_token_of_the_same_text():
   for start, end in ((0, 5), (5, 7), (8, 11)):
     others = [set(np.unique(positives[:, at])) for at in range(start, end)]
     assert others == [set(range(start, end)) - {at} for at in range(start, end)]
-
-
-def test_a_text_of_one_token_is_no_anchor_of_taco():
-  recipe = small_recipe({"objectives.taco.weight": 1.0, "data.packing": "segments"})
-  ids = np.full((4, LENGTH), TOKENS.pad, np.int32)
-  ids[:, :4] = [TOKENS.cls, 9, TOKENS.sep, TOKENS.cls]
-  keys = row_random.step_row_keys(0, 0, np.arange(4))
-  corrupted = recipe.mask(Batch(jnp.asarray(ids), keys, jnp.zeros(4))).corrupted
-  weights = recipe.objectives["taco"].anchor_weights(corrupted)
-  np.testing.assert_array_equal(weights[:, :5], [[1, 1, 1, 0, 0]] * 4)

@@ -13,9 +13,7 @@ from data.command import STOPPED
 from data.errors import ConfigError, DataError, DivergedError
 from pretrain import evaluate
 from pretrain.checkpoints import checkpoint
-from pretrain.command import flags, rules
 from pretrain.pod.stop import StopRequest
-from pretrain.start import beginning
 from tests.pretrain.conftest import SECRET
 from tests.pretrain.small_run import (
   assert_same_params,
@@ -41,55 +39,51 @@ def _assert_same_run(workdir, finished) -> None:
   assert_same_params(saved_params(workdir), saved_params(finished))
 
 
-def _at(start: str, action):
-  """Takes lines; acts on the first that starts so."""
-  done = []
-
-  def say(line):
-    if line.startswith(start) and not done:
-      done.append(line)
-      action()
-
-  return say
-
-
-def _ask_to_stop():
-  os.kill(os.getpid(), signal.SIGTERM)
-
-
-def test_a_config_from_a_notebook_is_checked_before_anything_is_made(small_records, tmp_path):
-  workdir = tmp_path / "run"
-  with pytest.raises(ConfigError, match=r"^train\.log_every=0: expected a number of at least 1$"):
-    run_training(_config(small_records, train__log_every=0), workdir)
-  with pytest.raises(ConfigError, match=r"train\.batch_size=9: not a multiple of 2, as needed by 2 devices"):
-    run_training(_config(small_records, train__batch_size=9), workdir, number=2)
-  assert not workdir.exists()
-
-
-@pytest.mark.parametrize("is_of_a_command", [True, False])
-def test_a_config_is_checked_once_on_its_way_to_the_loop(
-  is_of_a_command, small_records, tmp_path, monkeypatch
-):
-  asked = []
-  monkeypatch.setattr(rules, "_model", lambda config: asked.append("fields") or iter(()))
-  monkeypatch.setattr(rules, "_mesh", lambda config, number: asked.append(number) or iter(()))
-  config = _config(small_records)
-  if is_of_a_command:
-    config = flags.read_arguments(
-      ["--config=tests/pretrain/small_run.py:mlm", f"--config.data.directory={small_records}"]
-    ).config
-  monkeypatch.setattr(beginning, "open_records", lambda *_: _crash())
-  with pytest.raises(_Crash):
-    run_training(config, tmp_path / "run")
-  assert asked == (["fields", None, 1] if is_of_a_command else ["fields", 1])
-
-
 class _Crash(BaseException):
   """Ends the loop at a chosen line without another save; `test_main` kills a process (SIGKILL)."""
 
 
 def _crash():
   raise _Crash
+
+
+def _ask_to_stop():
+  os.kill(os.getpid(), signal.SIGTERM)
+
+
+class _Heard(list):
+  """What is logged; acts on the first line that starts so."""
+
+  def __init__(self, start: str = "", action=lambda: None):
+    super().__init__()
+    self.waiting = [(start, action)]
+
+  def __call__(self, line: str) -> None:
+    self.append(line)
+    if self.waiting and line.startswith(self.waiting[0][0]):
+      self.waiting.pop()[1]()
+
+
+def _changed_manifest(small_records, folder, change):
+  """A copy of the records whose manifest says something else."""
+  shutil.copytree(small_records, folder)
+  content = json.loads((folder / "manifest.json").read_text())
+  del content["sha256"]
+  change(content)
+  (folder / "manifest.json").write_text(json.dumps(content))
+  return content
+
+
+# What is written.
+
+
+def test_a_config_from_a_notebook_is_checked_before_anything_is_made(small_records, tmp_path):
+  workdir = tmp_path / "run"
+  with pytest.raises(ConfigError, match=r"^train\.log_every=0"):
+    run_training(_config(small_records, train__log_every=0), workdir)
+  with pytest.raises(ConfigError, match=r"train\.batch_size=9"):
+    run_training(_config(small_records, train__batch_size=9), workdir, number=2)
+  assert not workdir.exists()
 
 
 def test_metrics_are_written_at_their_intervals(finished):
@@ -132,22 +126,22 @@ def test_a_finished_run_says_so_and_changes_nothing(finished, small_records):
     files = [path for path in finished.rglob("*") if path.is_file()]
     return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
-  before, said = snapshot(), []
-  assert run_training(_config(small_records), finished, say=said.append) == 0
-  assert said == [f"{finished} is finished: step 6 of 6"]
-  assert snapshot() == before
+  before, said = snapshot(), _Heard()
+  assert run_training(_config(small_records), finished, say=said) == 0
+  assert "step 6 of 6" in said[-1] and snapshot() == before
+
+
+# Cut and continued.
 
 
 def test_a_stop_between_two_logs_is_continued_bit_for_bit(finished, small_records, tmp_path):
-  said = []
-  at_four = _at("held-out at step 4", _ask_to_stop)
-  code = run_training(_config(small_records), tmp_path, say=lambda line: (said.append(line), at_four(line)))
-  assert code == STOPPED == 75
-  assert said[-1].startswith("Stopped as asked; the same command continues: step 4")
+  said = _Heard("held-out at step 4", _ask_to_stop)
+  assert run_training(_config(small_records), tmp_path, say=said) == STOPPED == 75
+  assert "the same command continues: step 4" in said[-1]
   assert _steps(tmp_path) == [1, 2, 4]
-  said.clear()
-  assert run_training(_config(small_records), tmp_path, say=said.append) == 0
-  assert said[0].startswith("Continuing at step 4")
+  again = _Heard()
+  assert run_training(_config(small_records), tmp_path, say=again) == 0
+  assert again[0].startswith("Continuing at step 4")
   _assert_same_run(tmp_path, finished)
 
 
@@ -157,19 +151,18 @@ def test_a_stop_between_two_logs_is_continued_bit_for_bit(finished, small_record
 def test_a_signal_behind_the_last_step_changes_nothing_and_is_told(
   finished, small_records, tmp_path, monkeypatch, capfd, moment
 ):
-  workdir, said = tmp_path / "copy", []
+  workdir = tmp_path / "copy"
   shutil.copytree(finished, workdir)
   if moment == "is finished":  # before this start
     moment = f"{workdir} {moment}"
   else:
     shutil.rmtree(workdir / checkpoint.DIRECTORY / "6")
-  close, asking = checkpoint.Checkpoints.close, _at(moment, _ask_to_stop)
-  monkeypatch.setattr(checkpoint.Checkpoints, "close", lambda self: (asking("closed"), close(self)))
+  close, said = checkpoint.Checkpoints.close, _Heard(moment, _ask_to_stop)
+  monkeypatch.setattr(checkpoint.Checkpoints, "close", lambda self: (said("closed"), close(self)))
   with command.one_line_errors(stopped="stopped before training began") as end:
-    say = lambda line: (said.append(line), asking(line))  # noqa: E731
-    end.code = run_training(_config(small_records), workdir, say=say, settle=end.settle)
-    asking("given back")
-  assert end.code == 0 and "inished" in said[-1]
+    end.code = run_training(_config(small_records), workdir, say=said, settle=end.settle)
+    said("given back")
+  assert end.code == 0 and any("inished" in line for line in said)
   assert capfd.readouterr().err.encode().count(command.TOO_LATE) == 1
   _assert_same_run(workdir, finished)
 
@@ -184,36 +177,32 @@ def test_a_stop_inside_an_evaluation_evaluates_after_the_start(
       _ask_to_stop()
     return inside(*arguments, progress=progress, **others)
 
-  monkeypatch.setattr(evaluate, "evaluate", ask_inside)
-  assert run_training(_config(small_records), tmp_path) == 75
+  with monkeypatch.context() as patched:
+    patched.setattr(evaluate, "evaluate", ask_inside)
+    assert run_training(_config(small_records), tmp_path) == 75
   assert [line["step"] for line in metric_lines(tmp_path)] == [0, 3]
-  monkeypatch.setattr(evaluate, "evaluate", inside)
   assert run_training(_config(small_records), tmp_path) == 0
   _assert_same_run(tmp_path, finished)
 
 
 def test_a_stop_before_the_first_step_saves_nothing(small_records, tmp_path):
-  said = []
-  at_start = _at("held-out at step 0", _ask_to_stop)
-  code = run_training(_config(small_records), tmp_path, say=lambda line: (said.append(line), at_start(line)))
-  assert code == 75
-  assert said[-1].startswith("Stopped as asked before the first step")
-  assert _steps(tmp_path) == []
+  said = _Heard("held-out at step 0", _ask_to_stop)
+  assert run_training(_config(small_records), tmp_path, say=said) == 75
+  assert "before the first step" in said[-1] and _steps(tmp_path) == []
 
 
 @pytest.mark.parametrize("line", ["held-out at step 0", "step 3/6", "held-out at step 6"])
 def test_a_crash_is_continued_bit_for_bit_from_the_newest_checkpoint(finished, small_records, tmp_path, line):
   with pytest.raises(_Crash):
-    run_training(_config(small_records), tmp_path, say=_at(line, _crash))
+    run_training(_config(small_records), tmp_path, say=_Heard(line, _crash))
   assert run_training(_config(small_records), tmp_path) == 0
   _assert_same_run(tmp_path, finished)
 
 
 def test_a_run_continues_on_more_devices_in_more_microbatches(finished, small_records, tmp_path):
   with pytest.raises(_Crash):
-    run_training(_config(small_records), tmp_path, say=_at("held-out at step 4", _crash))
-  config = _config(small_records, train__microbatches=2)
-  assert run_training(config, tmp_path, number=2) == 0
+    run_training(_config(small_records), tmp_path, say=_Heard("held-out at step 4", _crash))
+  assert run_training(_config(small_records, train__microbatches=2), tmp_path, number=2) == 0
   found, wanted = saved_params(tmp_path), saved_params(finished)
   assert found.keys() == wanted.keys()
   difference = sum(np.sum(np.square(found[name] - wanted[name])) for name in wanted)
@@ -224,31 +213,24 @@ def test_a_run_continues_on_more_devices_in_more_microbatches(finished, small_re
 
 
 def test_harmless_changes_are_told_and_more_steps_continue_a_finished_run(finished, small_records, tmp_path):
-  workdir = tmp_path / "copy"
+  workdir, said = tmp_path / "copy", _Heard()
   shutil.copytree(finished, workdir)
-  said = []
   config = _config(small_records, train__total_steps=7, train__log_every=1, train__checkpoints_to_keep=1)
-  assert run_training(config, workdir, say=said.append) == 0
-  assert said[:3] == [
-    "Config changed since step 6: train.checkpoints_to_keep: 2 -> 1",
-    "Config changed since step 6: train.log_every: 3 -> 1",
-    "Config changed since step 6: train.total_steps: 6 -> 7",
-  ]
+  assert run_training(config, workdir, say=said) == 0
+  changes = ("train.checkpoints_to_keep: 2 -> 1", "train.log_every: 3 -> 1", "train.total_steps: 6 -> 7")
+  assert [change in line for change, line in zip(changes, said)] == [True] * 3
   assert _steps(workdir) == [1, 7]
-  with pytest.raises(ConfigError, match=r"train\.total_steps: 7 -> 6"):
+  with pytest.raises(ConfigError, match=r"train\.total_steps"):
     run_training(_config(small_records), workdir)
 
 
 def test_other_records_are_refused(finished, small_records, tmp_path):
-  records = tmp_path / "records"
-  shutil.copytree(small_records, records)
-  content = json.loads((records / "manifest.json").read_text())
-  content["vocabulary"]["digest"] = "0" * 64
-  del content["sha256"]
-  (records / "manifest.json").write_text(json.dumps(content))
-  (records / "vocabulary" / "vocabulary.json").write_text(json.dumps(content["vocabulary"]))
-  with pytest.raises(DataError, match=r"the vocabulary changed .* -> 000000000000"):
-    run_training(_config(records), finished)
+  content = _changed_manifest(
+    small_records, tmp_path / "records", lambda content: content["vocabulary"].update(digest="0" * 64)
+  )
+  (tmp_path / "records/vocabulary/vocabulary.json").write_text(json.dumps(content["vocabulary"]))
+  with pytest.raises(DataError, match="vocabulary"):
+    run_training(_config(tmp_path / "records"), finished)
 
 
 def test_a_diverged_run_stops_and_saves_nothing_that_is_not_finite(small_records, tmp_path):
@@ -272,13 +254,9 @@ def test_a_diverged_run_stops_and_saves_nothing_that_is_not_finite(small_records
 
 
 def test_without_evaluation_no_heldout_records_are_needed(small_records, tmp_path):
-  records = tmp_path / "records"
-  shutil.copytree(small_records, records)
-  content = json.loads((records / "manifest.json").read_text())
-  content["splits"]["heldout"] = {"records": 0, "tokens": 0, "shards": []}
-  del content["sha256"]
-  (records / "manifest.json").write_text(json.dumps(content))
-  with pytest.raises(DataError, match="has no heldout records"):
+  records, nothing = tmp_path / "records", {"records": 0, "tokens": 0, "shards": []}
+  _changed_manifest(small_records, records, lambda content: content["splits"].update(heldout=nothing))
+  with pytest.raises(DataError, match="heldout"):
     run_training(_config(records), tmp_path / "run")
   assert not (tmp_path / "run").exists()
   config = _config(records, train__eval_batches=0, train__total_steps=3)

@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from configs import base
 from pretrain.corruption import mixture
@@ -39,42 +38,39 @@ def _weights(choice: GeneratorSettings, *, progress: float = 0.0, rows=ROWS, fea
 
 
 @one_program
-def _propose(choice: GeneratorSettings, weights, output=OUTPUT, *, rows=ROWS, **changes):
-  options = {"chunk": M, **changes}
+def _propose(choice: GeneratorSettings, weights, output=OUTPUT, *, rows=ROWS, table=TABLE, **changes):
   keys = row_random.step_row_keys(0, 0, rows)
-  return mixture.propose(choice, weights, output, TABLE, row_keys=keys, **options)
+  return mixture.propose(choice, weights, output, table, row_keys=keys, **{"chunk": M, **changes})
 
 
-def test_adversarial_weights_are_a_softmax_over_heads_of_one_vector():
-  found = _weights(_choice("adversarial"))
+# Weights.
+
+
+def test_weights_are_those_of_their_kind_and_sum_to_one(subtests):
   scores = np.stack([FEATURES[k] @ PARAMS["mixture"]["kernel"][:, 0] for k in range(HEADS)], axis=-1)
-  np.testing.assert_allclose(found, np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True), rtol=1e-5)
-
-
-@pytest.mark.parametrize("kind", ["adversarial", "uniform", "random_layer", "schedule", "fixed"])
-def test_weights_of_every_kind_sum_to_one(kind):
-  found = _weights(_choice(kind, mixture_weights=(0.2, 0.3, 0.5)))
-  assert found.shape == (B, M, HEADS)
-  np.testing.assert_allclose(found.sum(-1), 1.0, rtol=1e-6)
-
-
-def test_uniform_and_fixed_weights_are_the_same_everywhere():
-  np.testing.assert_allclose(_weights(_choice("uniform")), 1 / 3, rtol=1e-6)
-  found = _weights(_choice("fixed", mixture_weights=(0.2, 0.3, 0.5)))
-  np.testing.assert_allclose(found, np.broadcast_to([0.2, 0.3, 0.5], (B, M, HEADS)), rtol=1e-6)
+  fixed = _choice("fixed", mixture_weights=(0.2, 0.3, 0.5))
+  cases = {
+    "adversarial": (_choice("adversarial"), np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)),
+    "uniform": (_choice("uniform"), ALIKE),
+    "fixed": (fixed, np.broadcast_to([0.2, 0.3, 0.5], (B, M, HEADS))),
+  }
+  for name, (choice, expected) in cases.items():
+    with subtests.test(name):
+      np.testing.assert_allclose(_weights(choice), expected, rtol=1e-5)
 
 
 def test_random_layer_takes_one_head_per_position_each_as_often():
   found = _weights(_choice("random_layer"), features=np.zeros((HEADS, 4, 3_000, 1)))
-  assert set(np.unique(found)) == {0.0, 1.0}
+  assert set(np.unique(found)) == {0.0, 1.0} and np.all(found.sum(axis=-1) == 1)
   np.testing.assert_allclose(found.mean(axis=(0, 1)), 1 / 3, atol=4 * np.sqrt(2 / 9 / 12_000))
   assert not np.array_equal(found[0], found[1])
 
 
-@pytest.mark.parametrize("progress, head", [(0.0, 0), (0.33, 0), (0.34, 1), (0.66, 1), (0.67, 2), (1.0, 2)])
-def test_schedule_switches_from_head_to_head_in_equal_parts_of_the_run(progress, head):
-  found = _weights(_choice("schedule"), progress=progress)
-  np.testing.assert_array_equal(found, np.broadcast_to(np.eye(HEADS)[head], (B, M, HEADS)))
+def test_schedule_switches_from_head_to_head_in_equal_parts_of_the_run(subtests):
+  for progress, head in ((0.0, 0), (0.33, 0), (0.34, 1), (0.66, 1), (0.67, 2), (1.0, 2)):
+    with subtests.test(progress=progress):
+      found = _weights(_choice("schedule"), progress=progress)
+      np.testing.assert_array_equal(found, np.broadcast_to(np.eye(HEADS)[head], (B, M, HEADS)))
 
 
 def test_only_adversarial_weights_let_a_gradient_through():
@@ -93,6 +89,9 @@ def test_only_adversarial_weights_let_a_gradient_through():
   assert all(not np.any(x) for x in jax.tree.leaves(of_output))
 
 
+# Draws.
+
+
 def test_a_one_hot_weight_samples_from_that_head_alone():
   only_second = np.broadcast_to(np.eye(HEADS)[1], (B, M, HEADS))
   found, _ = _propose(_choice("uniform"), only_second)
@@ -101,81 +100,71 @@ def test_a_one_hot_weight_samples_from_that_head_alone():
   np.testing.assert_array_equal(found, expected)
 
 
-def test_a_low_temperature_takes_the_most_probable_token():
+def test_a_low_temperature_takes_the_most_probable_token_and_sharpens_the_output_bias_too():
   found, _ = _propose(_choice("uniform", temperature=1e-3), ALIKE)
   mixed = np.einsum("bmk,kbmd->bmd", ALIKE, OUTPUT.transformed)
   np.testing.assert_array_equal(found, np.argmax(mixed @ TABLE.T, axis=-1))
+  # All logits are the bias, whose entries are 0.1 apart.
+  zeros = np.zeros((1, B, M, D), np.float32)
+  bias = GeneratorOutput(zeros, zeros, 0.1 * np.arange(V, dtype=np.float32)[None])
+  found, _ = _propose(_choice("none", temperature=0.002), np.ones((B, M, 1)), bias)
+  assert np.all(np.asarray(found) == V - 1)
 
 
-@pytest.mark.parametrize(
-  "progress, expected",
-  [
-    (0.0, 2.0),
-    (0.01, 1.9048374),
-    (0.05, 1.6065307),
-    (0.1, 1.3678794),
-    (0.2, 1.1353353),
-    (0.3, 1.0497871),
-    (0.5, 1.0067379),
-    (1.0, 1.0000454),
-  ],
-)
-def test_a_temperature_falls_exponentially_from_its_start_to_its_end(progress, expected):
-  falling = _choice("none", temperature_start=2.0, temperature_decay=0.1)
-  found = mixture.temperature_at(falling, jnp.full((3,), progress, jnp.float32))
-  assert found.shape == () and found.dtype == jnp.float32
-  np.testing.assert_allclose(found, expected, rtol=1e-7)
-  assert mixture.temperature_at(_choice("none"), jnp.full((3,), progress)) is None
+def test_a_temperature_falls_exponentially_from_its_start_to_its_end(subtests):
+  # T = 1 + exp(-progress / 0.1); from 3 to 2 it is one more.
+  expected = {0.0: 2.0, 0.01: 1.9048374, 0.1: 1.3678794, 0.5: 1.0067379, 1.0: 1.0000454}
+  for end in (1.0, 2.0):
+    falling = _choice("none", temperature=end, temperature_start=end + 1, temperature_decay=0.1)
+    for progress, value in expected.items():
+      with subtests.test(f"to {end} at {progress}"):
+        found = mixture.temperature_at(falling, jnp.full((3,), progress, jnp.float32))
+        assert found.shape == () and found.dtype == jnp.float32
+        np.testing.assert_allclose(found, value + end - 1, rtol=2e-7)
+  assert mixture.temperature_at(_choice("none"), jnp.full((3,), 0.5)) is None
 
 
-@pytest.mark.parametrize("changed", [False, True])
-def test_tokens_are_drawn_from_the_softmax_at_the_temperature(changed):
-  """By hand: softmax((2, 1, 0) / T)."""
-  table, slots = np.eye(3, dtype=np.float32), 4_096
+def test_tokens_are_drawn_from_the_softmax_at_the_temperature(subtests):
+  """By hand: softmax((2, 1, 0) / T), T from the settings or of this step."""
+  slots, options = 4_096, {"rows": np.arange(1), "table": np.eye(3, dtype=np.float32), "chunk": 4_096}
   states = np.broadcast_to(np.float32([2, 1, 0]), (1, 1, slots, 3))
-  output = GeneratorOutput(states, states, np.zeros((1, 3), np.float32))
-  keys = row_random.step_row_keys(0, 0, np.arange(1))
-  at = jnp.float32(1.3678794) if changed else None
-  drawn_ids, _ = mixture.propose(
-    _choice("none"), np.ones((1, slots, 1)), output, table, row_keys=keys, chunk=slots, temperature=at
-  )
-  expected = (0.583722, 0.281003, 0.135275) if changed else (0.665241, 0.244728, 0.090031)
-  np.testing.assert_allclose(np.bincount(drawn_ids[0], minlength=3) / slots, expected, atol=0.02)
+  output, weights = GeneratorOutput(states, states, np.zeros((1, 3), np.float32)), np.ones((1, slots, 1))
+  for name, settings, at, expected in (
+    ("T = 1", 1.0, None, (0.665241, 0.244728, 0.090031)),
+    ("T of the settings", 1.3678794, None, (0.583722, 0.281003, 0.135275)),
+    ("T of this step", 1.0, jnp.float32(1.3678794), (0.583722, 0.281003, 0.135275)),
+  ):
+    with subtests.test(name):
+      found, _ = _propose(_choice("none", temperature=settings), weights, output, temperature=at, **options)
+      np.testing.assert_allclose(np.bincount(found[0], minlength=3) / slots, expected, atol=0.02)
 
 
 def test_a_changing_temperature_keeps_the_product_with_the_table_in_bfloat16(monkeypatch):
+  # The dtype is seen only here: the values differ by rounding.
   states, asked = jnp.zeros((1, 1, 2, 3), jnp.bfloat16), []
   monkeypatch.setattr(mixture, "sample_from_mixture", lambda *given: asked.append(given[1].dtype) or (0, 0))
-  output, keys = (
-    GeneratorOutput(states, states, np.zeros((1, 3), np.float32)),
-    row_random.step_row_keys(0, 0, np.arange(1)),
-  )
-  table, weights = jnp.zeros((3, 3), jnp.bfloat16), np.ones((1, 2, 1))
-  at = jnp.float32(1.3)
-  mixture.propose(_choice("none"), weights, output, table, row_keys=keys, chunk=2, temperature=at)
+  output = GeneratorOutput(states, states, np.zeros((1, 3), np.float32))
+  options = {"row_keys": row_random.step_row_keys(0, 0, np.arange(1)), "temperature": jnp.float32(1.3)}
+  mixture.propose(_choice("none"), np.ones((1, 2, 1)), output, jnp.zeros((3, 3)), chunk=2, **options)
   assert asked == [jnp.bfloat16]
 
 
-def test_a_forbidden_token_is_not_drawn():
+def test_a_forbidden_token_is_not_drawn_and_given_noise_decides():
   forbidden, _ = _propose(_choice("uniform"), ALIKE)
   found, _ = _propose(_choice("uniform"), ALIKE, forbidden=forbidden)
   assert np.all(np.asarray(found) != np.asarray(forbidden))
-
-
-def test_given_noise_decides_the_draw():
   wanted = np.asarray(drawn.integers(5, V, B, M))
-  noise = 1e3 * np.eye(V)[wanted]
-  found, _ = _propose(_choice("uniform"), ALIKE, noise=noise)
+  found, _ = _propose(_choice("uniform"), ALIKE, noise=1e3 * np.eye(V)[wanted])
   np.testing.assert_array_equal(found, wanted)
 
 
-@pytest.mark.parametrize("kind", ["random_layer", "adversarial"])
-def test_a_rows_draws_do_not_depend_on_the_batch_around_it(kind):
-  choice = _choice(kind)
-  whole_weights = _weights(choice)
-  whole, _ = _propose(choice, whole_weights)
-  part_weights = _weights(choice, rows=ROWS[2:], features=FEATURES[:, 2:])
-  np.testing.assert_allclose(part_weights, whole_weights[2:], rtol=1e-6)
+def test_a_rows_draws_do_not_depend_on_the_batch_around_it(subtests):
   output = GeneratorOutput(FEATURES[:, 2:], OUTPUT.transformed[:, 2:], OUTPUT.biases)
-  part, _ = _propose(choice, part_weights, output, rows=ROWS[2:])
-  np.testing.assert_array_equal(part, np.asarray(whole)[2:])
+  for kind in ("random_layer", "adversarial"):
+    with subtests.test(kind):
+      weights = _weights(_choice(kind))
+      part_weights = _weights(_choice(kind), rows=ROWS[2:], features=FEATURES[:, 2:])
+      np.testing.assert_allclose(part_weights, weights[2:], rtol=1e-6)
+      whole, _ = _propose(_choice(kind), weights)
+      part, _ = _propose(_choice(kind), part_weights, output, rows=ROWS[2:])
+      np.testing.assert_array_equal(part, np.asarray(whole)[2:])

@@ -1,5 +1,6 @@
 """An encoder of 3 layers x 32 and a batch with padding, for the tests of this folder."""
 
+import dataclasses
 import functools
 
 import jax
@@ -24,6 +25,32 @@ CONFIG = EncoderConfig(
   relative_max_distance=12,
   init_stddev=0.2,  # large enough that every layer changes its input by much more than rounding
 )
+MODERN = dataclasses.replace(
+  CONFIG,
+  num_layers=5,
+  relative_position="none",
+  position="rope",
+  window=6,
+  global_every=3,
+  norm_placement="pre",
+  norm_bias=False,
+  mlp="gated",
+  attention_bias=False,
+  mlp_bias=False,
+  dropout_at="attention",
+)
+ULTRA = dataclasses.replace(
+  MODERN, norm="rmsnorm", embedding_norm=False, activation="silu", global_every=1, global_layers=(2, 3)
+)
+KINDS = {
+  "modern": MODERN,
+  "ultra": ULTRA,
+  "post_rope": dataclasses.replace(CONFIG, position="rope", relative_position="none", mlp="gated"),
+  "pre_learned": dataclasses.replace(
+    CONFIG, norm_placement="pre", embedding_norm=False, relative_position="none"
+  ),
+  "pre_t5_window": dataclasses.replace(CONFIG, norm_placement="pre", global_every=2, window=5),
+}
 B, L = 4, 16
 IDS = jnp.asarray(small_ids(B, lengths=[16, 12, 5, 16]))
 MASK = jnp.asarray(np.asarray(IDS) != TOKENS.pad)
@@ -37,6 +64,13 @@ def init_encoder(config: EncoderConfig) -> dict:
   embeddings = encoder.init_embeddings(jax.random.key(1), config)
   trunk = encoder.init_trunk(jax.random.key(2), config)
   return {"embeddings": {"token": token, **embeddings}, "trunk": trunk}
+
+
+def drawn_parameters(config: EncoderConfig) -> dict:
+  """Parameters, none at its initial 0 or 1."""
+  leaves, tree = jax.tree.flatten(init_encoder(config))
+  leaves = [leaf + 0.1 * drawn.normal(seed, *leaf.shape) for seed, leaf in enumerate(leaves)]
+  return jax.tree.unflatten(tree, leaves)
 
 
 @one_program

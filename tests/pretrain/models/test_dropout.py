@@ -5,7 +5,6 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from pretrain.models import encoder
 from pretrain.ops.draws import row_random
@@ -13,42 +12,41 @@ from tests.pretrain.models.small_encoder import CONFIG, KEYS, B, L, init_encoder
 from tests.pretrain.one_program import one_program
 
 
-@pytest.fixture(scope="module")
-def params():
-  return init_encoder(CONFIG)
-
-
-@pytest.fixture(scope="module")
-def hidden(params):
-  """Last states of the batch without dropout."""
-  return jax.jit(lambda p: run_encoder(p)[1].last)(params)
-
-
-@pytest.fixture(scope="module")
-def dropped(params):
-  """Function of row keys: last states with dropout."""
-  return jax.jit(lambda keys: run_encoder(params, keys=keys)[1].last)
-
-
-def test_without_keys_the_encoder_is_deterministic(params, hidden):
-  np.testing.assert_array_equal(jax.jit(lambda p: run_encoder(p)[1].last)(params), hidden)
-
-
-def test_dropout_is_a_function_of_the_key_and_differs_between_steps_and_rows(dropped, hidden):
-  np.testing.assert_array_equal(dropped(KEYS), dropped(KEYS))
-  states = np.asarray(dropped(KEYS))
-  assert np.max(np.abs(states - np.asarray(hidden))) > 0.1
+def test_dropout_is_a_function_of_the_key_and_differs_between_steps_and_rows():
+  params = init_encoder(CONFIG)
   next_step = one_program(row_random.step_row_keys)(0, 1, np.arange(B))
-  assert np.max(np.abs(states - np.asarray(dropped(next_step)))) > 0.1
+  exchanged = KEYS[jnp.asarray([3, 1, 2, 0])]
+  without, states, again, other, of_others = (
+    np.asarray(run_encoder(params, keys=keys)[1].last) for keys in (None, KEYS, KEYS, next_step, exchanged)
+  )
+  np.testing.assert_array_equal(states, again)
+  assert np.max(np.abs(states - without)) > 0.1 and np.max(np.abs(states - other)) > 0.1
   # Row 0 with the key of row 3: another mask on the same text.
-  assert np.max(np.abs(states[0] - np.asarray(dropped(KEYS[jnp.asarray([3, 1, 2, 0])]))[0])) > 0.1
+  assert np.max(np.abs(states[0] - of_others[0])) > 0.1
+  np.testing.assert_array_equal(states[1:3], of_others[1:3])
+
+
+def test_each_branch_is_dropped_where_dropout_at_says(subtests):
+  """A branch that adds ones shows its mask; the other adds nothing."""
+  for where in ("all", "attention"):
+    config = dataclasses.replace(
+      CONFIG, dropout=0.5, dropout_at=where, attention_dropout=0.0, norm_placement="pre", num_layers=1
+    )
+    for branch, is_dropped in (("attention", True), ("mlp", where == "all"), ("embeddings", where == "all")):
+      params = jax.tree.map(lambda leaf: jnp.zeros_like(leaf), init_encoder(config))
+      layer, norm = params["trunk"]["layers"], params["embeddings"]["norm"]
+      ones = {"attention": layer["attention"]["output"], "mlp": layer["down"], "embeddings": norm}[branch]
+      ones["bias"] = ones["bias"] + 1.0
+      found = np.asarray(run_encoder(params, config, keys=KEYS, collect="all")[1].layers)[0, 0]
+      with subtests.test(f"{branch}, dropout at {where}"):
+        assert set(np.unique(found)) == ({0.0, 2.0} if is_dropped else {1.0})
+        assert abs(found.mean() - 1.0) < 4 / np.sqrt(found.size)
 
 
 def test_every_layer_draws_its_own_dropout_mask():
   """Layers that only add their dropped MLP bias show their masks in the states."""
   config = dataclasses.replace(CONFIG, num_layers=2, dropout=0.5, attention_dropout=0.0, hidden_size=64)
-  shapes = jax.eval_shape(lambda: encoder.init_trunk(jax.random.key(0), config))
-  params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+  params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), init_encoder(config)["trunk"])
   layers = params["layers"]
   layers["down"]["bias"] += 1.0
   for norm in ("attention_norm", "mlp_norm"):
@@ -63,13 +61,11 @@ def test_every_layer_draws_its_own_dropout_mask():
     assert 0.4 < (first[0] == other).mean() < 0.6
 
 
-def test_dropout_preserves_the_mean_of_the_embeddings(params):
+def test_dropout_of_the_embeddings_has_the_rate_and_preserves_the_mean():
   config = dataclasses.replace(CONFIG, max_length=1_024)
   ones = np.ones((B, 1_024, 32), np.float32)
-  embeddings = jax.jit(lambda: encoder.init_embeddings(jax.random.key(0), config))()
-  embeddings["norm"] = {"scale": np.zeros(32, np.float32), "bias": np.ones(32, np.float32)}
-  embed = one_program(encoder.embed)
-  found = np.asarray(embed(embeddings, config, ones, np.ones((B, 1_024), bool), KEYS))
-  n = found.size
-  assert abs((found == 0).mean() - 0.1) < 4 * np.sqrt(0.09 / n)
-  assert abs(found.mean() - 1.0) < 4 * np.sqrt(0.1 / 0.9 / n)
+  norm = {"scale": np.zeros(32, np.float32), "bias": np.ones(32, np.float32)}
+  embeddings = {"position": {"embedding": np.zeros((1_024, 32), np.float32)}, "norm": norm}
+  found = np.asarray(one_program(encoder.embed)(embeddings, config, ones, np.ones((B, 1_024), bool), KEYS))
+  assert abs((found == 0).mean() - 0.1) < 4 * np.sqrt(0.09 / found.size)
+  assert abs(found.mean() - 1.0) < 4 * np.sqrt(0.1 / 0.9 / found.size)

@@ -5,9 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from pretrain import losses
 from pretrain.models import heads
 from pretrain.objectives.scl import SequenceContrastLoss, scl_metrics
 from tests.pretrain.objectives import views
@@ -18,52 +16,47 @@ def _objective(**changes) -> SequenceContrastLoss:
   return SequenceContrastLoss(**{**fields, "head": "cls", "projection_size": 0, "group_size": 2, **changes})
 
 
-def test_the_state_of_cls_is_contrasted_with_that_of_the_crop():
-  view = views.view({})
-  anchors = np.concatenate([np.asarray(view.hidden[:, 0]), np.asarray(view.crop_hidden)]).astype(np.float64)
+def _contrast(first, second, temperature: float) -> float:
+  anchors = np.concatenate([np.asarray(first), np.asarray(second)]).astype(np.float64)
   anchors /= np.linalg.norm(anchors, axis=-1, keepdims=True)
-  expected = 0.0
+  loss = 0.0
   for i in range(4):
-    scores = {j: math.exp(anchors[i] @ anchors[j] / 0.5) for j in range(4) if j != i}
-    expected -= math.log(scores[(i + 2) % 4] / sum(scores.values()))
-  found = _objective(temperature=0.5)(view, views.CONTEXT)["scl_loss"].loss
-  np.testing.assert_allclose(found, expected, rtol=1e-5)
-  assert float(_objective().totals(view.corrupted)["scl_loss"]) == 4
+    scores = {j: math.exp(anchors[i] @ anchors[j] / temperature) for j in range(4) if j != i}
+    loss -= math.log(scores[(i + 2) % 4] / sum(scores.values()))
+  return loss
 
 
-def test_the_projection_head_is_applied_to_both_views():
-  objective = _objective(head="projection", projection_size=5)
-  params = objective.init(jax.random.key(0), views.CONTEXT)
-  assert params["scl"]["dense"]["kernel"].shape == (views.D, 5)
-  view = views.view(params)
-  both = [
-    heads.apply_transform(params["scl"], views.ENCODER, x) for x in (view.hidden[:, 0], view.crop_hidden)
-  ]
-  cosines = losses.sequence_cosines(*both, group_size=2)
-  expected = losses.sequence_contrastive_loss(cosines, jnp.ones((1, 2)))
-  np.testing.assert_allclose(objective(view, views.CONTEXT)["scl_loss"].loss, expected, rtol=1e-6)
-  assert _objective().init(jax.random.key(0), views.CONTEXT) == {}
-
-
-def test_projection_size_zero_means_the_width_of_the_encoder():
-  params = _objective(head="projection").init(jax.random.key(0), views.CONTEXT)
-  assert params["scl"]["dense"]["kernel"].shape == (views.D, views.D)
-
-
-def test_group_size_zero_contrasts_all_rows_and_one_leaves_only_partners():
+def test_the_state_of_cls_or_its_projection_is_contrasted_with_that_of_the_crop():
   view = views.view({})
-  whole = _objective(group_size=0)(view, views.CONTEXT)["scl_loss"].loss
-  np.testing.assert_array_equal(whole, _objective(group_size=2)(view, views.CONTEXT)["scl_loss"].loss)
-  assert float(_objective(group_size=1)(view, views.CONTEXT)["scl_loss"].loss) == 0.0
+  expected = _contrast(view.hidden[:, 0], view.crop_hidden, 0.5)
+  for group_size in (2, 0):  # 0: all rows
+    found = _objective(temperature=0.5, group_size=group_size)(view, views.CONTEXT)["scl_loss"].loss
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+  assert float(_objective(group_size=1)(view, views.CONTEXT)["scl_loss"].loss) == 0.0  # only its partner
+  assert float(_objective().totals(view.corrupted)["scl_loss"]) == 4
+  assert _objective().init(jax.random.key(0), views.CONTEXT) == {}
+  for size, width in ((5, 5), (0, views.D)):
+    objective = _objective(head="projection", projection_size=size)
+    params = objective.init(jax.random.key(0), views.CONTEXT)
+    assert params["scl"]["dense"]["kernel"].shape == (views.D, width)
+    both = [
+      heads.apply_transform(params["scl"], views.ENCODER, x) for x in (view.hidden[:, 0], view.crop_hidden)
+    ]
+    found = objective(view._replace(heads=params), views.CONTEXT)["scl_loss"].loss
+    np.testing.assert_allclose(found, _contrast(*both, 1.0), rtol=1e-5)
 
 
-@pytest.mark.parametrize("weights, anchors", [([1.0, 1.0], 4), ([1.0, 0.0], 2)])
-def test_metrics_split_partners_from_others_and_skip_rows_of_padding(weights, anchors):
+def test_metrics_split_partners_from_others_and_skip_rows_of_padding_and_the_same_row():
   # Row 0's views agree by 0.9, row 1's by 0.1; every other pair by 0.5.
   cosines = jnp.full((4, 4), 0.5).at[jnp.arange(4), jnp.arange(4)].set(1.0)
   cosines = cosines.at[0, 2].set(0.9).at[2, 0].set(0.9).at[1, 3].set(0.1).at[3, 1].set(0.1)
-  metrics = scl_metrics(cosines[None], jnp.asarray([weights]))
-  np.testing.assert_allclose(views.rate(metrics["scl_cosine_positive"]), 0.5 if anchors == 4 else 0.9)
-  np.testing.assert_allclose(metrics["scl_cosine_negative"], (4.0, 8.0) if anchors == 4 else (0.0, 0.0))
-  assert views.rate(metrics["scl_accuracy"]) == (0.5 if anchors == 4 else 1.0)
-  assert float(metrics["scl_accuracy"][1]) == anchors
+  for weights, slots, positive, negative, accuracy in (
+    ([1.0, 1.0], 1, (2.0, 4), (4.0, 8), (2, 4)),
+    ([1.0, 0.0], 1, (1.8, 2), (0.0, 0), (2, 2)),
+    ([1.0, 1.0], 2, (2.0, 4), (0.0, 0), (4, 4)),  # two sequences of one row
+  ):
+    found = scl_metrics(cosines[None], jnp.asarray([weights]), slots=slots)
+    expected = {"positive": positive, "negative": negative}
+    for name, pair in expected.items():
+      np.testing.assert_allclose(found[f"scl_cosine_{name}"], pair, rtol=1e-6)
+    np.testing.assert_allclose(found["scl_accuracy"], accuracy)

@@ -6,19 +6,14 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from pretrain import losses
 from pretrain.objectives import taco
-from pretrain.objectives.taco import (
-  TokenAlignmentLoss,
-  alignment_loss_sum,
-  contextual_score_metrics,
-  sample_pairs,
-)
+from pretrain.objectives.taco import TokenAlignmentLoss, alignment_loss_sum, contextual_score_metrics
 from pretrain.ops.draws import row_random
 from tests.pretrain import drawn
 from tests.pretrain.objectives import views
+from tests.pretrain.one_program import one_program
 
 IS_TOKEN = views.IDS != 1
 
@@ -28,46 +23,46 @@ def _objective(**changes) -> TokenAlignmentLoss:
   return TokenAlignmentLoss(**{**fields, "group_size": 2, **changes})
 
 
-def _pairs(lengths, *, length=12, window=5, num_negatives=4, group_size=4, step=0):
-  keys = row_random.step_row_keys(0, step, jnp.arange(len(lengths)))
-  sizes = {"length": length, "window": window, "num_negatives": num_negatives, "group_size": group_size}
-  sample = jax.jit(lambda keys, lengths: sample_pairs(keys, lengths, **sizes))
-  return [np.asarray(x) for x in sample(keys, jnp.asarray(lengths))]
+@one_program
+def _sample(rows, step, lengths, **sizes):
+  return taco.sample_pairs(row_random.step_row_keys(0, step, rows), lengths, **sizes)
+
+
+def _pairs(lengths, *, rows=None, step=0, **changes):
+  sizes = {"length": 12, "window": 5, "num_negatives": 4, "group_size": 4, **changes}
+  rows = np.arange(len(lengths)) if rows is None else rows
+  return [np.asarray(x) for x in _sample(rows, np.asarray(step), np.asarray(lengths), **sizes)]
 
 
 # Who is drawn.
 
 
-@pytest.mark.parametrize("window, half", [(3, 1), (5, 2), (10, 5)])
-def test_inside_a_row_positives_are_uniform_over_the_window_without_the_token_itself(window, half):
-  positives, _, _ = _pairs([200] * 40, length=200, window=window)
-  inner = slice(half, 200 - half)
-  offsets = (positives - np.arange(200))[:, inner].ravel()
-  values, counts = np.unique(offsets, return_counts=True)
-  np.testing.assert_array_equal(values, [d for d in range(-half, half + 1) if d])
-  expected = offsets.size / (2 * half)
-  assert ((counts - expected) ** 2 / expected).sum() < (2 * half - 1) + 4 * np.sqrt(2 * (2 * half - 1))
+def test_inside_a_row_positives_are_uniform_over_the_window_without_the_token_itself():
+  for window, half in ((3, 1), (5, 2), (10, 5)):
+    positives, _, _ = _pairs([200] * 40, length=200, window=window)
+    inner = slice(half, 200 - half)
+    offsets = (positives - np.arange(200))[:, inner].ravel()
+    values, counts = np.unique(offsets, return_counts=True)
+    np.testing.assert_array_equal(values, [d for d in range(-half, half + 1) if d])
+    expected = offsets.size / (2 * half)
+    assert ((counts - expected) ** 2 / expected).sum() < (2 * half - 1) + 4 * np.sqrt(2 * (2 * half - 1))
 
 
 def test_positives_that_fall_outside_are_any_other_token_of_the_row():
-  positives, _, _ = _pairs([7] * 400, length=12)
+  positives, _, _ = _pairs([7] * 400)
   first = positives[:, 0]  # half of its draws fall below 0
   assert set(first) == {1, 2, 3, 4, 5, 6}
   assert abs((first > 2).mean() - 0.5 * 4 / 6) < 4 * np.sqrt(0.33 * 0.67 / 400)
   assert np.all(positives[:, :7] != np.arange(7)) and positives[:, :7].max() == 6
-
-
-def test_a_row_of_three_tokens_with_a_wide_window_still_finds_another_token():
-  positives, _, _ = _pairs([3, 3], length=3, group_size=2)
-  assert np.all(positives != np.arange(3)) and positives.max() <= 2 and positives.min() >= 0
+  short, _, _ = _pairs([3, 3], length=3, group_size=2)  # narrower than the window
+  assert np.all(short != np.arange(3)) and short.max() <= 2 and short.min() >= 0
 
 
 def test_negatives_come_from_other_rows_of_the_group_and_from_their_tokens():
   lengths = np.asarray([12, 5, 12, 9, 12, 12, 1, 12])
   _, rows, columns = _pairs(lengths, num_negatives=50)
   own = np.arange(8)[:, None, None]
-  assert np.all(rows != own)
-  assert np.all(rows // 4 == own // 4)
+  assert np.all(rows != own) and np.all(rows // 4 == own // 4)
   assert np.all(columns < lengths[rows]) and np.all(columns >= 0)
   counts = np.asarray([(rows[0] == other).sum() for other in (1, 2, 3)])
   assert ((counts - 200) ** 2 / 200).sum() < 2 + 4 * 2
@@ -75,52 +70,48 @@ def test_negatives_come_from_other_rows_of_the_group_and_from_their_tokens():
   assert not np.array_equal(rows[0, 0], rows[0, 1])
 
 
-def test_a_rows_pairs_are_the_same_in_a_batch_of_its_group_alone():
+def test_a_rows_pairs_are_the_same_in_a_batch_of_its_group_alone_or_of_a_part_of_it():
   whole = _pairs([12] * 8)
-  keys = row_random.step_row_keys(0, 0, jnp.arange(4, 8))
-  part = sample_pairs(keys, jnp.full((4,), 12), length=12, window=5, num_negatives=4, group_size=4)
-  np.testing.assert_array_equal(part[0], whole[0][4:])
-  np.testing.assert_array_equal(part[1], whole[1][4:] - 4)
-  np.testing.assert_array_equal(part[2], whole[2][4:])
+  for part in (_pairs([12] * 4, rows=np.arange(4, 8)), _pairs([12] * 8, rows=np.arange(6, 8), first=6)):
+    number = len(part[0])
+    np.testing.assert_array_equal(part[0], whole[0][-number:])
+    np.testing.assert_array_equal(part[1], whole[1][-number:] - (4 if number == 4 else 0))
+    np.testing.assert_array_equal(part[2], whole[2][-number:])
   assert not np.array_equal(_pairs([12] * 8, step=1)[0], whole[0])
 
 
 # What they cost.
 
 
-def _expected_loss(view, objective, anchors: np.ndarray) -> float:
+def _expected_loss(view, anchors: np.ndarray, temperature: float) -> float:
   contextual = np.asarray(view.hidden - view.embedded, np.float64)
   vectors = contextual / np.linalg.norm(contextual, axis=-1, keepdims=True)
   positives, rows, columns = _pairs([6, 4], length=6, group_size=2)
   total = 0.0
   for b, t in np.argwhere(anchors):
-    positive = math.exp(vectors[b, t] @ vectors[b, positives[b, t]] / objective.temperature)
+    positive = math.exp(vectors[b, t] @ vectors[b, positives[b, t]] / temperature)
     negatives = [vectors[r, c] for r, c in zip(rows[b, t], columns[b, t])]
-    total -= math.log(
-      positive / (positive + sum(math.exp(vectors[b, t] @ n / objective.temperature) for n in negatives))
-    )
+    others = sum(math.exp(vectors[b, t] @ negative / temperature) for negative in negatives)
+    total -= math.log(positive / (positive + others))
   return total
 
 
-@pytest.mark.parametrize(
-  "anchors, chosen",
-  [("all", IS_TOKEN), ("masked", views.SELECTED), ("unmasked", IS_TOKEN & ~views.SELECTED)],
-)
-def test_the_loss_contrasts_contextual_parts_at_the_anchors(anchors, chosen):
-  view, objective = views.view({}), _objective(anchors=anchors)
-  found = objective(view, views.CONTEXT)["taco_loss"].loss
-  np.testing.assert_allclose(found, _expected_loss(view, objective, chosen), rtol=1e-4)  # cosines / 0.07
-  assert float(objective.totals(view.corrupted)["taco_loss"]) == chosen.sum()
+def test_the_loss_contrasts_contextual_parts_at_the_anchors():
+  view, chosen = views.view({}), views.SELECTED
+  for anchors, at in (("all", IS_TOKEN), ("masked", chosen), ("unmasked", IS_TOKEN & ~chosen)):
+    objective = _objective(anchors=anchors)
+    found = jax.jit(lambda view, objective=objective: objective(view, views.CONTEXT)["taco_loss"].loss)(view)
+    np.testing.assert_allclose(found, _expected_loss(view, at, 0.07), rtol=1e-4)  # cosines / 0.07
+    assert float(objective.totals(view.corrupted)["taco_loss"]) == at.sum()
 
 
 def _drawn_pairs(dtype=np.float32):
   """Vectors of 4 rows of 7 tokens, vectors to draw from, and pairs and weights of every position."""
   normal = np.random.default_rng(0).normal(size=(2, 4, 7, 16))
   vectors, others = normal / np.linalg.norm(normal, axis=-1, keepdims=True)
-  positives, rows, columns = _pairs([7, 7, 5, 7], length=7, num_negatives=3)
+  pairs = _pairs([7, 7, 5, 7], length=7, num_negatives=3)
   weights = np.arange(28, dtype=np.float32).reshape(4, 7) / 10
-  pairs = (positives, rows, columns)
-  options = {"is_valid": jnp.asarray(columns != 1), "weights": jnp.asarray(weights), "temperature": 0.5}
+  options = {"is_valid": jnp.asarray(pairs[2] != 1), "weights": jnp.asarray(weights), "temperature": 0.5}
   return jnp.asarray(vectors, jnp.float32), jnp.asarray(others, dtype), [*map(jnp.asarray, pairs)], options
 
 
@@ -131,27 +122,20 @@ def _plain_loss(vectors, others, positives, rows, columns, *, is_valid, weights,
   return -jnp.sum(weights * jnp.log(positive / (positive + jnp.sum(negative * is_valid, axis=-1))))
 
 
-@pytest.mark.parametrize("positions, negatives", [(100, 1 << 15), (3, 1 << 15), (8, 40), (8, 1)])
-def test_few_positions_at_a_time_give_the_plain_loss_and_gradient(monkeypatch, positions, negatives):
-  monkeypatch.setattr(taco, "MOST_POSITIONS", positions)
-  monkeypatch.setattr(taco, "MOST_NEGATIVES", negatives)
+def test_few_positions_at_a_time_give_the_plain_loss_and_gradient_and_its_multiple(monkeypatch):
   vectors, others, pairs, options = _drawn_pairs()
-  loss, gradient = jax.jit(jax.value_and_grad(lambda x: alignment_loss_sum(x, others, *pairs, **options)))(
-    vectors
-  )
   wanted, wanted_gradient = jax.value_and_grad(lambda x: _plain_loss(x, others, *pairs, **options))(vectors)
-  np.testing.assert_allclose(loss, wanted, rtol=1e-6)
-  np.testing.assert_allclose(gradient, wanted_gradient, atol=1e-6)
-  assert float(jax.jit(lambda x: alignment_loss_sum(x, others, *pairs, **options))(vectors)) == float(loss)
+  for positions, negatives in ((100, 1 << 15), (3, 1 << 15), (8, 40), (8, 1)):
+    monkeypatch.setattr(taco, "MOST_POSITIONS", positions)
+    monkeypatch.setattr(taco, "MOST_NEGATIVES", negatives)
 
+    def loss(x, times):
+      return times * alignment_loss_sum(x, others, *pairs, **options)
 
-def test_the_gradient_of_a_multiple_is_the_multiple_of_the_gradient():
-  vectors, others, pairs, options = _drawn_pairs()
-  one, three = (
-    jax.grad(lambda x, times=times: times * alignment_loss_sum(x, others, *pairs, **options))(vectors)
-    for times in (1.0, 3.0)
-  )
-  np.testing.assert_allclose(three, 3 * one, rtol=1e-6, atol=1e-7)
+    value, gradient = jax.jit(jax.value_and_grad(loss))(vectors, 3.0)
+    np.testing.assert_allclose(value, 3 * wanted, rtol=1e-6)
+    np.testing.assert_allclose(gradient, 3 * wanted_gradient, atol=3e-6)
+    assert float(jax.jit(loss)(vectors, 3.0)) == float(value)
 
 
 def test_a_fraction_of_the_negatives_exists_at_once():
@@ -165,8 +149,7 @@ def test_a_fraction_of_the_negatives_exists_at_once():
     return alignment_loss_sum(vectors, others, flat, rows, columns, **options)
 
   compiled = jax.jit(jax.value_and_grad(loss)).lower(vectors, vectors, ints, ints).compile()
-  memory = compiled.memory_analysis()
-  assert memory.temp_size_in_bytes < batch * length * number * width * 4 / 4
+  assert compiled.memory_analysis().temp_size_in_bytes < batch * length * number * width * 4 / 4
 
 
 def test_products_with_negatives_of_bfloat16_lose_their_rounding_and_no_more():
@@ -179,6 +162,22 @@ def test_products_with_negatives_of_bfloat16_lose_their_rounding_and_no_more():
   for rounded, wanted in zip(jax.tree.leaves(loss_of(others)), jax.tree.leaves(loss_of(exact)), strict=True):
     assert rounded.dtype == jnp.float32 and not np.array_equal(rounded, wanted)
     np.testing.assert_allclose(rounded, wanted, atol=2**-8 * float(jnp.max(jnp.abs(wanted))))
+  # In both directions: with mixed dtypes GPUs would widen all negatives in memory.
+  anchors, negatives = drawn.normal(0, 2, 3, 8), drawn.normal(2, 2, 5, 3, 8).astype(jnp.bfloat16)
+  given = negatives, jnp.ones((2, 5, 3), bool), jnp.ones((2, 3))
+  loss = lambda anchors: jnp.sum(losses.token_alignment_loss(anchors, anchors, *given, temperature=0.1))  # noqa: E731
+  assert _products(jax.make_jaxpr(jax.grad(loss))(anchors).jaxpr) == [{"bfloat16"}] * 2
+
+
+def _products(program) -> list[set[str]]:
+  """The dtypes of each product's sides."""
+  found = []
+  for equation in program.eqns:
+    if equation.primitive.name == "dot_general":
+      found.append({side.aval.dtype.name for side in equation.invars})
+    for inner in jax.extend.core.jaxprs_in_params(equation.params):
+      found += _products(inner)
+  return found
 
 
 def test_gradient_reaches_the_anchors_hidden_and_embedded_states_with_opposite_signs_only():
@@ -198,42 +197,18 @@ def test_a_row_of_one_token_is_no_anchor_and_rows_of_padding_give_no_negatives()
   lonely = view.corrupted._replace(ids=ids, token_mask=ids != 1)
   assert float(_objective().totals(lonely)["taco_loss"]) == 6
   empty = view.corrupted._replace(ids=ids.at[1].set(1), token_mask=(ids != 1).at[1].set(False))
-  # Only the positive is left: nothing to tell apart.
-  assert float(_objective()(view._replace(corrupted=empty), views.CONTEXT)["taco_loss"].loss) == 0.0
+  term = _objective()(view._replace(corrupted=empty), views.CONTEXT)["taco_loss"]
+  assert float(term.loss) == 0.0  # only the positive is left: nothing to tell apart
+  assert [float(term.metrics[f"taco_cosine_{name}"][1]) for name in ("positive", "negative")] == [6.0, 0.0]
 
 
 def test_contextual_scores_are_mean_cosines_of_hidden_states():
   hidden = jnp.asarray([[[1.0, 0.0], [2.0, 0.0]], [[0.0, 1.0], [0.0, 3.0]]])
-  positives, zeros = jnp.asarray([[1, 0], [1, 1]]), jnp.zeros((2, 2), int)
+  others = jnp.asarray([[[1.0, 0.0], [3.0, 4.0]], [[0.0, 1.0], [4.0, 3.0]]])
+  positives, rows = jnp.asarray([[1, 0], [1, 1]]), jnp.asarray([[1, 1], [0, 0]])
+  columns, weights = jnp.asarray([[0, 1], [0, 1]]), jnp.ones((2, 2))
   has_rows = jnp.asarray([[True, True], [False, True]])
-  rows, weights = jnp.asarray([[1, 1], [0, 0]]), jnp.ones((2, 2))
-  metrics = contextual_score_metrics(hidden, hidden, positives, rows, zeros, weights, has_rows=has_rows)
-  assert views.rate(metrics["taco_cosine_positive"]) == 1.0
-  assert views.rate(metrics["taco_cosine_negative"]) == 0.0
+  metrics = contextual_score_metrics(hidden, others, positives, rows, columns, weights, has_rows=has_rows)
   # The last token is its own neighbour, so it has none; the first of its row has an empty row beside it.
-  weighed = [float(metrics[f"taco_cosine_{name}"][1]) for name in ("positive", "negative")]
-  assert weighed == [3.0, 3.0]
-
-
-def test_products_with_negatives_have_their_dtype_in_the_gradient_too():
-  anchors, positives = (drawn.normal(seed, 2, 3, 8) for seed in range(2))
-  negatives = drawn.normal(2, 2, 5, 3, 8).astype(jnp.bfloat16)
-  valid, weights = jnp.ones((2, 5, 3), bool), jnp.ones((2, 3))
-
-  def loss(anchors):
-    of_each = losses.token_alignment_loss(anchors, positives, negatives, valid, weights, temperature=0.1)
-    return jnp.sum(of_each)
-
-  products = _products(jax.make_jaxpr(jax.grad(loss))(anchors).jaxpr)
-  assert products == [{"bfloat16"}] * 2
-
-
-def _products(program) -> list[set[str]]:
-  """The dtypes of each product's sides."""
-  found = []
-  for equation in program.eqns:
-    if equation.primitive.name == "dot_general":
-      found.append({side.aval.dtype.name for side in equation.invars})
-    for inner in jax.extend.core.jaxprs_in_params(equation.params):
-      found += _products(inner)
-  return found
+  np.testing.assert_allclose(metrics["taco_cosine_positive"], (3.0, 3.0), rtol=1e-6)
+  np.testing.assert_allclose(metrics["taco_cosine_negative"], (0.0 + 0.8 + 0.8, 3.0), rtol=1e-6)

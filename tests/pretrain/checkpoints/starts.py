@@ -34,11 +34,13 @@ def digest_of(records) -> str:
   return manifest.read(records).vocabulary.digest
 
 
-def save_start(workdir, config: ConfigDict, records, *, seed: int = 0) -> None:
-  """Saves drawn parameters of a config's model as step 1: no norm is 1, no bias 0."""
+def save_start(workdir, config: ConfigDict, records, *, seed: int = 0, at: dict | None = None) -> None:
+  """Saves drawn parameters of a config's model as step 1: no norm is 1, no bias 0; `at` has others."""
   draw = np.random.default_rng(seed).standard_normal
   shapes = small_run(config).abstract_state.params
   params = jax.tree.map(lambda leaf: np.asarray(draw(leaf.shape), leaf.dtype), shapes)
+  for path, value in (at or {}).items():
+    trees.by_path(params)[path][3, 2] = value
   meta = {"config": config.to_dict(), "vocabulary_digest": digest_of(records)}
   save_params(workdir, params, meta, step=1)
 

@@ -1,13 +1,11 @@
 """Workdirs, checkpoints and records in buckets: continued elsewhere bit by bit, checked, one owner."""
 
-import json
 import pathlib
-import shutil
 
 import pytest
 
 from data.buckets import copies, owner
-from data.errors import DataError, UserError
+from data.errors import DataError
 from pretrain.checkpoints import bucket_steps, bucket_workdir, checkpoint, resume
 from pretrain.checkpoints.saved_model import open_model
 from pretrain.mesh import trees
@@ -60,7 +58,7 @@ def test_what_is_damaged_in_the_bucket_is_set_aside_there_and_old_checkpoints_go
   assert sorted(bucket_steps.by_step(buckets.names(address))) == [4]
 
 
-def test_one_process_owns_a_place_and_one_that_cannot_be_used_is_one_line(here, monkeypatch):
+def test_one_process_owns_a_place(here, monkeypatch):
   for name, seconds in (("BEAT", 0.1), ("_LOOK", 0.05), ("SILENCE", 1.0)):  # a minute, else
     monkeypatch.setattr(owner, name, seconds)
   owned, second = "memory://owned/run", pytest.raises(DataError, match="another run is active in")
@@ -68,8 +66,6 @@ def test_one_process_owns_a_place_and_one_that_cannot_be_used_is_one_line(here, 
     with buckets.machine(here / "other"), second, bucket_workdir.opened(owned, KEPT):
       pass
     assert "owner.json" in buckets.names(owned)
-  with pytest.raises(UserError, match="abc://x/y"), bucket_workdir.opened("abc://x/y", KEPT):
-    pass
 
 
 def test_a_checkpoint_is_fetched_alone_and_checked(here, finished, moved):
@@ -91,7 +87,7 @@ def test_a_checkpoint_is_fetched_alone_and_checked(here, finished, moved):
   assert bucket_steps.step_path(address).name == "4"
 
 
-def test_records_of_buckets_are_those_of_their_manifest(here, small_records, more_records, moved):
+def test_records_of_buckets_are_those_of_their_manifest(here, small_records, more_records):
   names = ["memory://prepared/one:a", "memory://prepared/other"]
   for address, directory in zip(names, (small_records, more_records)):
     buckets.put_folder(address, directory)
@@ -100,12 +96,5 @@ def test_records_of_buckets_are_those_of_their_manifest(here, small_records, mor
   here, there = prepared.open(far), prepared.open(near)
   assert list(here.train.sources) == ["one_a", "other"]
   assert (here.train.batch(3, 8) == there.train.batch(3, 8)).all()  # the place of a source changes nothing
-  shutil.copytree(small_records, copied := pathlib.Path(here.directory).parent / "copied")
-  shard = json.loads((copied / "manifest.json").read_text())["splits"]["train"]["shards"][0]["name"]
-  buckets.put_folder("memory://prepared/bad", copied)
-  buckets.put("memory://prepared/bad", {shard: b"?" * (copied / shard).stat().st_size})
-  for _ in range(2):  # nothing damaged counts as fetched
-    with pytest.raises(DataError, match=r"^data\.directory=memory://prepared/bad: "):
-      copies.records("memory://prepared/bad", flag="data.directory")
   with pytest.raises(DataError, match=r"\n  .* --output=memory://prepared/none$"):
     copies.records("memory://prepared/none", flag="data.directory")

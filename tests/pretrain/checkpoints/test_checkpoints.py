@@ -125,7 +125,7 @@ def test_an_average_is_the_mean_and_a_model_of_its_own(finished, tmp_path, call)
     code, _, error = call("average", finished, wrong, f"--output={tmp_path / 'more'}")
     assert code == 2 and error.endswith("\n  --steps=1,4,6\n"), error
   for wrong in (["--last=4"], ["--last=1"], ["--steps=1,6", "--last=2"]):
-    assert call("average", finished, *wrong, f"--output={tmp_path / 'more'}")[0] == 2
+    assert call("average", finished, *wrong, f"--output={tmp_path / 'more'}")[0] == 2, wrong
   assert not (tmp_path / "more").exists()
 
 

@@ -42,24 +42,17 @@ def test_a_step_finds_the_memory_of_the_one_before():
 
 
 def test_only_where_jax_runs_on_cpu_and_nobody_has_chosen_otherwise(monkeypatch):
-  calls = []
+  calls, installed = [], ["libtpu"]
   library = type("Library", (), {"mallopt": staticmethod(lambda *pair: calls.append(pair))})
   monkeypatch.setattr(kept_memory.ctypes, "CDLL", lambda name: library)
-  kept = [(-8, 1), (-4, 0), (-1, -1)]  # one arena, no mapped blocks, never given back: glibc's malloc.h
-  for platforms, installed, variable, expected in (
-    ("", (), "A", kept),
-    ("", ("libtpu",), "A", []),
-    ("", ("jax_plugins",), "A", []),
-    ("cpu", ("libtpu",), "A", kept),
-    ("cuda", (), "A", []),
-    ("cpu", (), "MALLOC_ARENA_MAX", []),
-  ):
-    calls.clear()
+  monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name in installed else None)
+  for platforms, variable in (("", "A"), ("cuda", "A"), ("cpu", "MALLOC_ARENA_MAX")):
     with monkeypatch.context() as machine:
       machine.setenv("JAX_PLATFORMS", platforms)
       machine.setenv(variable, "2")
-      machine.setattr(
-        importlib.util, "find_spec", lambda name, there=installed: name if name in there else None
-      )
       kept_memory.keep_temporaries()
-    assert calls == expected, (platforms, installed, variable)
+  assert calls == []
+  for platforms, installed[:] in (("cpu", ["libtpu"]), ("", [])):
+    monkeypatch.setenv("JAX_PLATFORMS", platforms)
+    kept_memory.keep_temporaries()
+  assert calls == [(-8, 1), (-4, 0), (-1, -1)] * 2  # one arena, no mapped blocks, never given back: malloc.h

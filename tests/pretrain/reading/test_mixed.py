@@ -4,6 +4,7 @@ import dataclasses
 import json
 import shutil
 import signal
+import types
 from fractions import Fraction
 
 import numpy as np
@@ -81,56 +82,40 @@ def test_shares_of_the_whole_run_and_the_steps_of_its_stages(stages, small_recor
   assert [number >= small for number in numbers] == [False] * 12 + [True] * 12
 
 
-def test_names_of_sources_are_told_apart(more_records, tmp_path):
+def test_names_of_sources_are_told_apart():
   for sources, expected in (
     ({"a/wiki": "x.txt", "b/books": "seqio:my.books"}, ["wiki", "my_books"]),
     ({"a/wiki": "seqio:wiki", "b/books": "seqio:wiki", "c/wiki_1": "x.txt"}, ["wiki_2", "wiki_3", "wiki_1"]),
     ({"a/--": "x.txt", "a/++": "x.txt", "a/wiki": "x.txt"}, ["source_1", "source_2", "wiki"]),
     ({"a/--": "x.txt", "a/wiki": "x.txt"}, ["source", "wiki"]),
   ):
-    folder = tmp_path / str(len(list(tmp_path.iterdir())))
-    places = [
-      _changed(more_records, folder / place, source, at) for at, (place, source) in enumerate(sources.items())
-    ]
-    found = _found(",".join(f"{place}:1" for place in places))
-    assert [source.name for source in found.sources] == expected
+    # Private: records of each of these names would be prepared for one function of names.
+    made = {place: types.SimpleNamespace(settings={"source": source}) for place, source in sources.items()}
+    assert mixed._names(made) == expected
 
 
-def _changed(directory, to, source=None, number=None, **changes):
-  """A copy of records whose manifest says something else, and other digests."""
+def _changed(directory, to, **changes):
+  """A copy of records whose manifest says something else."""
   shutil.copytree(directory, to)
-  made = manifest.read(to)
-  if source is not None:
-    made.settings["source"] = source
-    train = made.splits["train"]
-    shards = [dataclasses.replace(shard, sha256=f"{number:064d}") for shard in train.shards]
-    made.splits["train"] = dataclasses.replace(train, shards=tuple(shards))
-  manifest.write(to, dataclasses.replace(made, **changes))
+  manifest.write(to, dataclasses.replace(manifest.read(to), **changes))
   return to
 
 
 def test_sources_that_do_not_belong_together_are_refused(small_records, more_records, tmp_path):
-  made = manifest.read(more_records)
-  words = dataclasses.replace(made.vocabulary, digest="f" * 64)
-  none = manifest.Split(0, 0, ())
-  cases = [
-    ({"vocabulary": words}, "\n  --vocabulary=", {}),
-    ({"length": 16}, "\n  --length=32", {}),
-    ({"packing": "concat"}, "\n  --packing=complete", {}),
-    ({"splits": {**made.splits, "train": none}}, "no training records", {}),
-    ({"splits": {**made.splits, "heldout": none}}, "train.eval_batches=0", {}),
+  made, none = manifest.read(more_records), manifest.Split(0, 0, ())
+  changes = [
+    ({"vocabulary": dataclasses.replace(made.vocabulary, digest="f" * 64)}, "\n  --vocabulary="),
+    ({"length": 16}, "\n  --length=32"),
+    ({"packing": "concat"}, "\n  --packing=complete"),
+    ({"splits": {**made.splits, "train": none}}, "no training records"),
+    ({"splits": {**made.splits, "heldout": none}}, "train.eval_batches=0"),
   ]
-  cases = [
-    (_changed(more_records, tmp_path / str(at), **changes), part, fields)
-    for at, (changes, part, fields) in enumerate(cases)
-  ]
-  named = tmp_path / "named"
-  named.mkdir()
-  (named / "vocabulary.json").write_text('{"digest": "e"}')
+  cases = [(_changed(more_records, tmp_path / part[-6:], **fields), part, {}) for fields, part in changes]
+  (tmp_path / "vocabulary.json").write_text('{"digest": "e"}')
   cases += [
     (shutil.copytree(small_records, tmp_path / "again"), "have the same records", {}),
     (tmp_path / "gone", "gone has no manifest.json", {}),
-    (more_records, "\n  --config.data.vocabulary=", {"data.vocabulary": str(named)}),
+    (more_records, "\n  --config.data.vocabulary=", {"data.vocabulary": str(tmp_path)}),
   ]
   failures = []
   for other, part, fields in cases:

@@ -6,14 +6,13 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 import fsspec
 import psutil
 import pytest
 
 from data import errors, sources
-from data.prepare import beam, command, steps
+from data.prepare import beam, command
 from tests import buckets
 from tests.data.conftest import ROOT, arguments, make_documents, write_text
 from tests.data.prepare import clusters
@@ -66,25 +65,6 @@ def test_results_errors_and_a_death_reach_the_command(tmp_path):
       engine._child.kill()
       with pytest.raises(errors.ResumableError, match=r"with 2 of 2 parts missing .*out of memory"):
         future.result(60)
-
-
-def test_a_worker_that_died_in_one_step_does_not_end_the_next(tmp_path, monkeypatch):
-  """Starting local workers takes seconds, so the pipeline is replaced; it ends after the first look."""
-
-  def run(flags, directory, parts):
-    time.sleep(0.2)
-    for number in range(parts):
-      steps.run(number, directory)
-    return ""
-
-  monkeypatch.setattr(beam, "_run", run)
-  steps.begin(tmp_path)
-  (tmp_path / "a").write_text("a")
-  with concurrent.futures.ThreadPoolExecutor(1) as executor:
-    engine = beam.Engine(executor, beam.Options([], beam.LOCAL), tmp_path)
-    engine._died = 0.0  # long ago
-    found = engine.map(sources.content_digest, [str(tmp_path / "a")] * 2, name="read")
-  assert found == [sources.content_digest(str(tmp_path / "a"))] * 2
 
 
 def test_what_engines_would_ignore_wait_for_or_not_find_is_refused_before_any_work(
@@ -154,15 +134,6 @@ def test_without_beam_the_message_says_what_to_install(flags, monkeypatch, capsy
   assert capsys.readouterr().err.endswith("install it:\n  pip install -r requirements-beam.txt\n")
 
 
-def test_the_reason_of_a_failed_pipeline_is_the_last_line_of_its_traceback():
-  text = (
-    "RuntimeError: Traceback (most recent call last):\n  File x\ndata.errors.StorageError: a worker does "
-    "not see /a [while running 'work']\n\nDuring handling\n  more\n"
-  )
-  assert beam._last_line(text) == "data.errors.StorageError: a worker does not see /a"
-  assert beam._last_line("") == ""
-
-
 @pytest.mark.nightly
 def test_a_killed_worker_of_direct_runner_ends_the_command_which_goes_on_later(
   vocabulary_directory, tmp_path
@@ -191,13 +162,3 @@ def test_a_killed_worker_of_direct_runner_ends_the_command_which_goes_on_later(
   assert not [p for p in psutil.process_iter(["cmdline"]) if str(output) in " ".join(p.info["cmdline"] or [])]
   assert subprocess.run(every, cwd=ROOT, stderr=subprocess.PIPE, timeout=300).returncode == 0
   assert digests(output) == digests(tmp_path / "pool")
-
-
-@pytest.mark.nightly
-def test_an_output_that_workers_do_not_see_is_refused_before_any_work(flags, tmp_path):
-  hidden = "/proc/self/cwd/hidden"  # another directory in every process
-  with clusters.dask(tmp_path / "cluster", workers=1) as cluster:
-    done = clusters.prepare(*flags, f"--output={hidden}", *cluster.flags, cwd=tmp_path)
-  assert done.returncode == errors.StorageError.exit_code
-  assert f"a worker does not see {hidden}" in done.stderr.splitlines()[-1]
-  assert not list((tmp_path / "hidden").glob("work/unit-*"))

@@ -8,12 +8,11 @@ import pytest
 
 from data import manifest
 from data.clean import apply
-from data.errors import ConfigError
 from data.prepare import command as prepare
-from data.prepare import output_directory, pipeline, shards
+from data.prepare import pipeline
 from data.vocabulary import __main__ as vocabulary_command
 from tests.data.conftest import arguments, make_documents, write_text
-from tests.data.prepare.test_prepare import digests, rows_of, stop
+from tests.data.prepare.test_prepare import digests, rows_of
 from tests.data.prepare.test_prepare_errors import refused
 
 pytest.importorskip("rensa", reason="needs requirements-clean.txt")
@@ -96,16 +95,6 @@ def test_workers_and_a_kill_change_no_byte(doubled, cleaned, vocabulary_director
   assert digests(cleaned) == digests(tmp_path / "two") == digests(killed)
 
 
-def test_records_of_before_are_those_without_cleaning(prepared):
-  settings = manifest.read(prepared).settings
-  older = {name: value for name, value in settings.items() if name != "clean"}
-  output_directory.refuse_other_settings(prepared, older, settings | {"module_code": "a"})
-  with pytest.raises(ConfigError, match="module_code: 'b' there, 'a' asked"):
-    output_directory.refuse_other_settings(
-      prepared, older | {"module_code": "b"}, settings | {"module_code": "a"}
-    )
-
-
 def test_other_code_of_a_function_is_another_setting_though_its_records_are_the_same(
   corpus, vocabulary_directory, tmp_path
 ):
@@ -151,21 +140,3 @@ def test_a_vocabulary_is_trained_on_cleaned_text(tmp_path):
   assert digests(tmp_path / "words") == digests(tmp_path / "plain")
   flags[-1] = "--clean=length:90000"
   assert vocabulary_command.main(["train", *flags, f"--output={tmp_path}/none"]) == 3
-
-
-def test_another_spelling_of_the_paths_finds_its_duplicates_anew(
-  doubled, vocabulary_directory, tmp_path, monkeypatch
-):
-  """Lists are kept by the paths of units, which engines make absolute."""
-  flags = arguments(doubled, vocabulary_directory, tmp_path / "out", "--clean=exact")
-  with monkeypatch.context() as patch:
-    patch.setattr(shards, "write_shard", stop)
-    assert prepare.main(flags) == 130
-  work = tmp_path / "out" / "work"
-  for path in (work / "clean" / "step-0").glob("*.npy"):
-    path.rename(path.with_name(f"{'0' * 16}{path.name[16:]}"))
-  shutil.rmtree(work / "clean" / "step-0.parts", ignore_errors=True)
-  for path in work.glob("unit-*"):
-    path.unlink()
-  assert prepare.main(flags) == 0
-  assert manifest.read(tmp_path / "out").counts["dropped_by exact"] == 20

@@ -21,23 +21,10 @@ def test_a_directory_is_named_for_what_is_in_it_and_only_that():
   assert directory() == "prepared/installed_docs-sentencepiece_uncased_4096-complete-64"
   assert directory(source="seqio:wikipedia_books").startswith("prepared/seqio_wikipedia_books-")
   assert directory(directory="/records") == "/records"
-  changes = [
-    {},
-    {"source": "a/*.txt"},
-    {"source": "a/?.txt"},
-    {"source": "b/*.txt"},
-    {"vocabulary": "x/vocabulary"},
-    {"vocabulary": "y/vocabulary"},
-    {"vocabulary_kind": "wordpiece"},
-    {"vocabulary_cased": True},
-    {"vocab_size": 8192},
-    {"length": 128},
-    {"packing": "concat"},
-    {"text_field": "body"},
-    {"clean": "exact,near:0.8"},
-    {"clean": "exact,near:0.9"},
-  ]
-  names = [directory(**change) for change in changes]
+  changes = {"source": ("a/*.txt", "a/?.txt", "b/*.txt"), "vocabulary": ("x/v", "y/v"), "vocab_size": (8192,)}
+  changes |= {"vocabulary_kind": ("wordpiece",), "vocabulary_cased": (True,), "length": (128,)}
+  changes |= {"packing": ("concat",), "text_field": ("body",), "clean": ("exact,near:0.8", "exact,near:0.9")}
+  names = [directory(), *(directory(**{name: value}) for name in changes for value in changes[name])]
   assert len(set(names)) == len(names)
   assert all(name.count("/") == 1 and "*" not in name for name in names)
 

@@ -126,11 +126,15 @@ def test_records_are_in_the_order_of_their_keys_and_shards_miss_none(job, monkey
     assert all(part for part in train)
 
 
-def test_a_unit_and_a_shard_that_are_made_twice_at_once_are_right(job, monkeypatch):
+def test_a_unit_that_is_packed_twice_at_once_or_fails_is_right(job, monkeypatch):
   """The second try begins, and ends, while the first is at its second chunk."""
   monkeypatch.setattr(pipeline, "CHUNK_CHARACTERS", 1_000)
   unit = sources.plan(job.request).units[0]
   chunks, tries, finished = pipeline.text_chunks, [], {}
+
+  def failing(*_):
+    yield from ()
+    raise errors.DataError("damaged")
 
   def interrupted(*arguments):
     for number, chunk in enumerate(chunks(*arguments)):
@@ -140,6 +144,10 @@ def test_a_unit_and_a_shard_that_are_made_twice_at_once_are_right(job, monkeypat
         finished.update({path.name: path.read_bytes() for path in job.work.iterdir() if path.is_file()})
       yield chunk
 
+  monkeypatch.setattr(pipeline, "text_chunks", failing)
+  with pytest.raises(errors.DataError):
+    pipeline.pack_unit(job, 0, unit)
+  assert not [*job.work.iterdir()]
   renamed, rename = [], pathlib.Path.rename
   monkeypatch.setattr(pathlib.Path, "rename", lambda path, to: (renamed.append(to.name), rename(path, to)))
   monkeypatch.setattr(pipeline, "text_chunks", interrupted)
@@ -148,26 +156,3 @@ def test_a_unit_and_a_shard_that_are_made_twice_at_once_are_right(job, monkeypat
   assert len(finished) == 6 and all(finished.values())
   assert json.loads(finished["unit-000000.json"]) == tries[0]
   assert len(renamed) == 6 and renamed[-1] == "unit-000000.json"  # the counts are the last file
-  monkeypatch.setattr(pipeline, "text_chunks", chunks)
-  units, records, second = packed(job), shards._shard_records, []
-
-  def interrupted_shard(*arguments):
-    if not second:
-      second.append(None)
-      second[0] = shards.write_shard(units, "train", 1, 0)
-    return records(*arguments)
-
-  monkeypatch.setattr(shards, "_shard_records", interrupted_shard)
-  assert shards.write_shard(units, "train", 1, 0) == second[0]
-  assert not [*job.work.glob("*.part")]
-
-
-def test_a_failed_try_leaves_nothing(job, monkeypatch):
-  def failing(*_):
-    yield from ()
-    raise errors.DataError("damaged")
-
-  monkeypatch.setattr(pipeline, "text_chunks", failing)
-  with pytest.raises(errors.DataError):
-    pipeline.pack_unit(job, 0, sources.plan(job.request).units[0])
-  assert not [*job.work.iterdir()]

@@ -43,36 +43,20 @@ def stop(*_, **__):
 
 def test_the_manifest_describes_the_files(prepared, corpus, vocabulary_directory):
   made = manifest.read(prepared)
-  assert made.settings == {
-    "source": f"{corpus}/*.txt",
-    "text_field": "text",
-    "module": "",
-    "limit": 0,
-    "length": 32,
-    "packing": "complete",
-    "seed": 0,
-    "heldout_fraction": 0.1,
-    "fraction": 1.0,
-    "clean": "",
-    "vocabulary": vocabulary.load(vocabulary_directory).digest,
-  }
+  settings = {"source": f"{corpus}/*.txt", "text_field": "text", "module": "", "limit": 0, "length": 32}
+  settings |= {"packing": "complete", "seed": 0, "heldout_fraction": 0.1, "fraction": 1.0, "clean": ""}
+  assert made.settings == settings | {"vocabulary": vocabulary.load(vocabulary_directory).digest}
   assert (made.length, made.packing, made.counts["documents"]) == (32, "complete", 180)
   assert made.counts["sentences"] == len(lines(DOCUMENTS))
   assert made.counts["characters"] == sum(map(len, lines(DOCUMENTS)))
   assert not [name for name in made.counts if name.startswith(("documents_read", "dropped"))]
-  assert made.splits["train"].records > made.splits["heldout"].records > 0
   for name, split in made.splits.items():
-    assert sum(shard.records for shard in split.shards) == split.records == made.counts[f"{name}_records"]
+    assert sum(shard.records for shard in split.shards) == split.records == made.counts[f"{name}_records"] > 9
     for shard in split.shards:
       content = (prepared / shard.name).read_bytes()
       assert (len(content), hashlib.sha256(content).hexdigest()) == (shard.bytes, shard.sha256)
-  assert sorted(path.name for path in prepared.iterdir()) == [
-    "heldout-00000-of-00001.arrayrecord",
-    "manifest.json",
-    "train-00000-of-00001.arrayrecord",
-    "unigram.npy",
-    "vocabulary",
-  ]
+  names = ["heldout-00000-of-00001.arrayrecord", manifest.NAME, "train-00000-of-00001.arrayrecord"]
+  assert sorted(path.name for path in prepared.iterdir()) == [*names, "unigram.npy", "vocabulary"]
 
 
 def test_every_token_arrives_once_and_documents_stay_on_one_side(prepared):
@@ -100,7 +84,7 @@ def test_two_workers_give_the_same_bytes_as_one(prepared, corpus, vocabulary_dir
   assert digests(tmp_path / "two") == digests(prepared)
 
 
-def test_most_segments_and_the_largest_id_are_those_of_all_files(vocabulary_directory, tmp_path, capsys):
+def test_most_segments_and_the_largest_id_are_those_of_all_files(vocabulary_directory, tmp_path):
   """The last file has one segment a record and small ids, and so have the held-out records of the first."""
   words = vocabulary.load(vocabulary_directory)
   last = words.piece(words.size - 1)
@@ -117,10 +101,7 @@ def test_most_segments_and_the_largest_id_are_those_of_all_files(vocabulary_dire
   begins = [(rows == words.special_ids.cls).sum(axis=1) for rows in all_rows]
   assert all_rows[0].max() == made.max_id == words.size - 1 > all_rows[1].max()
   assert begins[0].max() == made.counts[manifest.MOST_SEGMENTS] > begins[1].max() == 1
-  segments, number = sum(map(np.sum, begins)), sum(map(len, begins))
-  assert made.counts[manifest.SEGMENTS] == segments > number
-  shown = f"segments    {segments:,}, {segments / number:.1f} a record, at most {begins[0].max()}\n"
-  assert shown in capsys.readouterr().err
+  assert made.counts[manifest.SEGMENTS] == sum(map(np.sum, begins)) > sum(map(len, begins))
 
 
 def is_heldout(text: str) -> bool:
@@ -155,9 +136,12 @@ def test_a_vocabulary_is_trained_on_training_documents_alone_and_its_flags_are_s
   assert codes == [0, *[errors.ConfigError.exit_code] * 5]
 
 
-def test_another_value_of_a_flag_is_another_preparation(
+def test_a_finished_preparation_is_left_alone_and_another_value_of_a_flag_is_another_one(
   prepared, corpus, vocabulary_directory, tmp_path, capsys
 ):
+  before = {path: path.stat().st_mtime_ns for path in prepared.rglob("*")}
+  assert prepare.main(arguments(corpus, vocabulary_directory, prepared)) == 0
+  assert {path: path.stat().st_mtime_ns for path in prepared.rglob("*")} == before
   values = {"length": 16, "packing": "none", "seed": 1, "heldout_fraction": 0.2, "fraction": 0.5, "limit": 3}
   values |= {"text_field": "body", "module": "tasks.py", "source": f"{corpus}/part0.txt", "clean": "exact"}
   failures = []
@@ -231,20 +215,11 @@ def test_what_is_missing_is_made_again(prepared, corpus, vocabulary_directory, t
     assert not list(output.glob(".*"))
 
 
-def test_a_half_written_shard_never_has_its_final_name(
-  corpus, vocabulary_directory, tmp_path, monkeypatch, capsys
-):
+def test_a_half_written_shard_never_has_its_final_name(corpus, vocabulary_directory, tmp_path, monkeypatch):
   monkeypatch.setattr(manifest, "Shard", stop)  # described before it gets its name
   assert prepare.main(arguments(corpus, vocabulary_directory, tmp_path / "o")) == 130
   assert (tmp_path / "o" / "work" / "unit-000002.json").is_file()
   assert not list((tmp_path / "o").glob("*.arrayrecord"))
-  assert "run the same command again" in capsys.readouterr().err
-
-
-def test_a_finished_preparation_is_left_alone(prepared, corpus, vocabulary_directory):
-  before = {path: path.stat().st_mtime_ns for path in prepared.rglob("*")}
-  assert prepare.main(arguments(corpus, vocabulary_directory, prepared)) == 0
-  assert {path: path.stat().st_mtime_ns for path in prepared.rglob("*")} == before
 
 
 def test_text_of_one_document_is_held_out_by_blocks(corpus, vocabulary_directory, tmp_path):

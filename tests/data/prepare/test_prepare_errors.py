@@ -1,10 +1,8 @@
 """A preparation that cannot be: one line, an exit code, and nothing left behind; damage that is counted."""
 
-import errno
 import gzip
 import json
 import os
-import pathlib
 import re
 import shutil
 
@@ -14,7 +12,7 @@ from data import errors, files, manifest, sources, tfds_reader
 from data.prepare import command as prepare
 from data.prepare import output_directory, preparation, shards, workers
 from tests.data.conftest import arguments, make_documents, write_text
-from tests.data.prepare.test_prepare import digests, stop
+from tests.data.prepare.test_prepare import stop
 
 
 def refused(capsys, *flags):
@@ -119,6 +117,7 @@ def test_an_unfinished_preparation_of_other_input_or_of_an_older_version_is_refu
   path.write_text(json.dumps(settings))
   code, line = refused(capsys, *flags)
   assert code == 3 and f"older version; remove it and start again:\n  rm -r {tmp_path / 'output'}" in line
+  assert settings.pop("clean") == ""  # which records of before did not have
   path.write_text(json.dumps(settings | {"format": 2}))
   assert prepare.main(flags) == 0
 
@@ -179,30 +178,6 @@ def test_what_was_made_stays_where_the_same_command_goes_on(tmp_path):
     assert (output / "vocabulary").is_dir() == stays, error
 
 
-def test_what_workers_of_an_earlier_start_write_is_no_error(
-  prepared, corpus, vocabulary_directory, tmp_path, monkeypatch
-):
-  """They write into directories that are being removed, and rename what was listed."""
-
-  def not_empty(path, **_):
-    raise OSError(errno.ENOTEMPTY, "Directory not empty", path)
-
-  def write(*arguments):
-    real(*arguments)
-    monkeypatch.setattr(os, "rmdir", not_empty)
-
-  real, glob, work = manifest.write, pathlib.Path.glob, tmp_path / "started" / "work"
-  monkeypatch.setattr(manifest, "write", write)
-  assert prepare.main(arguments(corpus, vocabulary_directory, tmp_path / "records")) == 0
-  (work / "unit-0.ab.part").mkdir(parents=True)
-  (tmp_path / "started" / ".vocabulary.ab").mkdir()
-  monkeypatch.setattr(pathlib.Path, "glob", lambda self, name: [*glob(self, name), work / "unit-1.cd.part"])
-  output_directory.start_or_continue(tmp_path / "started", {"seed": 1})
-  monkeypatch.undo()
-  assert (work / "settings.json").is_file()
-  assert digests(tmp_path / "records") == digests(prepared)
-
-
 def test_repairs_and_files_without_documents_are_counted_and_the_worst_files_named(
   vocabulary_directory, tmp_path, capsys
 ):
@@ -211,30 +186,22 @@ def test_repairs_and_files_without_documents_are_counted_and_the_worst_files_nam
   empty = {"f.txt": b"", "g.txt": b" \n\n \n", "h.csv": b"id,text\n", "i.txt.gz": gzip.compress(b"")}
   for name, content in empty.items():
     (tmp_path / name).write_bytes(content)
-  (tmp_path / "j.txt").write_bytes(b"it is the time\n\n\x07\n\n" + b"of the time " * 900)
+  (tmp_path / "j.txt").write_bytes("กขฃค 学生\n\n\x07\n\n".encode() + b"of the time " * 900)
   flags = [f"--source={tmp_path}/*", f"--vocabulary={vocabulary_directory}", f"--output={tmp_path}/o/o"]
   assert prepare.main([*flags, "--length=32", "--workers=1"]) == 0
   made = manifest.read(tmp_path / "o" / "o")
   counts = {"invalid_characters": 10, "control_characters": 21, "files_without_documents": 4}
-  counts |= {"empty_documents": 1, "long_sentences_cut": 1, "documents": 400 * 5 + 4 + 2}
+  counts |= {"empty_documents": 1, "long_sentences_cut": 1, "documents": 5 * 400 + 4 + 2, "unknown_tokens": 2}
   assert {name: made.counts.get(name) for name in counts} == counts
+  bad = {
+    name: {"invalid_characters": n, "control_characters": 2 * n} for name, n in zip("abde", (1, 3, 2, 4))
+  }
   assert made.damaged_files == {
-    **{
-      str(tmp_path / f"{name}.txt"): {"invalid_characters": number, "control_characters": 2 * number}
-      for name, number in (("a", 1), ("b", 3), ("d", 2), ("e", 4))
-    },
-    **{str(tmp_path / name): {"files_without_documents": 1} for name in empty},
-    str(tmp_path / "j.txt"): {"control_characters": 1, "long_sentences_cut": 1},
+    **{f"{tmp_path}/{name}.txt": found for name, found in bad.items()},
+    **{f"{tmp_path}/{name}": {"files_without_documents": 1} for name in empty},
+    f"{tmp_path}/j.txt": {"control_characters": 1, "long_sentences_cut": 1},
   }
   said = capsys.readouterr().err
   named = [line.split(": ")[0].split("/")[-1] for line in said.split("\n") if f"{tmp_path}/" in line]
   assert [name for name in named if name.endswith(".txt")] == ["e.txt", "b.txt", "d.txt"]
   assert "and 6 more" in said and "iconv -f ENCODING -t UTF-8" in said
-
-
-def test_a_text_in_letters_that_the_vocabulary_lacks_is_warned_of(vocabulary_directory, tmp_path, capsys):
-  (tmp_path / "thai.txt").write_text("กขฃคฅฆงจฉชซฌญฎฏฐฑฒณ\n" * 20 + "\n\nthe time\n", encoding="utf-8")
-  flags = [f"--source={tmp_path}/*.txt", f"--vocabulary={vocabulary_directory}", f"--output={tmp_path}/o"]
-  assert prepare.main([*flags, "--length=32", "--workers=1"]) == 0
-  assert "--train_vocabulary_kind=sentencepiece" in capsys.readouterr().err
-  assert manifest.read(tmp_path / "o").counts["unknown_tokens"] == 20

@@ -3,8 +3,6 @@
 import signal
 import subprocess
 
-from data import sources
-from data.prepare import ranks, steps
 from tests.data.conftest import ROOT, arguments
 from tests.data.prepare.clusters import prepare_command, wait_for
 from tests.data.prepare.test_prepare import digests
@@ -29,11 +27,3 @@ def test_two_ranks_make_the_bytes_of_one_pool_though_one_was_killed(
     said = process.communicate(timeout=120)[0]
     assert process.returncode == 0, said
   assert digests(tmp_path / "records") == digests(prepared)
-
-
-def test_shares_are_every_nth_part_that_is_missing(tmp_path):
-  steps.begin(tmp_path)
-  (tmp_path / "a").write_text("a")
-  step = steps.publish(tmp_path, sources.content_digest, [[str(tmp_path / "a")] * 7], "read")
-  step.run(1)
-  assert [ranks.Ranks(rank, 3).share(step) for rank in range(3)] == [[0, 3, 6], [4], [2, 5]]

@@ -52,6 +52,8 @@ def test_a_small_source_is_taken_whole_and_in_order_without_held_out_documents(t
   assert 0 < len(training(documents)) < 90
   assert sample(taken(path), directory=tmp_path) == lines(training(documents))
   assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+  (tmp_path / "blank.txt").write_text("\n \n\n")
+  assert sample(taken(tmp_path / "blank.txt")) == []  # which the training refuses
 
 
 def test_a_large_source_gives_documents_of_all_its_units(tmp_path, monkeypatch, caplog):
@@ -89,23 +91,3 @@ def test_one_of_several_sources_without_text_or_without_a_document_in_the_sample
   write_text(tmp_path / "book.txt", [book])
   with pytest.raises(errors.DataError, match=r"book\.txt: none of its documents is in a sample of "):
     sample(taken(small), taken(tmp_path / "book.txt"))
-
-
-def test_a_unit_s_text_appears_whole_or_not_at_all(tmp_path, monkeypatch):
-  source = taken(write_text(tmp_path / "a.txt", make_documents(9, seed=1)))
-  path = tmp_path / "made" / "0"
-  path.parent.mkdir()
-
-  def damaged(*_):
-    yield "train", ["One sentence."]
-    assert not path.exists()
-    raise errors.DataError("damaged")
-
-  with monkeypatch.context() as patched, pytest.raises(errors.DataError, match="damaged"):
-    patched.setattr(pipeline, "documents", damaged)
-    training_text.write(source.job, 1.0, source.units[0], str(path))
-  assert not list(path.parent.iterdir())
-  assert training_text.write(source.job, 1.0, source.units[0], str(path)) == len(
-    training(make_documents(9, seed=1))
-  )
-  assert [file.name for file in path.parent.iterdir()] == ["0"]

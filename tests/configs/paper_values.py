@@ -10,7 +10,7 @@ import ast
 from typing import Any
 
 
-def of_text(text: str) -> dict[str, Any]:
+def _of(text: str) -> dict[str, Any]:
   """Returns {'model.num_layers': 12, ...} of lines 'model: num_layers=12 relative_position=t5'."""
   values: dict[str, Any] = {}
   for line in text.strip().splitlines():
@@ -22,7 +22,7 @@ def of_text(text: str) -> dict[str, Any]:
 
 
 # COCO-LM section 4 and table 6, which AMOS's table 3 repeats: everybody's setting but TACO's and Google's.
-_BACKBONE = of_text("""
+_BACKBONE = _of("""
   model: vocab_size=32_768 hidden_size=768 num_layers=12 num_heads=12 mlp_size=3_072 max_length=512
   model: num_segments=0 relative_position=t5 relative_buckets=32 relative_max_distance=128 dropout=0.1
   model: attention_dropout=0.1 init_stddev=0.02
@@ -32,52 +32,52 @@ _BACKBONE = of_text("""
   train: batch_size=2_048 total_steps=125_000
 """)
 # MC-BERT mask_tokens_dataset2.py: always [MASK], any token, floor(0.15 n + u) of them; COCO-LM appendix D.
-_PURE_MASK = of_text("""
+_PURE_MASK = _of("""
   corruption: kind=generator mask_rule=count mask_rate=0.15 mask_special=all mask_token_rate=1.0
   corruption: random_token_rate=0.0
 """)
 # fairseq's RoBERTa, mask_tokens_dataset.py: 80 / 10 / 10, random words out of those that are not special.
-_ROBERTA_MASK = of_text("""
+_ROBERTA_MASK = _of("""
   corruption: kind=mask mask_rule=count mask_rate=0.15 mask_special=all mask_token_rate=0.8
   corruption: random_token_rate=0.1 random_token_from=non_special
 """)
 # transformers data_collator.py: every token but the special ones by itself, random ones out of all.
-_BERT_MASK = of_text("""
+_BERT_MASK = _of("""
   corruption: kind=mask mask_rule=bernoulli mask_rate=0.15 mask_special=none mask_token_rate=0.8
   corruption: random_token_rate=0.1 random_token_from=all
 """)
 # google-research/electra pretrain_helpers.py: drawn with replacement, 85 % become [MASK].
-_GOOGLE_MASK = of_text("""
+_GOOGLE_MASK = _of("""
   corruption: kind=generator mask_rule=electra_google mask_rate=0.15 mask_special=none mask_token_rate=0.85
 """)
 _OFF = {f"objectives.{name}.weight": 0.0 for name in ("mlm", "rtd", "clm", "all_token", "scl", "taco", "mae")}
 
 _COCO_LM = _BACKBONE | _PURE_MASK | _OFF
-_COCO_LM |= of_text("""
+_COCO_LM |= _of("""
   generator: num_layers=4 share_embeddings=all sampling_dropout=eval temperature=1.0 loss_weight=1.0
   objectives.rtd: weight=50.0 head=linear
   objectives.clm: weight=1.0 form=mixture stop_gradient=True
   objectives.scl: weight=1.0 crop_fraction=0.9 temperature=1.0 head=cls
 """)
 # MC-BERT; the generator's size from COCO-LM's table 3
-_ELECTRA = _COCO_LM | of_text("""
+_ELECTRA = _COCO_LM | _of("""
   generator: num_layers=12 hidden_size=256 mlp_size=1_024 num_heads=4 share_embeddings=tokens
   generator: projection=table sampling_dropout=train
   objectives.clm: weight=0.0
   objectives.scl: weight=0.0
 """)
-_ALL_TOKEN = _COCO_LM | of_text("""
+_ALL_TOKEN = _COCO_LM | _of("""
   objectives.all_token: weight=1.0
   objectives.rtd: weight=0.0
   objectives.clm: weight=0.0
   objectives.scl: weight=0.0
 """)
 _ROBERTA = _BACKBONE | _ROBERTA_MASK | _OFF
-_ROBERTA |= of_text("""
+_ROBERTA |= _of("""
   objectives.mlm: weight=1.0
 """)
 _AMOS = _BACKBONE | _PURE_MASK | _OFF
-_AMOS |= of_text("""
+_AMOS |= _of("""
   generator: num_layers=8 mlm_layers=(4,6,8) share_embeddings=tokens sampling_dropout=zero
   generator: detach_blocks=True mixture=adversarial gumbel_temperature=0.3 reversal_multiplier=-1.0
   generator: adv_mlm_multiplier=0.0 loss_weight=1.0
@@ -85,19 +85,19 @@ _AMOS |= of_text("""
 """)
 # TACO table 5 (base)
 _BERT = _BACKBONE | _BERT_MASK | _OFF
-_BERT |= of_text("""
+_BERT |= _of("""
   model: vocab_size=30_522 num_segments=2 relative_position=none layer_norm_eps=1e-12
   optimizer: learning_rate=1e-4 adam_b2=0.999 adam_eps=1e-8 decay=no_bias_norm clip_norm=1.0
   data: length=256 vocabulary_kind=wordpiece packing=concat
   train: batch_size=1_280 total_steps=500_000
   objectives.mlm: weight=1.0 positions=masked
 """)
-_TACO = _BERT | of_text("""
+_TACO = _BERT | _of("""
   objectives.taco: weight=1.0 anchors=all window=5 num_negatives=50 temperature=0.07
 """)
 # ELECTRA table 6 (base)
 _GOOGLE = _BACKBONE | _GOOGLE_MASK | _OFF
-_GOOGLE |= of_text("""
+_GOOGLE |= _of("""
   model: vocab_size=30_522 num_segments=2 relative_position=none layer_norm_eps=1e-12
   generator: num_layers=12 hidden_size=256 mlp_size=1_024 num_heads=4 share_embeddings=all
   generator: projection=embeddings sampling_dropout=train disallow_correct=False
@@ -109,36 +109,36 @@ _GOOGLE |= of_text("""
 """)
 
 # The longer runs on 160 GB: COCO-LM table 6 and AMOS table 3, section 4 for the vocabulary.
-_PLUS_PLUS = of_text("""
+_PLUS_PLUS = _of("""
   model: vocab_size=64_000 relative_buckets=64 relative_max_distance=128
   optimizer: learning_rate=2e-4
   data: vocabulary_cased=True
   train: total_steps=1_950_000
 """)
-_LARGE = of_text("""
+_LARGE = _of("""
   model: hidden_size=1_024 num_layers=24 num_heads=16 mlp_size=4_096 relative_buckets=128
   model: relative_max_distance=256
   generator: num_layers=6
   optimizer: learning_rate=1e-4
 """)
 # Sizes of the official cocolm_small, batch and run of ELECTRA's table 6 (small).
-_SMALL = of_text("""
+_SMALL = _of("""
   model: hidden_size=256 num_layers=12 num_heads=4 mlp_size=1_024
   optimizer: learning_rate=5e-4
   data: length=128
   train: batch_size=128 total_steps=1_000_000
 """)
-_TACO_SMALL = of_text("""
+_TACO_SMALL = _of("""
   model: hidden_size=512 num_layers=4 num_heads=8 mlp_size=2_048
   optimizer: warmup_steps=2_500
   train: total_steps=250_000
 """)
-_GENERATOR_64 = of_text("""
+_GENERATOR_64 = _of("""
   generator: num_layers=12 hidden_size=64 mlp_size=256 num_heads=1
 """)
 
 # ModernBERT (Warner et al. 2024) and AnswerDotAI/ModernBERT's yamls of base, phase 1; src/sequence_packer.py.
-_MODERNBERT = _OFF | of_text("""
+_MODERNBERT = _OFF | _of("""
   objectives.mlm: weight=1.0
   model: vocab_size=50_368 hidden_size=768 num_layers=22 num_heads=12 mlp_size=1_152 mlp=gated
   model: activation=gelu norm_placement=pre norm_bias=False attention_bias=False mlp_bias=False
@@ -156,21 +156,21 @@ _MODERNBERT = _OFF | of_text("""
 """)
 
 # gonglinyuan/metro_t0 for the method, t5_metro.py and its yamls; the setting as COCO-LM's
-_METRO = _COCO_LM | of_text("""
+_METRO = _COCO_LM | _of("""
   generator: num_layers=4 share_embeddings=tokens sampling_dropout=zero
   objectives.clm: copy=False
   objectives.scl: weight=0.0
 """)
 # yumeng5/MAE-LM, run_pretrain.sh; the base setting as COCO-LM's
 _MAE = _BACKBONE | _PURE_MASK | _OFF
-_MAE |= of_text("""
+_MAE |= _of("""
   corruption: kind=mask
   objectives.mae: weight=1.0 decoder_layers=4 decoder_positions=own decoder_relative_position=False
   objectives.mae: decoder_dropout=zero
 """)
 # DeBERTaV3 and microsoft/DeBERTa at 4d7fe0b: rtd_base.json, rtd_task.py, mlm_task.py; a summary's tables.
 _DEBERTA_V3 = _BACKBONE | _PURE_MASK | _OFF
-_DEBERTA_V3 |= of_text("""
+_DEBERTA_V3 |= _of("""
   corruption: mask_special=none
   generator: num_layers=6 hidden_size=0 share_embeddings=gdes sampling_dropout=train temperature=1.0
   generator: temperature_start=0.0 disallow_correct=False loss_weight=1.0
@@ -181,7 +181,7 @@ _DEBERTA_V3 |= of_text("""
   train: batch_size=8_192 total_steps=500_000
 """)
 # Fast-ELECTRA: abstract and reviews; the temperature's values from memory.
-_FAST_ELECTRA = _COCO_LM | of_text("""
+_FAST_ELECTRA = _COCO_LM | _of("""
   generator: frozen=True share_embeddings=none sampling_dropout=zero temperature_start=2.0
   generator: temperature_decay=0.1
   objectives.clm: weight=0.0
@@ -218,7 +218,7 @@ VALUES: dict[str, dict[str, Any]] = {
 # Sizes and combinations that no paper trained.
 NO_PAPER = ("amos_small", "amos_coco_taco_base")
 # No number of these is from a paper: `configs/sizes.py`.
-TINY = of_text("""
+TINY = _of("""
   model: vocab_size=4_096 hidden_size=128 num_layers=2 num_heads=2 max_length=64 init_stddev=0.05
   model: dropout=0.0 attention_dropout=0.0
   objectives.scl: group_size=32
@@ -227,7 +227,7 @@ TINY = of_text("""
   optimizer: learning_rate=2e-3 warmup_steps=200 adam_eps=1e-8
   train: batch_size=32 total_steps=4_000 log_every=50 eval_every=500 eval_batches=8 checkpoint_every=1_000
 """)
-DEMO = TINY | of_text("""
+DEMO = TINY | _of("""
   optimizer: warmup_steps=100
   train: total_steps=800 eval_every=400 checkpoint_every=400
 """)

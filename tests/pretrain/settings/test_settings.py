@@ -6,6 +6,7 @@ import typing
 from pretrain.build import LOSSES
 from pretrain.command import fields, validate
 from pretrain.settings import FIELDS
+from pretrain.settings.corruption import GeneratorSettings, MaskingSettings
 from pretrain.settings.mesh import MeshSettings, Sizes, nearest
 from pretrain.settings.model import EncoderSettings
 from pretrain.settings.objectives import OBJECTIVES, switched_on
@@ -89,6 +90,18 @@ def test_layers_that_read_all_keys_and_the_decay_of_an_update():
   assert (
     OptimizerFields(learning_rate=0.5, weight_decay=0.1, decay_scale="rate_over_peak").decay_factor == 0.2
   )
+
+
+def test_masks_of_an_evaluation_and_generators_with_a_table_of_their_own():
+  masks = MaskingSettings("mask", "count", 0.3, "all", 0.8, 0.1, "all", mask_rates=((0.0, 0.3), (0.5, 0.2)))
+  assert masks.rates == (0.3, 0.2) and masks.in_evaluation is masks
+  asked = dataclasses.replace(masks, eval_mask_rate=0.15).in_evaluation
+  assert asked.rates == (0.15,) and asked.random_token_rate == 0.1
+  given = fields.known_fields()
+  names = [field.name for field in dataclasses.fields(GeneratorSettings)]
+  settings = GeneratorSettings(**{name: given[f"generator.{name}"] for name in names})
+  tables = [dataclasses.replace(settings, share_embeddings=one).has_table for one in ("all", "none", "gdes")]
+  assert tables == [False, True, True] and dataclasses.replace(settings, frozen=True).has_table
 
 
 def test_a_mesh_takes_all_devices_and_the_nearest_is_a_few_doublings_away():

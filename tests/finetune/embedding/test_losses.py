@@ -1,4 +1,4 @@
-"""Losses of vectors: values and gradients of their definitions, and those of sentence-transformers."""
+"""Losses of vectors: values and gradients of their definitions in float64."""
 
 import functools
 import math
@@ -10,7 +10,6 @@ import pytest
 
 from finetune.embedding import losses, problem
 from finetune.embedding.problem import StageObjective, _loss
-from pretrain.losses import unit_vectors
 from tests.finetune.embedding import small
 
 # Rows 0 and 1 have one positive, rows 1 and 2 one query; row 3 has one negative less; row 4 is padding. The
@@ -90,54 +89,3 @@ def test_many_anchors_are_compared_block_by_block(monkeypatch):
   assert "scan" in str(jax.make_jaxpr(compared)(texts))
   blocks = jax.value_and_grad(compared, has_aux=True)(texts)
   jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6), blocks, whole)
-
-
-@pytest.mark.nightly  # importing sentence-transformers takes 7 s; the definitions are tested above
-def test_values_and_gradients_are_those_of_sentence_transformers():
-  torch = pytest.importorskip("torch")
-  stock = pytest.importorskip("sentence_transformers.sentence_transformer.losses")
-
-  class Model(torch.nn.Module):
-    """Gives each column of texts its vectors."""
-
-    similarity_fn_name = "cosine"
-
-    def __init__(self, vectors):
-      super().__init__()
-      self.vectors = vectors
-
-    def get_embedding_dimension(self):
-      return self.vectors.shape[-1]
-
-    def forward(self, features):
-      return {"sentence_embedding": self.vectors[:, features["at"]]}
-
-  scores, random = np.asarray([0.1, 0.9, 0.5, 0.5, 0.0, 1.0], np.float32), np.random.default_rng(3)
-  ranking = functools.partial(stock.MultipleNegativesRankingLoss, scale=20.0)
-  ways = {"directions": ("query_to_doc", "doc_to_query"), "partition_mode": "per_direction"}
-  sizes = lambda model: stock.MatryoshkaLoss(model, ranking(model), [8, 4, 2])  # noqa: E731
-  for kind, both_ways, sides, cuts, make in (
-    ("ranking", False, 4, (8,), ranking),
-    ("ranking", True, 2, (8,), functools.partial(ranking, **ways)),
-    ("ranking", False, 3, (8, 4, 2), sizes),
-    ("cosent", False, 2, (8,), functools.partial(stock.CoSENTLoss, scale=20.0)),
-    ("cosine", False, 2, (8,), stock.CosineSimilarityLoss),
-  ):
-    texts = random.normal(size=(6, sides, 8)).astype(np.float32)
-    keys = np.arange(6 * sides, dtype=np.int32).reshape(6, sides)
-    objective, given = (
-      StageObjective(kind, 0.05, both_ways),
-      {"weights": np.ones(6, np.float32), "scores": scores},
-    )
-
-    def ours(vectors, objective=objective, given=given, keys=keys, cuts=cuts):
-      parts = (_ours(unit_vectors(vectors[..., :size]), objective, keys=keys, **given)[0] for size in cuts)
-      return sum(parts) / 6
-
-    vectors = torch.tensor(texts, requires_grad=True)
-    labels = None if kind == "ranking" else torch.tensor(scores)
-    value = make(Model(vectors))([{"at": at} for at in range(sides)], labels)
-    value.backward()
-    found, gradient = jax.value_and_grad(ours)(jnp.asarray(texts))
-    np.testing.assert_allclose(found, value.item(), rtol=1e-5, atol=1e-6, err_msg=kind)
-    np.testing.assert_allclose(gradient, vectors.grad.numpy(), rtol=1e-5, atol=1e-6, err_msg=kind)

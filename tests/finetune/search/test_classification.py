@@ -1,4 +1,4 @@
-"""A head on [CLS], and what is computed for it."""
+"""A head on [CLS], for which the last layer is computed at [CLS] alone."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ from finetune.search.classification import HeadSettings, make_problem
 from pretrain.models import heads
 from pretrain.models.encoder import encode
 from tests.pretrain.models import small_encoder
-from tests.pretrain.models.small_encoder import IDS, KEYS, MASK, TOKENS, B, L
+from tests.pretrain.models.small_encoder import IDS, KEYS, MASK, TOKENS
 
 # Its head has a norm, too.
 CONFIG = dataclasses.replace(
@@ -18,16 +18,9 @@ CONFIG = dataclasses.replace(
 BATCH = {"ids": IDS, "labels": np.int32([0, 2, 1, 1]), "weights": np.float32([1, 1, 1, 0])}
 
 
-def _problem(pooling="cls"):
-  problem = make_problem(CONFIG, HeadSettings(), num_outputs=3, pad_id=TOKENS.pad, pooling=pooling)
-  return problem, lambda: {
-    "encoder": small_encoder.init_encoder(CONFIG),
-    "heads": problem.init_heads(jax.random.key(3)),
-  }
-
-
 def test_a_head_on_cls_gives_what_it_gives_on_a_whole_last_layer():
-  problem, params = _problem()
+  problem = make_problem(CONFIG, HeadSettings(), num_outputs=3, pad_id=TOKENS.pad)
+  params = {"encoder": small_encoder.init_encoder(CONFIG), "heads": problem.init_heads(jax.random.key(3))}
 
   def whole(params):
     """The problem's outputs from a last layer that is computed for every token."""
@@ -40,21 +33,16 @@ def test_a_head_on_cls_gives_what_it_gives_on_a_whole_last_layer():
       logits = outputs(params)
       return problem.loss(logits, BATCH)[0], logits
 
-    return jax.device_get(jax.jit(jax.value_and_grad(loss, has_aux=True))(params()))
+    return jax.device_get(jax.jit(jax.value_and_grad(loss, has_aux=True))(params))
 
   (_, found), gradient = loss_and_gradient(lambda params: problem.outputs(params, BATCH, KEYS))
   (_, expected), reference = loss_and_gradient(whole)
   assert float(np.abs(expected).max()) > 0.05
+  printed = str(jax.make_jaxpr(lambda p: problem.outputs(p, BATCH, None))(params))
+  assert (
+    f"{len(IDS)},1,{CONFIG.mlp_size}]" in printed
+  )  # the MLP of the last layer is computed for [CLS] alone
   np.testing.assert_allclose(found, expected, atol=1e-5)
   for (path, a), b in zip(jax.tree.leaves_with_path(gradient), jax.tree.leaves(reference)):
     atol = 1e-5 * max(float(np.max(np.abs(b))), 0.5)
     np.testing.assert_allclose(a, b, rtol=0, atol=atol, err_msg=jax.tree_util.keystr(path))
-
-
-def test_the_last_layer_is_computed_where_the_pooling_reads_it():
-  for pooling, is_wide in (("cls", False), ("mean", True)):
-    problem, params = _problem(pooling)
-    printed = str(jax.make_jaxpr(lambda p, of=problem: of.outputs(p, BATCH, None))(jax.eval_shape(params)))
-    # What the MLP computes: for every token of the batch, or for the first of each row.
-    assert (f"{B},{L},{CONFIG.mlp_size}]" in printed) == is_wide
-    assert (f"{B},1,{CONFIG.mlp_size}]" in printed) != is_wide

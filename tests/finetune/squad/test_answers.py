@@ -81,36 +81,20 @@ def test_right_logits_give_the_words_of_the_context(words):
   assert found["long"].text == "Bob in" and found["none"].text_at(0.0) == ""
 
 
-def test_figures_of_right_and_of_silent_logits(words):
+def test_figures_of_right_and_of_silent_logits_and_of_version_1(words):
   perfect = squad_answers.evaluate(QUESTIONS, answers(QUESTIONS, words))
   assert perfect["exact_threshold_0"] == perfect["best_exact"] == perfect["best_f1"] == 100.0
   silent = squad_answers.evaluate(QUESTIONS, answers(QUESTIONS, words, only_null=True))
   assert silent["exact_threshold_0"] == pytest.approx(100 / 3)
-  # The second answer of several counts as the first.
-  settings = squad_case.settings()
-  features = squad_features.build(QUESTIONS[1:2], words, settings, training=False)
-  starts, ends = oracle(features)
-  starts[0][features.examples.fields["start"][0] - 1] = 20.0
-  found = squad_answers.decode(QUESTIONS[1:2], features, starts, ends, words, settings, can_be_null=True)
-  assert squad_answers.texts(found) == {"year": "in 1895"}
-  assert squad_answers.evaluate(QUESTIONS[1:2], found)["exact_threshold_0"] == 100.0
-
-
-def test_the_official_fields_are_all_there_at_the_scripts_own_threshold(words):
-  found = answers(QUESTIONS, words)
-  odds = {"bob": 0.5, "year": 1.5, "none": 2.0}  # one answer is lost above 1, two above 0
-  scores = squad_answers.official(QUESTIONS, with_odds(found, odds))
+  found = answers(QUESTIONS[:2], words, only_null=True, can_be_null=False)
+  assert squad_answers.null_odds(found) is None and all(squad_answers.texts(found).values())
+  assert set(squad_answers.evaluate(QUESTIONS[:2], found)) == {"exact", "f1"}
+  # The official fields at the script's own threshold: one answer is lost above 1, two above 0.
+  odds = {"bob": 0.5, "year": 1.5, "none": 2.0}
+  scores = squad_answers.official(QUESTIONS, with_odds(answers(QUESTIONS, words), odds))
   assert scores["exact"] == pytest.approx(200 / 3) and scores["total"] == 3
   assert (scores["HasAns_exact"], scores["HasAns_total"], scores["NoAns_exact"]) == (50.0, 2, 100.0)
   assert (scores["best_exact"], scores["best_exact_thresh"]) == (100.0, 1.5)
-
-
-def test_version_1_answers_every_question_and_has_no_odds(words):
-  found = answers(QUESTIONS[:2], words, only_null=True, can_be_null=False)
-  assert squad_answers.null_odds(found) is None
-  assert all(one.text and one.text_at(-100.0) == one.text for one in found.values())
-  assert all(candidate.text for one in found.values() for candidate in one.n_best)
-  assert set(squad_answers.evaluate(QUESTIONS[:2], found)) == {"exact", "f1"}
 
 
 def test_a_question_without_tokens_is_answered_with_nothing_and_counted(words):
@@ -122,16 +106,13 @@ def test_a_question_without_tokens_is_answered_with_nothing_and_counted(words):
       assert squad_answers.evaluate([EMPTY, *QUESTIONS], found)["best_exact"] == 100.0
 
 
-def test_the_report_keeps_thresholds_and_data_apart(words):
+def test_the_report_keeps_thresholds_apart(words):
   found = answers(QUESTIONS, words)
   figures = {"exact_threshold_0": 70.0, "f1_threshold_0": 71.0, "best_exact": 80.0, "best_exact_thresh": -1.5}
   figures |= {"best_f1": 81.0, "best_f1_thresh": 2.0}
   first, plain, best = squad_answers.report_lines(figures, QUESTIONS, found, name="mine")
   assert "mine, SQuAD 2.0: 3 questions, 1 " in first and plain.endswith("EM 70.00  F1 71.00")
   assert best.endswith("EM 80.00 at -1.500  F1 81.00 at 2.000")
-  version_1 = with_odds(found, dict.fromkeys(found))
-  lines = squad_answers.report_lines({"exact": 70.0, "f1": 71.0}, QUESTIONS, version_1, name="mine")
-  assert "SQuAD 1.1" in lines[0] and lines[1].endswith("EM 70.00  F1 71.00") and len(lines) == 2
 
 
 def test_official_files_are_whole_and_those_of_an_earlier_call_do_not_stay(words, tmp_path):
@@ -148,20 +129,16 @@ def test_official_files_are_whole_and_those_of_an_earlier_call_do_not_stay(words
   with pytest.raises(ValueError):  # what cannot be written leaves the old files
     squad_answers.write(folder, with_odds(found, dict.fromkeys(found, float("nan"))))
   assert json.loads((folder / "null_odds.json").read_text()) == squad_answers.null_odds(found)
+  (folder / "null_odds.json").unlink()
+  (folder / "null_odds.json").mkdir()  # nothing can be renamed to it: no scores beside half an answer
+  with pytest.raises(StorageError):
+    squad_answers.write(folder, found, {"best_f1": 2.5})
+  assert not (folder / "evaluation.json").exists()
+  (folder / "null_odds.json").rmdir()
   (folder / "mine.txt").write_text("stays")
   squad_answers.write(folder, answers(QUESTIONS[:2], words, can_be_null=False))
   names = {path.name for path in folder.iterdir()}
   assert names == {"predictions.json", "nbest_predictions.json", "mine.txt"}
-
-
-def test_answers_that_are_half_written_have_no_scores_beside_them(words, tmp_path):
-  found = answers(QUESTIONS, words)
-  squad_answers.write(tmp_path, found, {"best_f1": 1.5})
-  (tmp_path / "null_odds.json").unlink()
-  (tmp_path / "null_odds.json").mkdir()  # nothing can be renamed to it
-  with pytest.raises(StorageError):
-    squad_answers.write(tmp_path, found, {"best_f1": 2.5})
-  assert not (tmp_path / "evaluation.json").exists()
 
 
 @pytest.mark.skipif(not XQUAD.is_file(), reason=f"needs {XQUAD}")

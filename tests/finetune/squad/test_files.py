@@ -2,11 +2,9 @@
 
 import gzip
 import json
-import os
 
 import pytest
 
-from data import squad, tfds_reader
 from data.errors import DataError
 from finetune.squad import files as squad_files
 from tests.finetune.squad.squad_case import contexts, write
@@ -44,20 +42,3 @@ def test_what_is_missing_or_mixed_is_told(tmp_path):
       squad_files.read(train, dev, str(tmp_path), group=group)
     failures += [f"{train} {dev}: {caught.value}" for part in told if part not in str(caught.value)]
   assert not failures, "\n".join(failures)
-
-
-def test_official_names_stand_for_tfds(tmp_path, monkeypatch):
-  asked = []
-  made = squad.read(write(tmp_path / "any.json", contexts(1), version="1.1"))
-
-  def read_tfds(directory, version, split, *, download):
-    asked.append((directory, version, split, download))
-    return made
-
-  monkeypatch.setattr(squad, "read_tfds", read_tfds)
-  directory = os.fspath(tmp_path / "data_dir")
-  for download in (True, False):
-    squad_files.read("train-v1.1.json", "dev-v1.1.json.gz", directory, download=download)
-    assert asked == [(directory, "1.1", split, download) for split in ("train", "dev")]
-    asked.clear()
-    monkeypatch.setattr(tfds_reader, "find", lambda _, name: tmp_path if name == "squad/v1.1" else None)

@@ -26,7 +26,7 @@ def answerable(context, text, *, start=None, name="q", question="who ?"):
   return Question(name, "", context, question, (Answer(text, start, True),), False)
 
 
-def make_vocabulary(directory, special):
+def words_of(directory, special):
   directory.mkdir()
   (directory / "vocab.txt").write_text("".join(f"{piece}\n" for piece in (*special, *PIECES)))
   return vocabulary.write_description(directory, kind="wordpiece", cased=False)
@@ -34,12 +34,12 @@ def make_vocabulary(directory, special):
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory):
-  return make_vocabulary(tmp_path_factory.mktemp("words") / "bert", BERT)
+  return words_of(tmp_path_factory.mktemp("words") / "bert", BERT)
 
 
 @pytest.fixture(scope="module")
 def fairseq(tmp_path_factory):
-  return make_vocabulary(tmp_path_factory.mktemp("words") / "fairseq", FAIRSEQ)
+  return words_of(tmp_path_factory.mktemp("words") / "fairseq", FAIRSEQ)
 
 
 def build(questions, vocabulary, *, training, **settings):
@@ -55,24 +55,16 @@ def targets(features):
   return list(zip(fields["start"].tolist(), fields["end"].tolist()))
 
 
-def test_a_window_is_question_two_separators_and_document(fairseq):
+def test_windows_are_question_separators_and_parts_of_the_document(fairseq, bert):
   made = build([answerable("ann met bob", "met bob")], fairseq, training=True)
-  assert texts(made, fairseq) == ["<s> who ? </s> </s> ann met bob </s>"]
-  assert targets(made) == [(6, 7)]
-  allowed = np.flatnonzero(made.examples.token_fields["allowed"][0]).tolist()
-  assert allowed == [0, 5, 6, 7]
+  assert texts(made, fairseq) == ["<s> who ? </s> </s> ann met bob </s>"] and targets(made) == [(6, 7)]
+  assert np.flatnonzero(made.examples.token_fields["allowed"][0]).tolist() == [0, 5, 6, 7]
   assert made.examples.ids[0].dtype == made.examples.fields["start"].dtype == np.int32
-
-
-def test_windows_move_by_the_stride_and_stop_at_the_end(bert):
   # [CLS] who [SEP] and the last [SEP] leave 5 of 9 tokens: a-e, d-h, g-j.
   question = answerable("a b c d e f g h i j", "d e", question="who")
   made = build([question], bert, training=True, max_length=9, stride=3, max_query_length=1)
-  assert texts(made, bert) == [
-    "[CLS] who [SEP] a b c d e [SEP]",
-    "[CLS] who [SEP] d e f g h [SEP]",
-    "[CLS] who [SEP] g h i j [SEP]",
-  ]
+  parts = ("a b c d e", "d e f g h", "g h i j")
+  assert texts(made, bert) == [f"[CLS] who [SEP] {part} [SEP]" for part in parts]
   assert targets(made) == [(6, 7), (3, 4), (0, 0)]
   assert [window[:4] for window in made.windows] == [(0, 0, 5, 3), (0, 3, 5, 3), (0, 6, 4, 3)]
 
@@ -109,11 +101,14 @@ def test_max_context_is_the_smaller_side_then_the_longer_window_then_the_first()
   assert masks((0, 4), (3, 4)) == ["xxxx", ".xxx"]  # 3: 0 and 0, equally long
 
 
-def test_words_are_split_at_five_characters_only(bert):
+def test_words_are_split_at_five_characters_only_and_a_context_may_have_no_token(bert):
   (document,) = squad_features.tokenise(["a  b\tc\rd\ne\u202ff\u00a0g"], bert)
   assert document.words == ["a", "b", "c", "d", "e", "f\u00a0g"]
-  assert document.word_of.tolist() == [0, 1, 2, 3, 4, 5, 5]
-  assert document.starts == [0, 3, 5, 7, 9, 11]
+  assert document.word_of.tolist() == [0, 1, 2, 3, 4, 5, 5] and document.starts == [0, 3, 5, 7, 9, 11]
+  for context in ("", " \t\n", "\u200b"):
+    made = build([unanswerable(context), unanswerable("ann", " ", name="r")], bert, training=False)
+    assert made.empty == {"q": "the context has no token", "r": "the question has no token"}
+    assert made.windows == made.examples.ids == [] and made.examples.fields["start"].shape == (0,)
 
 
 def test_the_answer_is_found_in_its_words(bert):
@@ -162,14 +157,6 @@ def test_answers_that_cannot_be_located_are_not_trained_on_and_named(bert):
     is_right = list(made.dropped) == ["q"] and reason in made.dropped["q"] and found == [[1], [0, 1]]
     failures += [f"{question}: {made.dropped}"] * (not is_right or targets(kept) != [(0, 0), (6, 6)])
   assert not failures, "\n".join(failures)
-
-
-def test_a_context_without_tokens_has_no_window_and_is_named(bert):
-  for context in ("", " \t\n", "\u200b"):
-    made = build([unanswerable(context), unanswerable("ann", " ", name="r")], bert, training=False)
-    assert made.empty == {"q": "the context has no token", "r": "the question has no token"}
-    assert made.windows == made.examples.ids == []
-    assert made.examples.fields["start"].shape == (0,)
 
 
 def test_settings_without_room_and_files_without_questions_are_refused(bert, fairseq):

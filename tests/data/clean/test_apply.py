@@ -54,9 +54,6 @@ def test_steps_follow_each_other_and_count_what_they_drop(own):
   ]  # fmt: skip
   kept, counts, examples = cleaned(own.replace("first", "strip"), [["-"], ["-", "a"]])
   assert kept == [["a"]] and [example["reason"] for example in examples] == ["no paragraph left"]
-
-
-def test_a_function_that_fails_is_named_with_file_document_and_reason(own):
   with pytest.raises(errors.DataError) as caught:
     cleaned(own, [["good"], [], ["bad"]], unit=PART)
   assert str(caught.value).startswith(f"a.txt[500:]: document 3: --clean={own} failed (KeyError: 'no such")

@@ -146,14 +146,9 @@ def test_a_group_is_all_that_pairs_connect():
 
 def test_bands_are_as_long_as_they_may_be():
   """At 0.8: 18 bands of 7 find 98.6 % of pairs at the threshold, 16 of 8 only 94.7 %."""
-  shapes = {threshold: duplicates.near(threshold) for threshold in (0.3, 0.5, 0.8, 0.9, 1.0)}
-  assert {threshold: (sketch.bands, sketch.rows) for threshold, sketch in shapes.items()} == {
-    0.3: (64, 2),
-    0.5: (42, 3),
-    0.8: (18, 7),
-    0.9: (10, 12),
-    1.0: (1, 128),
-  }
+  expected = {0.3: (64, 2), 0.5: (42, 3), 0.8: (18, 7), 0.9: (10, 12), 1.0: (1, 128)}
+  shapes = {threshold: duplicates.near(threshold) for threshold in expected}
+  assert {threshold: (sketch.bands, sketch.rows) for threshold, sketch in shapes.items()} == expected
   keys = duplicates.band_keys(np.zeros(128, np.uint16), shapes[0.8])
   assert keys.shape == (18,) and np.unique(keys).size == 18  # equal bands at other places
 
@@ -180,23 +175,3 @@ def test_case_and_characters_of_scripts_without_spaces():
   # Of 391 runs of 10 characters 191 stay, so 191 of 591 are shared; of runs of 5 it would be 296 of 496.
   assert abs((one == other).mean() - 191 / 591) < 0.12
   assert duplicates.signature(["\u3000"], near) is None
-
-
-def test_a_second_try_of_a_unit_beside_the_first_changes_nothing(tmp_path):
-  """An engine may start a unit again while its first try still reads."""
-  corpus, _ = planted()
-  tries = []
-
-  def documents(unit):
-    for index, text in corpus(unit):
-      if index == 1 and not tries:
-        tries.append(None)
-        duplicates.sign_unit(second, 0, unit)
-        tries[0] = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-      yield index, text
-
-  first = duplicates.Comparison(duplicates.near(0.8), documents, str(tmp_path))
-  second = duplicates.Comparison(duplicates.near(0.8), corpus, str(tmp_path))
-  assert duplicates.sign_unit(first, 0, corpus.units[0]) == 3
-  assert sorted(tries[0]) == [f"{kind}-000000.npy" for kind in ("keys", "places", "rows", "signatures")]
-  assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == tries[0]

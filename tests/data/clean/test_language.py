@@ -9,10 +9,7 @@ from data.clean import language
 
 pycld2 = pytest.importorskip("pycld2", reason="needs requirements-clean.txt")
 
-GERMAN = [
-  "Der Hund ist ein guter Freund des Menschen.",
-  "Er bellt nur, wenn jemand Fremdes vor der Tür steht.",
-]
+GERMAN = ["Der Hund ist ein guter Freund des Menschen.", "Er bellt nur, wenn jemand vor der Tür steht."]
 ENGLISH = ["The dog is a good friend of man.", "He only barks when a stranger is at the door of the house."]
 HEBREW = ["הכלב הוא חבר טוב של האדם והוא נובח רק כאשר זר עומד ליד הדלת."]
 # Technical text, whose detection CLD2 does not call reliable.

@@ -10,18 +10,10 @@ from data.clean import duplicates, rules, steps
 pytest.importorskip("rensa", reason="needs requirements-clean.txt")
 
 _CODE = """
-def keep(document):
-  return document[1:]
-
-def nothing(document):
-  return None
-
-def text(document):
-  return "\\n".join(document)
-
-def empty(document):
-  return ""
-
+def keep(document): return document[1:]
+def nothing(document): return None
+def text(document): return "\\n".join(document)
+def empty(document): return ""
 limit = 3
 """
 
@@ -41,51 +33,36 @@ def test_steps_are_in_the_order_in_which_they_are_written(module):
   assert [step.sketch for step in found[:3]] == [duplicates.EXACT, duplicates.near(0.7), duplicates.near(0.8)]
   assert [step.rule is None for step in found] == [True] * 3 + [False] * 7
   assert [step.is_own for step in found] == [False] * 9 + [True]
-  assert found[3].rule(["a" * 301]) == "301 characters, more than 300"
-  assert found[3].rule(["a" * 199]) == "199 characters, fewer than 200"
-  assert found[4].rule(["a"] * 4) == "4 words, fewer than 5"
-  assert found[5].rule(["a"] * 49) == "49 words, fewer than 50"
-  assert found[5].rule(["a"] * 100_001) == "100,001 words, more than 100,000"
+  for number, document, answer in (
+    (3, ["a" * 301], "301 characters, more than 300"),
+    (3, ["a" * 199], "199 characters, fewer than 200"),
+    (4, ["a"] * 4, "4 words, fewer than 5"),
+    (5, ["a"] * 49, "49 words, fewer than 50"),
+    (5, ["a"] * 100_001, "100,001 words, more than 100,000"),
+    (6, ["a"] * 9, "89% of lines are duplicates, more than 30%"),
+    (9, ["one", "two"], ["two"]),
+  ):
+    assert found[number].rule(document) == answer
   assert found[7].rule is rules.symbols and found[8].rule is rules.stop_words
-  assert found[6].rule(["a"] * 9) == "89% of lines are duplicates, more than 30%"
-  assert found[9].rule(["one", "two"]) == ["two"]
-  assert steps.parse("") == () and steps.parse("near:0.3,near:1,length:5-5")
+  assert steps.parse("") == () and len(steps.parse("near:0.3,near:1,length:5-5")) == 3
 
 
-def test_what_makes_no_sense_is_refused(module):
+def test_what_makes_no_sense_is_refused(module, monkeypatch):
+  cases = {"nera:0.8": "'near'", "exact, ": "step ''", "mine:keep": "'mine'", "repetition:0.3": "repetition"}
+  cases |= {f"near:{number}": "0.3 to 1" for number in ("2", "0.29", "nan", "", "x")}
+  cases |= dict.fromkeys(("length", "length:-5", "words:9-5", "words:5-"), "a least number")
+  cases |= {"./nowhere.py:keep": "./nowhere.py", f"{module}:keeps": "'keep'", f"{module}:limit": "def limit("}
   failures = []
-  for listed, word in (
-    ("nera:0.8", "'near'"),
-    ("exact, ", "unknown step ''"),
-    ("mine:keep", "'mine'"),
-    *((f"near:{number}", "0.3 to 1") for number in ("2", "0.29", "nan", "", "x")),
-    ("length", "length: expected a least number"),
-    ("length:-5", "a least number"),
-    ("words:9-5", "a least number"),
-    ("words:5-", "a least number"),
-    ("repetition:0.3", "write repetition"),
-    ("./nowhere.py:keep", "./nowhere.py cannot be imported"),
-    (f"{module}:keeps", "'keep'"),
-    (f"{module}:limit", "def limit(document)"),
-  ):
-    try:
+  for listed, word in cases.items():
+    with pytest.raises(errors.ConfigError) as caught:
       steps.parse(listed)
-      failures.append(f"{listed}: no error")
-    except errors.ConfigError as error:
-      if not (str(error).startswith("--clean") and word in str(error)):
-        failures.append(f"{listed}: {error}")
+    if not (str(caught.value).startswith("--clean") and word in str(caught.value)):
+      failures.append(f"{listed}: {caught.value}")
   assert not failures, "\n".join(failures)
-  for name, returned in (
-    ("nothing", "None"),
-    ("text", "a text of 143 characters"),
-    ("empty", "a text of 0 char"),
-  ):
-    with pytest.raises(ValueError, match=f"returned {returned}.*expected a list of paragraphs, or a reason"):
+  for name, returned in (("nothing", "None"), ("text", "a text of 143"), ("empty", "a text of 0 char")):
+    with pytest.raises(ValueError, match=f"returned {returned}"):
       steps.parse(f"{module}:{name}")[0].rule(["a" * 71, "b" * 71])
   assert steps.parse(f"{module}:text")[0].rule(["a" * 100]) == "a" * 100  # a reason
-
-
-def test_a_missing_library_is_told_with_the_command_that_brings_it(monkeypatch):
   monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
   for package, item in (("rensa", "near:0.55"), ("pycld2", "language:en")):
     with pytest.raises(errors.ConfigError, match=rf"{item} needs {package}.*:\n  pip install -r requ"):

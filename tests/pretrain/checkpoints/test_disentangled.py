@@ -15,7 +15,7 @@ from pretrain.checkpoints.saved_model import open_model
 from pretrain.corruption import token_tables
 from pretrain.logs.probes import Probes
 from pretrain.mesh import trees
-from tests.pretrain.checkpoints.starts import assert_equal, taken
+from tests.pretrain.checkpoints.conftest import assert_equal, taken
 from tests.pretrain.small_run import LENGTH, run_training, saved_params, small_config, small_run
 
 BASE, DIFFERENCE = "generator/embeddings/token/embedding", "encoder/embeddings/token/difference"

@@ -6,7 +6,7 @@ import pytest
 
 from data.errors import DataError
 from pretrain.checkpoints import growth
-from tests.pretrain.checkpoints.starts import LARGER, MODERN, assert_equal, taken
+from tests.pretrain.checkpoints.conftest import LARGER, MODERN, assert_equal, taken
 from tests.pretrain.small_run import metric_lines, run_training, saved_params, small_config
 
 _MIDDLE = (np.arange(32) - 8) % 16  # 16 numbers around the middle of 32

@@ -13,7 +13,7 @@ from data.vocabulary.extension import Extension
 from pretrain.checkpoints import warm_start
 from pretrain.checkpoints.checkpoint import read_meta, step_path
 from pretrain.checkpoints.saved_model import save_params
-from tests.pretrain.checkpoints.starts import MODERN, assert_equal, save_start, taken
+from tests.pretrain.checkpoints.conftest import MODERN, assert_equal, save_start, taken
 from tests.pretrain.small_run import run_training, saved_params, small_config
 
 TABLE = "encoder/embeddings/token/embedding"

@@ -56,17 +56,15 @@ def test_opened_records_are_those_of_the_directory_and_in_the_order_of_the_seed(
   tokens = prepared.token_ids(small_records)
   assert (tokens.cls, tokens.pad, tokens.sep, tokens.unk, tokens.mask) == (0, 1, 2, 3, 4)
   assert tokens.vocab_size == VOCAB_SIZE and records.tokens == tokens
+  train = content.splits["train"]
+  described = {"packing": "complete", "length": LENGTH, "tokens": train.tokens, "records": train.records}
+  described |= {"source": content.settings["source"], "documents": content.counts["documents"]}
+  assert records.description == described
   assert records.digests["vocabulary_digest"] == content.vocabulary.digest
   assert records.digests["records_digest"] == manifest.records_digest(content)
-
-
-def test_whole_words_need_a_vocabulary_that_shows_where_they_begin(small_records):
-  config = small_config("mlm", small_records, {"corruption.whole_words": True})
-  records = prepared.open(reading_settings(config))
-  words = vocabulary.load(small_records / "vocabulary")
-  assert (
-    records.tokens_for(config.corruption).word_starts == words.word_starts and not records.tokens.word_starts
-  )
+  words = small_config("mlm", small_records, {"corruption.whole_words": True}).corruption
+  starts = vocabulary.load(small_records / "vocabulary").word_starts
+  assert records.tokens_for(words).word_starts == starts and not tokens.word_starts
 
 
 @pytest.fixture
@@ -208,15 +206,6 @@ def test_a_child_that_fails_gives_its_own_reason_and_class_with_fields_and_ways_
   assert "(killed by signal 9)" in message(
     "a b.txt", "reading", "__import__('os').kill(__import__('os').getpid(), 9)"
   )
-
-
-def test_the_text_is_described_as_it_was_prepared():
-  info = manifest.VocabularyInfo("wordpiece", False, 9, "d" * 64, {})
-  splits = {"train": manifest.Split(6, 90, ()), "heldout": manifest.Split(1, 12, ())}
-  counts = {"documents": 5}
-  made = manifest.Manifest({"source": "/a/*.txt"}, "e", info, 16, "none", "uint16", 8, splits, counts, {})
-  expected = {"source": "/a/*.txt", "packing": "none", "length": 16, "documents": 5}
-  assert prepared.describe(made) == expected | {"tokens": 90, "records": 6}
 
 
 def test_sources_that_are_not_there_are_refused_before_jax_is_asked(small_records):

@@ -31,10 +31,7 @@ WORDS = [
 
 def test_words_are_set_apart_from_the_punctuation_around_them():
   assert [official_tokenizer.pretokenize(text) for text, _ in WORDS] == [words for _, words in WORDS]
-
-
-def test_a_lone_space_goes_at_the_end_and_before_punctuation():
-  drop = official_tokenizer.drop_lone_spaces
+  drop = official_tokenizer.drop_lone_spaces  # at the end and before punctuation
   assert drop(["▁", "a", "▁", "「", "▁b", "▁"]) == ["▁", "a", "「", "▁b"]
   assert drop(["▁", "▁", "."]) == ["▁", "."]
   assert drop([]) == []
@@ -96,14 +93,3 @@ def test_the_pretokenization_is_part_of_what_a_vocabulary_is(model, tmp_path):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"pretokenization": other}))
     with pytest.raises(errors.DataError, match=message):
       vocabulary.load(tmp_path / "v")
-
-
-def test_wordpiece_takes_no_pretokenization(tmp_path):
-  (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n")
-  for options, flag in (
-    ({"pretokenization": "official"}, "--pretokenization"),
-    ({"dictionary": "a"}, "--dict"),
-  ):
-    with pytest.raises(errors.ConfigError, match=f"{flag}=.* needs --sp_model"):
-      path = str(tmp_path / "vocab.txt")
-      vocabulary_train.import_files(tmp_path / "v", vocab_txt=path, cased=False, **options)

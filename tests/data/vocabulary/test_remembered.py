@@ -183,3 +183,4 @@ def test_only_models_that_never_look_over_a_space_are_split_at_spaces(tmp_path):
       encode = remembered.encoder(plain, touches_others=remembered.has_space_mark)
       texts = ["the▁ of the▁ of the of the of the of the"]
       assert encode(texts) == plain(texts)
+  assert [remembered.has_space_mark(word) for word in ("the▁", "the")] == [True, False]

@@ -183,42 +183,38 @@ def test_dictionary_rules(tmp_path):
 
 
 def test_files_that_are_no_vocabulary_are_refused(tmp_path, vocabulary_directory):
-  model = (vocabulary_directory / "sp.model").read_bytes()
+  model, given = (vocabulary_directory / "sp.model").read_bytes(), tmp_path / "given"
   five = b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
-  cases = [  # kind of file, its content, that of dict.txt, what the error must contain
-    ("vocab_txt", None, b"", "cannot read"),
-    ("vocab_txt", b"", b"", "empty"),
-    ("vocab_txt", b"\xff\xfe\x80", b"", "not UTF-8"),
-    ("vocab_txt", five.replace(b"[MASK]", b"the"), b"", "no piece [MASK]"),
-    ("vocab_txt", five + b"the\nthe\n", b"", "'the' is in lines 6 and 7"),
-    ("vocab_txt", b"[PAD]\n\n[UNK]\n", b"", "line 2 is empty"),
-    ("sp_model", None, "▁a 1\n".encode(), "given: cannot read"),
-    ("sp_model", b"", "▁a 1\n".encode(), "given: "),
-    ("sp_model", model[:100], "▁a 1\n".encode(), "given: "),
-    ("sp_model", bytes(range(7, 250)) * 9, "▁a 1\n".encode(), "given: "),
-    ("sp_model", model, b"the\nof\n", "dict.txt: line 1"),
-    ("sp_model", model, None, "dict.txt: cannot read"),
+  cases = [  # kind of file, its content, what the error must contain
+    ("vocab_txt", None, "cannot read"),
+    ("vocab_txt", b"", "empty"),
+    ("vocab_txt", b"\xff\xfe\x80", "not UTF-8"),
+    ("vocab_txt", five.replace(b"[MASK]", b"the"), "no piece [MASK]"),
+    ("vocab_txt", five + b"the\nthe\n", "lines 6 and 7"),
+    ("vocab_txt", b"[PAD]\n\n[UNK]\n", "line 2 is empty"),
+    ("sp_model", b"", "empty"),
+    ("sp_model", model[:100], "sentencepiece"),
+    ("sp_model", bytes(range(7, 250)) * 9, "sentencepiece"),
+    ("dictionary", b"the\nof\n", "line 1"),
+    ("dictionary", None, "cannot read"),
   ]
   failures = []
-  for kind, content, dictionary, word in cases:
-    shutil.rmtree(tmp_path / "files", ignore_errors=True)
-    (tmp_path / "files").mkdir()
-    for name, given in (("given", content), ("dict.txt", dictionary)):
-      if given is not None:
-        (tmp_path / "files" / name).write_bytes(given)
-    paths = {kind: str(tmp_path / "files" / "given")}
-    if kind == "sp_model":
-      paths["dictionary"] = str(tmp_path / "files" / "dict.txt")
-    try:
-      vocabulary_train.import_files(tmp_path / "v", **paths, cased=False)
-      failures.append(f"{kind} {word}: no error")
-    except errors.DataError as error:
-      if not (str(error).startswith(str(tmp_path / "files")) and word in str(error)):
-        failures.append(f"{kind} {word}: {error}")
+  for kind, content, word in cases:
+    given.unlink(missing_ok=True) if content is None else given.write_bytes(content)
+    paths = {"sp_model": f"{vocabulary_directory}/sp.model"} if kind == "dictionary" else {}
+    with pytest.raises(errors.DataError) as caught:
+      vocabulary_train.import_files(tmp_path / "v", **paths, **{kind: str(given)}, cased=False)
+    if not (str(caught.value).startswith(f"{given}: ") and word in str(caught.value)):
+      failures.append(f"{kind} {word}: {caught.value}")
     assert not (tmp_path / "v").exists()
   assert not failures, "\n".join(failures)
-  with pytest.raises(errors.ConfigError, match="one of --vocab_txt"):
-    vocabulary_train.import_files(tmp_path / "v", cased=False)
+  for options, flag in (
+    ({}, "--vocab_txt"),
+    ({"vocab_txt": "a", "pretokenization": "official"}, "--pretokenization"),
+    ({"vocab_txt": "a", "dictionary": "a"}, "--dict"),
+  ):
+    with pytest.raises(errors.ConfigError, match=flag):
+      vocabulary_train.import_files(tmp_path / "v", **options, cased=False)
 
 
 def test_a_damaged_directory_is_refused(tmp_path, vocabulary_directory):

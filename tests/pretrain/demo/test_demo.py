@@ -6,7 +6,6 @@ import json
 import pathlib
 import shutil
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from configs import demo as demo_config
 from pretrain.checkpoints.resume import flatten
 from pretrain.demo import __main__ as demo
 from pretrain.demo import figures as demo_figures
-from pretrain.demo import progress as demo_progress
 from pretrain.demo.figures import Row
 from pretrain.reading import prepared
 from pretrain.settings.run import reading_settings
@@ -122,12 +120,3 @@ def test_flags_it_cannot_use_are_refused(capsys):
   root = pathlib.Path(demo.__file__).resolve().parents[2]
   assert (root / demo.NEXT).is_file()
   assert (root / demo.CONFIG).resolve() == pathlib.Path(demo_config.__file__).resolve()
-
-
-def test_compilation_is_counted_only_within():
-  with demo_progress.Compilation() as compilation:
-    jax.jit(lambda x: x * 3.25 + 1)(jnp.ones(3))
-  within = compilation.seconds
-  assert within > 0
-  jax.jit(lambda x: x * 4.75 + 2)(jnp.ones(3))
-  assert compilation.seconds == within

@@ -18,7 +18,6 @@ from pretrain.embed.schema import FILE, EmbeddingSchema
 from pretrain.embed.vectors import Embedder
 from pretrain.inference import stream
 from pretrain.models.encoder import encode
-from tests import buckets
 from tests.pretrain.export.conftest import _template, make_workdir, vocabularies  # noqa: F401 (fixtures)
 from tests.pretrain.export.refusals import failing, failing_commands
 
@@ -227,14 +226,3 @@ def test_a_mistake_leaves_nothing_and_is_told(workdir, tmp_path, monkeypatch, ca
   assert not failing_commands(MISTAKES, run, capsys)
   assert _embed("none", "in.csv", "--output=a.txt") == 2  # before the checkpoint is opened
   assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
-
-
-def test_input_and_output_of_a_bucket(workdir, table, tmp_path):
-  buckets.put("memory://embed/in", {"in.csv": table.read_bytes()})
-  with buckets.machine(tmp_path / "cache"):
-    flags = ("--column=review", "--output=memory://embed/vectors.npy")
-    assert _embed(workdir, "memory://embed/in/in.csv", *flags) == 0
-  found = np.load(buckets.fetched("memory://embed", tmp_path / "found") / "vectors.npy")
-  assert _embed(workdir, table, "--column=review", f"--output={tmp_path / 'v.npy'}") == 0
-  np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), found)
-  assert buckets.names("memory://embed") == {"in/in.csv", "vectors.npy"}

@@ -19,6 +19,7 @@ from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.corruption.masking import TokenIds
 from pretrain.embed.schema import FILE, EmbeddingSchema
 from tests import byte_level, lines
+from tests.pretrain.export.stock_cases import spread
 
 MAX_LENGTH = 128  # tokens: most of the self-check's sentences fit
 _MLM = {
@@ -85,18 +86,6 @@ def vocabularies(tmp_path_factory) -> dict[str, pathlib.Path]:
   return places | {vocabulary.TOKENIZER_JSON: folder / "v"}
 
 
-def _spread(shapes: dict, seed: int) -> dict:
-  """Random numbers everywhere, biases and norms too: at fresh values, which take long to make besides, a
-  wrong map would not show."""
-  rng = np.random.default_rng(seed)
-
-  def draw(path, leaf) -> np.ndarray:
-    middle = 1.0 if path[-1].key == "scale" else 0.0
-    return np.asarray(middle + 0.1 * rng.standard_normal(leaf.shape), np.float32)
-
-  return jax.tree_util.tree_map_with_path(draw, shapes)
-
-
 @pytest.fixture(scope="session")
 def _template(tmp_path_factory, vocabularies):
   """kind, more config fields as items -> config, random parameters, vocabulary of a kind."""
@@ -112,7 +101,7 @@ def _template(tmp_path_factory, vocabularies):
     config.recipe = _RECIPES.get(kind, f"coco_lm_{kind}")
     ids = {name: getattr(words.special_ids, name) for name in ("cls", "pad", "sep", "unk", "mask")}
     init = build(config, TokenIds(**ids, vocab_size=words.size)).init
-    return config.to_dict(), _spread(jax.eval_shape(init, jax.random.key(0)), seed=1), words
+    return config.to_dict(), spread(jax.eval_shape(init, jax.random.key(0)), 0.1), words
 
   return make
 
@@ -144,7 +133,7 @@ def make_workdir(tmp_path_factory, vocabularies, _template):
 
 @contextlib.contextmanager
 def _in_this_process():
-  """Spares the start of a process; one test takes the real one."""
+  """Spares the start of a process for the self-check; one test takes the real one."""
   from pretrain.export.check import reference as self_check
   from pretrain.export.check import torch_check
 

@@ -50,12 +50,12 @@ CASES = {  # name: layout, encoder, id of [PAD]
 }
 
 
-def spread(tree: dict, seed: int = 0) -> dict:
-  """Numbers around 0, of scales around 1, wide enough that a wrong map shows in hidden states."""
+def spread(tree: dict, width: float = 0.3, seed: int = 0) -> dict:
+  """Random numbers around 0, of scales around 1: at fresh values a wrong map would not show."""
   rng = np.random.default_rng(seed)
 
   def draw(path, leaf) -> np.ndarray:
-    return (float(path[-1].key == "scale") + 0.3 * rng.normal(size=leaf.shape)).astype(np.float32)
+    return (float(path[-1].key == "scale") + width * rng.normal(size=leaf.shape)).astype(np.float32)
 
   return jax.tree_util.tree_map_with_path(draw, tree)
 

@@ -86,11 +86,13 @@ def test_a_head_keeps_its_labels_through_a_class(fine_tuned, tmp_path, capsys, e
 
 def test_an_export_is_checked_with_the_rows_of_the_user(fine_tuned, tmp_path, capsys, monkeypatch, export):
   """Texts, pairs, and words of a tagger; what is no ordinary text does not stop an export."""
+  strange = [["It rains."], ["a [MASK] is <mask>"], ["a NUL\0in it"]]
+  words = [["It rains in Où ."], ["A cat ( sat )"]]
   for at, (kind, name, rows, kept) in enumerate(
     (
-      ("t5", "classification", [["It rains."], ["a [MASK] is <mask>"], ["a NUL\0in it"]], [["It rains."]]),
+      ("t5", "classification", strange, strange[:1]),
       ("t5", "classification", [["It rains.", "Is it wet?"]], [["It rains.", "Is it wet?"]]),
-      ("byte_level", "tagging", [["It rains in Où ."], ["A cat ( sat )"]], None),
+      ("byte_level", "tagging", words, words),
     )
   ):
     model, seen = fine_tuned(kind, name, labels=LABELS), []
@@ -100,14 +102,10 @@ def test_an_export_is_checked_with_the_rows_of_the_user(fine_tuned, tmp_path, ca
       run = getattr(torch_check, of)
       patch.setattr(torch_check, of, lambda *given, run=run, seen=seen: seen.append(given[1]) or run(*given))
       assert export(model, tmp_path / f"out{at}") == 0, capsys.readouterr().err
-    assert [case["texts"] for case in seen if case["name"] == "own rows"] == [kept or rows]
-    assert not (tmp_path / f"out{at}" / "first_rows.json").exists()
-  words = 'words = ["A", " few", " words"]'
-  assert words in (tmp_path / "out2" / "README.md").read_text()  # as this tokenizer takes them
-  (model / "first_rows.json").write_text('[["a", "b", "c"], ["d"], []]')
-  assert first_rows(model) == [("d",)]
-  (model / "first_rows.json").write_text("{")
-  assert first_rows(model) == []
+    assert [case["texts"] for case in seen if case["name"] == "own rows"] == [kept]
+  for text, expected in (('[["a", "b", "c"], ["d"], []]', [("d",)]), ("{", [])):
+    (model / "first_rows.json").write_text(text)
+    assert first_rows(model) == expected
 
 
 def test_a_regression_has_one_output_and_no_names():

@@ -9,10 +9,13 @@ import pytest
 
 from configs import base
 from pretrain import build, main
+from pretrain.checkpoints.checkpoint import load_params, read_meta, step_path
 from pretrain.command import fields, validate
+from pretrain.export.card import card
 from pretrain.plan import flops
 from pretrain.settings.objectives import OBJECTIVES
 from tests.pretrain import small_run
+from tests.pretrain.export.card.test_card import FACTS
 from tests.pretrain.objectives.toy import Toy
 
 
@@ -48,7 +51,7 @@ def _start(directory, workdir, toy, *flags) -> int:
   return main.main(["--config=tests/pretrain/small_run.py:mlm", f"--workdir={workdir}", *given, *flags])
 
 
-def test_it_is_described_trained_saved_and_cited(toy, small_records, tmp_path, capsys, export):
+def test_it_is_described_trained_saved_and_cited(toy, small_records, tmp_path, capsys):
   workdir = tmp_path / "run"
   assert _start(small_records, workdir, toy, "--dry_run") == 0
   described = capsys.readouterr().out
@@ -63,6 +66,6 @@ def test_it_is_described_trained_saved_and_cited(toy, small_records, tmp_path, c
   saved = small_run.saved_params(workdir)
   assert saved["heads/toy/projection/kernel"].shape == (16, 4)
 
-  assert export(workdir, tmp_path / "out", "--to=torch") == 0
-  text = (tmp_path / "out" / "README.md").read_text()
+  meta = read_meta(step_path(workdir))
+  text = card.write(FACTS, load_params(workdir)[0], meta, workdir)
   assert Toy.paper in text and "toy (2)" in text

@@ -1,6 +1,5 @@
 """The page: whole and harmless whatever a workdir holds, from finished, half-written and compared runs."""
 
-import html.parser
 import json
 import pathlib
 import re
@@ -18,41 +17,15 @@ from tests.pretrain.export.refusals import failing_commands
 HOSTILE = "</style><script>alert(1)</script><img src=x onerror=alert(1)> \" ' & \x00\u202e\ud800"
 
 
-class _Page(html.parser.HTMLParser):
-  """What a browser would find."""
-
-  def __init__(self, text: str) -> None:
-    super().__init__()
-    self.tags, self.attributes, self.open = [], [], []
-    self.feed(text)
-    assert not self.open, self.open
-
-  def handle_starttag(self, tag, attrs):
-    self.tags.append(tag)
-    self.attributes += attrs
-    if tag not in ("meta", "input", "img"):
-      self.open.append(tag)
-
-  def handle_endtag(self, tag):
-    assert self.open.pop() == tag
-
-  def all_of(self, name: str) -> list[str]:
-    return [value for key, value in self.attributes if key == name]
-
-
-def check(text: str) -> _Page:
-  """Asserts what holds of every page; returns what is in it."""
-  found = _Page(text)
+def check(text: str) -> list[str]:
+  """Asserts what holds of every page; returns the addresses of its links and pictures."""
   assert len(text.encode("utf-8", "replace")) < page.MOST_BYTES == 5_000_000
-  assert not {"script", "link", "iframe", "object"} & set(found.tags)
-  assert not [name for name, _ in found.attributes if name.startswith("on") or name == "srcset"]
-  assert all(address.startswith("data:image/svg+xml;base64,") for address in found.all_of("src"))
-  identities = found.all_of("id")
-  assert len(set(identities)) == len(identities)
-  assert {at.removeprefix("#") for at in found.all_of("href") if not at.startswith("https://")} <= {
-    *identities
-  }
-  return found
+  tags = re.findall(r"<(\w+)((?:[^>\"]|\"[^\"]*\")*)>", text)
+  assert not {"script", "link", "iframe", "object"} & {name for name, _ in tags}
+  attributes = [pair for _, inside in tags for pair in re.findall(r'([\w-]+)="([^"]*)"', inside)]
+  assert not [name for name, _ in attributes if name.startswith("on") or name == "srcset"]
+  assert all(at.startswith("data:image/svg+xml;base64,") for name, at in attributes if name == "src")
+  return [value for name, value in attributes if name in ("href", "src")]
 
 
 def write_run(directory: pathlib.Path, *, lines=(), tail="", **fields) -> pathlib.Path:
@@ -84,18 +57,19 @@ def test_hostile_text_stays_text(tmp_path):
   directory = write_run(tmp_path / "<b>&'\"", lines=lines, **{HOSTILE: HOSTILE})
   addresses = {"a": {"address": "javascript:alert(1)"}, "b": {"address": 'https://x/"><script>'}}
   (directory / "trackers.json").write_text(json.dumps(addresses))
-  for name in ("probe.json", "analyses.json"):
-    (directory / name).write_text("{}")
-  (directory / "analyses.md").write_text("# Analyses\n\n| a |\n| --- |\n| x |\n")
+  for name, text in (
+    ("analyses", "# A\n\n| a |\n| --- |\n| x |\n"),
+    ("probe", f"# {HOSTILE!r}\n\n| a |\n| - |\n| {HOSTILE!r} |\n"),
+  ):
+    (directory / f"{name}.json").write_text("{}")
+    (directory / f"{name}.md").write_text(text)
   (directory / "cosines.svg").write_text("<svg onload='alert(1)'/>")
-  (directory / "probe.md").write_text(f"# {HOSTILE!r}\n\n| a | b |\n| --- | ---: |\n| {HOSTILE!r} | 1.0 |\n")
-  text = made(directory)
-  found = check(text)
-  assert "javascript:alert(1)" not in found.all_of("href") and len(found.all_of("src")) == 3
-  assert "\x00" not in text and "\u202e" not in text and "\ufffd" in text and "&lt;script&gt;" in text
   block = [Token(HOSTILE, HOSTILE, 0.9, True), Token(HOSTILE, None, None, False)]
-  shown = {"run": Examples("replaced", 1, [block]), "other": HOSTILE}
-  check(page.make(runs.read([str(directory)]), shown, []))
+  examples = {"run": Examples("replaced", 1, [block]), "other": HOSTILE}
+  text = page.make(runs.read([str(directory)]), examples, [])
+  found = check(text)
+  assert "javascript:alert(1)" not in found and sum(at.startswith("data:") for at in found) == 3
+  assert "\x00" not in text and "\u202e" not in text and "\ufffd" in text and "&lt;script&gt;" in text
 
 
 def test_a_half_written_run_has_a_page_and_numbers_are_shown_in_their_units(tmp_path):
@@ -112,7 +86,8 @@ def test_a_half_written_run_has_a_page_and_numbers_are_shown_in_their_units(tmp_
     (2, "skipped updates that were not finite: 2"),
     (7, "the run diverged and stopped"),
   ]
-  assert run.step == 2 and check(made(directory))
+  assert run.step == 2
+  check(made(directory))
   done = write_run(tmp_path / "done", lines=curve(10))
   (done / "hours.md").write_text("# Hours\n\n| hours |\n| ---: |\n| 4.03e-05 |\n| 0.0001 |\n")
   (done / "hours.json").write_text("{}")

@@ -27,6 +27,5 @@ def test_equal_rows_are_each_found_once(monkeypatch):
   monkeypatch.setattr(exact, "_SCORES", 1)
   stored = np.ones((20, 2), np.float32)
   stored[11] = 2
-  rows, products = exact.nearest(stored, np.ones((1, 2), np.float32), 5)
-  assert rows[0, 0] == 11 and len(set(rows[0])) == 5
-  assert products.tolist() == [[4, 2, 2, 2, 2]]
+  rows, products = exact.nearest(stored, stored[:1], 5)
+  assert rows[0, 0] == 11 and len(set(rows[0])) == 5 and products.tolist() == [[4, 2, 2, 2, 2]]

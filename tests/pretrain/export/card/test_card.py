@@ -7,21 +7,9 @@ import numpy as np
 from configs import base
 from pretrain.export.card import card, history
 
-FACTS = card.Facts(
-  name="Tiny",
-  layout="fairseq",
-  reason="asked for with --to",
-  architecture="",
-  extra=("heads/mlm/bias", "generator/trunk/a"),
-  pretokenization="none",
-  hidden_difference=1.2e-6,
-  logits_difference=None,
-  tolerance=1e-5,
-  license="",
-  language="",
-)
-RECORDS = {"source": "/home/me/corpus/*.jsonl,b.txt", "packing": "none", "length": 64}
-RECORDS |= {"documents": 1_234, "tokens": 56_789, "records": 900}
+_NAMED = {"name": "Tiny", "layout": "fairseq", "reason": "asked for with --to", "architecture": ""}
+_NAMED |= {"extra": ("heads/mlm/bias", "generator/trunk/a"), "pretokenization": "none", "license": ""}
+FACTS = card.Facts(**_NAMED, hidden_difference=1.2e-6, logits_difference=None, tolerance=1e-5, language="")
 
 
 def _meta(fields: dict | None = None, **more) -> dict:
@@ -61,11 +49,6 @@ def test_a_card_claims_no_more_than_is_known(tmp_path):
   assert "3 parameters in the encoder" in text and "2 tensors of `generator/trunk`, `heads/mlm`" in text
   assert "No held-out metrics" in text and "| hours | not recorded |" in text
   assert not text.startswith("---") and "$" not in text
-  task = {"name": "rte", "labels": ["yes", "no"], "seed": 3, "cell": "a", "metric": "accuracy", "value": 0.75}
-  meta = _meta(pretraining_step=1_000, task=task) | {"step": 40}
-  text = card.write(FACTS, {"encoder": {}}, meta, tmp_path)
-  line = "Fine-tuned on `rte` for 40 updates, run a, seed 3; accuracy 0.7500 on its development set."
-  assert f"{line} Classes: 0: yes, 1: no." in text and "| updates | 1,000 |" in text
   meta = _meta(source={"path": "/home/me/cocolm-base/"}) | {"step": 0}
   text = card.write(FACTS, {"encoder": {}}, meta, tmp_path)
   assert "Imported from `cocolm-base` and not pretrained further" in text and "/home" not in text
@@ -84,22 +67,3 @@ def test_numbers_of_the_run_are_those_of_its_config():
   assert rows["tokens seen"] == "5,800 (padding counted)"
   assert rows["batch"].startswith("4 to 10 (after 3 updates) x 100 tokens")
   assert rows["corruption"] == "mask, mask rate 0.3, 0.15 from 80% on, whole words"
-
-
-def test_what_was_read_and_taken_is_named():
-  text = _rows(records=RECORDS | {"source": "seqio:web_160gb"})["text"]
-  read, _, papers = text.partition(", in place of")
-  assert "`c4/en:3.1.0` (8.4% of it)" in read and "BookCorpus" in papers and "BookCorpus" not in read
-  own = {"data.source": "seqio:wikipedia_books", "data.length": 128, "data.fraction": 0.25}
-  rows = _rows(own, records=RECORDS)
-  size = "1,234 documents, 56,789 training tokens (only the first 25% of the records were used)"
-  assert rows["text"] == f"own files `*.jsonl`, `b.txt`; {size}"
-  assert rows["batch"] == "2,048 x 128 tokens, packing `none` into at most 64 tokens"
-  imported = {"recipe": "imported", "step": 0, "source": {"path": "/home/me/cocolm-base/"}}
-  first = {"recipe": "amos_tiny", "step": 1_500, "started_from": {"train.init_from": imported}}
-  started = {"train.init_from": first, "generator.init_from": imported}
-  assert _rows(started_from=started)["initialised from"] == (
-    "encoder, and heads and generator if they match: recipe `amos_tiny`, step 1,500, which began with "
-    "encoder, and heads and generator if they match: `cocolm-base`, imported; generator: `cocolm-base`, "
-    "imported"
-  )

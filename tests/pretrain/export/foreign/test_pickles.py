@@ -22,15 +22,9 @@ class _Code:
 
 def test_a_state_dict_of_either_form_and_the_settings_of_fairseq_are_read(tmp_path):
   table, path = torch.randn(3, 2), tmp_path / "pytorch_model.bin"
-  tensors = {
-    "table": table,
-    "tied": table,
-    "turned": torch.randn(2, 3).T,
-    "half": torch.randn(4, dtype=torch.float16),
-    "brain": torch.nn.Parameter(torch.randn(4, dtype=torch.bfloat16)),
-    "ids": torch.arange(3),
-    "mask": torch.ones(2, dtype=torch.bool),
-  }
+  tensors = {"table": table, "tied": table, "turned": torch.randn(2, 3).T, "ids": torch.arange(3)}
+  tensors |= {"half": torch.randn(4, dtype=torch.float16), "mask": torch.ones(2, dtype=torch.bool)}
+  tensors["brain"] = torch.nn.Parameter(torch.randn(4, dtype=torch.bfloat16))
   for is_zip in (True, False):
     torch.save(tensors, path, _use_new_zipfile_serialization=is_zip)
     found = read_state(path)
@@ -40,25 +34,20 @@ def test_a_state_dict_of_either_form_and_the_settings_of_fairseq_are_read(tmp_pa
       np.testing.assert_array_equal(array, tensors[name].detach().float().numpy())
   model = argparse.Namespace(encoder_attention_heads=4, rel_pos=1)
   for settings in ({"args": model}, {"args": None, "cfg": {"common": {"seed": 1}, "model": model}}):
-    torch.save({**settings, "model": {"w": torch.ones(2)}, "optimizer_history": [{"lr": 0.1}]}, path)
+    torch.save({**settings, "model": {"w": table}, "optimizer_history": [{"lr": 0.1}]}, path)
     found = read_state(path)
     assert list(found.state) == ["w"] and found.config == {"encoder_attention_heads": 4, "rel_pos": 1}
 
 
 def test_code_does_not_run_and_what_is_no_state_dict_is_refused(tmp_path):
   mark, path, one = tmp_path / "was_here", tmp_path / "model.pt", torch.ones(2)
-  opened = f"open({str(mark)!r}, 'w')"
   contents = [
-    *(
-      ({"w": one, "x": _Code(function, opened)}, name) for function, name in ((exec, "exec"), (eval, "eval"))
-    ),
+    ({"w": one, "x": _Code(exec, f"open({str(mark)!r}, 'w')")}, "exec"),
     ({"w": one, "x": _Code(os.system, f"touch {mark}")}, "system"),
     ([one], "a list"),
-    ({"w": 3.0}, "entry 'w'"),
     ({3: one}, "a int"),
     ({"w": {"v": one}}, "entry 'w'"),
     ({"w": one.to_sparse()}, "dense"),
-    ({"w": torch.ones(2, device="meta")}, "dense"),
     ({"w": torch.ones(2, dtype=torch.complex64)}, "complex64"),
     ({"w": torch.tensor([1.0, float("nan")])}, "tensor w has 1 of 2"),
     ({}, "no weights"),
@@ -68,17 +57,7 @@ def test_code_does_not_run_and_what_is_no_state_dict_is_refused(tmp_path):
     torch.save(content, path, _use_new_zipfile_serialization=is_zip)
     read_state(path)
 
-  rows = [(content, is_zip, word) for content, word in contents for is_zip in (True, False)]
-  assert not failing(rows, run)
-  # Names that stand in for settings are not called either.
-  more = {"x": _Code(np.fromfile, str(mark)), "y": _Code(np.save, str(mark), 1)}
-  torch.save({"args": None, "extra_state": more, "model": {"w": one}}, path)
-  assert list(read_state(path).state) == ["w"]
-  content = path.read_bytes()
-
-  def cut(part):
-    path.write_bytes(content[: int(part * len(content))])
-    read_state(path)
-
-  assert not failing([(part, "model.pt") for part in (0.0, 0.3, 0.99)], cut)
-  assert not list(tmp_path.glob("was_here*"))
+  assert not failing([(content, is_zip, word) for content, word in contents for is_zip in (True, False)], run)
+  torch.save({"w": one}, path)
+  path.write_bytes(path.read_bytes()[:-9])
+  assert not failing([(path, "model.pt")], read_state) and not list(tmp_path.glob("was_here*"))

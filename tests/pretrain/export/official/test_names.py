@@ -3,12 +3,8 @@
 The checkpoints here are written by hand from the published names and shapes, not by the table.
 """
 
-import jax
 import numpy as np
 
-from configs import base
-from pretrain.build import build
-from pretrain.corruption.masking import TokenIds
 from pretrain.export.official import names as official_names
 from tests.pretrain.export.refusals import failing
 from tests.pretrain.export.stock_cases import assert_same_params
@@ -148,21 +144,6 @@ def test_official_names_survive_import_and_export():
     np.testing.assert_array_equal(output["kernel"], official[f"{classifier}out_proj.weight"].T)
     np.testing.assert_array_equal(answer["kernel"][:, 1], official[f"{span}end_logits.dense.weight"][0])
     np.testing.assert_array_equal(answer["bias"][:1], official[f"{span}start_logits.dense.bias"])
-
-
-def test_import_gives_the_parameters_of_the_recipe():
-  config = base.get_config()
-  config.model.update(vocab_size=V, hidden_size=D, num_layers=3, num_heads=A, mlp_size=F, max_length=P)
-  config.model.relative_buckets = R
-  config.corruption.kind = "generator"
-  config.generator.update(num_layers=2, share_embeddings="tokens", mixture="adversarial", mlm_layers=(1, 2))
-  config.objectives.rtd.weight = config.objectives.clm.weight = config.objectives.scl.weight = 1.0
-  config.objectives.scl.head = "projection"
-  recipe = build(config, TokenIds(0, 1, 2, 3, 4, V))
-  expected = jax.eval_shape(recipe.init, jax.random.key(0))
-  state = fairseq_state(share="tokens", mixture=True)
-  params = official_names.from_fairseq(state, num_heads=A, share_embeddings="tokens").params
-  assert jax.tree.map(np.shape, params) == jax.tree.map(lambda leaf: leaf.shape, expected)
 
 
 def test_heads_are_contiguous_slices_of_the_thirds_of_in_proj_and_of_out_proj():

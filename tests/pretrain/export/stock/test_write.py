@@ -20,39 +20,20 @@ from tests.pretrain.export.stock_cases import CASES, assert_same_params, exporte
 torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
 transformers = pytest.importorskip("transformers", reason="needs requirements-export.txt")
 BIASED = "modernbert with biases"
-HEADS = [  # encoder, heads of the checkpoint, class, head that it computes
-  ("mpnet", ("mlm", "clm"), "MPNetForMaskedLM", "mlm"),
-  ("mpnet", ("classification", "rtd"), "MPNetForSequenceClassification", "classification"),
-  ("mpnet", ("question_answering",), "MPNetForQuestionAnswering", "question_answering"),
-  ("mpnet", ("tagging",), "MPNetForTokenClassification", "tagging"),
-  ("layoutlmv3", ("classification",), "LayoutLMv3ForSequenceClassification", "classification"),
-  ("layoutlmv3", ("question_answering",), "LayoutLMv3ForQuestionAnswering", "question_answering"),
-  ("layoutlmv3", ("tagging",), "LayoutLMv3ForTokenClassification", "tagging"),
-  ("layoutlmv3", ("wide tagging",), "LayoutLMv3ForTokenClassification", "tagging"),
-  ("bert", ("mlm", "clm"), "BertForMaskedLM", "mlm"),
-  ("bert", ("classification",), "BertForSequenceClassification", "classification"),
-  ("bert", ("question_answering",), "BertForQuestionAnswering", "question_answering"),
-  ("bert", ("tagging",), "BertForTokenClassification", "tagging"),
-  ("electra", ("rtd",), "ElectraForPreTraining", "rtd"),
-  ("electra", ("dense rtd",), "ElectraForPreTraining", "rtd"),
-  ("electra", ("mlm",), "ElectraForMaskedLM", "mlm"),
-  ("electra", ("classification",), "ElectraForSequenceClassification", "classification"),
-  ("electra", ("question_answering",), "ElectraForQuestionAnswering", "question_answering"),
-  ("electra", ("tagging",), "ElectraForTokenClassification", "tagging"),
-  ("modernbert", ("mlm", "clm", "rtd"), "ModernBertForMaskedLM", "mlm"),
-  (BIASED, ("mlm",), "ModernBertForMaskedLM", "mlm"),
-  ("modernbert", ("clm", "rtd"), "ModernBertForMaskedLM", "clm"),
-  ("modernbert", ("rtd",), "ModernBertForTokenClassification", "rtd"),
-  ("modernbert", ("tagging", "rtd"), "ModernBertForTokenClassification", "tagging"),
-  ("modernbert", ("question_answering",), "ModernBertForQuestionAnswering", "question_answering"),
-  ("modernbert", ("classification",), "ModernBertForSequenceClassification", "classification"),
-  (BIASED, ("classification",), "ModernBertForSequenceClassification", "classification"),
-  ("ultrabert", ("mlm", "clm", "rtd"), "UltrabertForTokenClassification", "rtd"),
-  ("ultrabert", ("tagging",), "UltrabertForTokenClassification", "tagging"),
-  ("ultrabert", ("question_answering",), "UltrabertForQuestionAnswering", "question_answering"),
-  ("eurobert", ("clm", "rtd"), "EuroBertForTokenClassification", "rtd"),
-  ("eurobert", ("tagging",), "EuroBertForTokenClassification", "tagging"),
-]
+_ENDINGS = {"mlm": "ForMaskedLM", "clm": "ForMaskedLM", "tagging": "ForTokenClassification"}
+_ENDINGS |= {"question_answering": "ForQuestionAnswering", "classification": "ForSequenceClassification"}
+_OF_FOUR = ("classification rtd", "question_answering", "tagging")
+# Encoder: the heads of a checkpoint, of which its class computes the first.
+HEADS = {
+  "mpnet": (*_OF_FOUR, "mlm clm"),
+  "layoutlmv3": (*_OF_FOUR, "wide_tagging"),
+  "bert": (*_OF_FOUR, "mlm clm"),
+  "electra": (*_OF_FOUR, "mlm", "rtd", "dense_rtd"),
+  "modernbert": ("mlm clm rtd", "clm rtd", "rtd", "tagging rtd", "question_answering", "classification"),
+  BIASED: ("mlm", "classification"),
+  "ultrabert": ("rtd clm mlm", "tagging", "question_answering"),
+  "eurobert": ("rtd clm", "tagging"),
+}
 
 
 def _load(folder, kind):
@@ -106,14 +87,18 @@ def test_hidden_states_of_auto_model_are_ours_and_every_parameter_comes_back(tmp
 
 
 def test_a_head_in_its_class_gives_our_logits_and_comes_back(tmp_path):
-  for at, (name, heads, architecture, head) in enumerate(HEADS):
-    params, made = exported(name, *heads)
-    assert (made.architecture, made.head) == (architecture, head), (name, heads)
-    slots = {"clm": "mlm", "rtd": "tagging"}.get(head, head) if name in ("modernbert", BIASED) else head
-    left = {f"heads/{each.split()[-1]}" for each in heads} - {f"heads/{head}", f"heads/{slots}"}
-    assert {"/".join(path.split("/")[:2]) for path in made.extra if path.startswith("heads")} == left
-    output = _compare(name, params, made, tmp_path / str(at))
-    if head == "rtd" and name != "electra":
+  for name, heads in [(name, heads.split()) for name in HEADS for heads in HEADS[name]]:
+    params, made = exported(name, *(each.replace("_rtd", " rtd").replace("wide_", "wide ") for each in heads))
+    first, *others = [
+      each.rpartition("_")[2] if "rtd" in each else each.replace("wide_", "") for each in heads
+    ]
+    ending = _ENDINGS.get(first, "ForPreTraining" if name == "electra" else "ForTokenClassification")
+    assert (made.head, made.architecture.partition("For")[2]) == (first, ending[3:]), (name, heads)
+    # What has no slot lies in the extra file; a slot may have been another head's.
+    extra = {path.split("/")[1] for path in made.extra if path.startswith("heads")}
+    assert extra == {*others} - ({"mlm"} if first == "clm" else set()), (name, heads)
+    output = _compare(name, params, made, tmp_path / f"{name} {'+'.join(heads)}")
+    if first == "rtd" and name != "electra":
       assert made.config["id2label"] == {"0": "REPLACED", "1": "ORIGINAL"}
       assert made.config["label2id"] == {"REPLACED": 0, "ORIGINAL": 1}
       assert not output["logits"][..., 0].any()

@@ -143,9 +143,3 @@ def test_fields_of_other_things_change_nothing_and_their_files_are_refused(comma
   with pytest.raises(SystemExit, match="2"):
     facets([*command, "--config.data.train_file=a.csv"], capsys, is_traced=True)
   assert "\n  --config=configs/finetune_own.py" in capsys.readouterr().err
-
-
-def test_every_run_has_the_rate_and_the_warm_up_of_its_own_cell(unchanged):
-  (seeds, rates, steps, warmups), *_ = unchanged["programs"]
-  assert seeds == [0, 1, 0, 1] and steps == [6] * 4 and warmups == [0] * 4
-  assert rates == pytest.approx([1e-2, 1e-2, 2e-2, 2e-2])

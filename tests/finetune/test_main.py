@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import pytest
 
-from data import vocabulary
 from finetune import evaluate, main, predict
 from finetune.search import evaluations, loop
 from finetune.search.results import Results
@@ -76,6 +75,8 @@ def test_a_search_ends_with_tables_and_models(searched):
     params, meta = checkpoint.load_params(searched / task / "model")
     assert params["heads"]["classification"]["output"]["kernel"].shape == (16, outputs)
     assert meta["task"]["name"] == task and meta["vocabulary_digest"] and meta["task"]["labels"] == labels
+    assert (meta["config"]["recipe"], meta["pretraining_step"]) == (f"tiny-{task}", 7)
+    assert meta["source"] == {"path": "elsewhere"} and "interval_sums" not in meta  # of the pretraining
     # The median over both seeds of the better cell; a third seed is for the test set.
     metric = rows[task]["metric"]
     medians = [
@@ -142,7 +143,7 @@ def test_a_search_that_was_killed_three_times_gives_the_same_numbers(
   assert (tmp_path / "again" / "results.csv").read_text() == (searched / "results.csv").read_text()
   assert done.count(None) == 2
   made = [run for group in done if group is not None for run in group]
-  # No run is trained twice, also not for its weights; an evaluation whose results were not stored is repeated.
+  # No run is trained twice, also not for its weights; an evaluation that was not stored is repeated.
   assert len(set(made)) == len(made) - 1
   assert len({run[:3] for run in made}) == 2 * (2 * 2 + 1)  # tasks x (cells x seeds + a test seed)
   for task in ("sst2", "stsb"):  # the best of the chosen cell, with and without its further seed
@@ -200,12 +201,7 @@ def test_a_dry_run_describes_and_writes_nothing(places, tmp_path, capsys):
 
 
 def test_bad_input_is_one_line(places, tmp_path, capsys):
-  run, glue = tmp_path / "run", tmp_path / "glue"
-  shutil.copytree(places[0], run)
-  words = run / "vocabulary"
-  (words / "vocab.txt").write_text((words / "vocab.txt").read_text().replace("mat", "hat"))
-  described = json.loads((words / "vocabulary.json").read_text())
-  vocabulary.write_description(words, kind=described["kind"], cased=described["cased"])
+  glue = tmp_path / "glue"
   shutil.copytree(places[1], glue)
   (glue / "SST-2" / "train.tsv").write_text("sentence\tlabel\ngood\t2\n")
   (tmp_path / "file").write_text("")
@@ -224,7 +220,6 @@ def test_bad_input_is_one_line(places, tmp_path, capsys):
     (["--config.output.compare_with=taco_base"], 2, "output.compare_with="),
     (["--config.model.dropout=1.0"], 2, "model.dropout"),
     ([f"--workdir={tmp_path / 'file' / 'out'}"], 5, "--workdir="),
-    ([f"--config.checkpoint={run}"], 3, "vocabulary"),
     ([f"--config.data.directory={glue}"], 3, "SST-2/train.tsv"),
   ):
     try:

@@ -1,16 +1,18 @@
-"""What stands between a config and the parts of a search, and would be missed by either's own tests."""
+"""What stands between a config and the parts of a search, and data that is missing."""
 
 import dataclasses
 import importlib
 import shutil
+import subprocess
+import sys
 import types
 
 import jax
 import pytest
 
-from configs import finetune_glue
+from configs import finetune_glue, finetune_own, finetune_prompt, finetune_squad
 from data.errors import ConfigError, DataError
-from finetune import main, needed_files
+from finetune import main, needed_files, settings
 from finetune.glue.search import Glue
 from finetune.papers.spaces import Cell
 from finetune.search import best_model, session
@@ -19,7 +21,8 @@ from finetune.search.search import Search
 from finetune.search.session import Session
 from finetune.search.summary import Evaluation, Record
 from finetune.settings import KINDS
-from pretrain.command import flags
+from finetune.validate import RULES, SCHEMA
+from pretrain.command import fields, flags, validate
 from pretrain.pod.stop import StopRequest
 from tests.finetune.glue import small_glue
 
@@ -183,3 +186,63 @@ def test_the_step_and_the_vocabulary_are_those_that_are_named(small_encoder_run,
     _session(tmp_path / "run", tmp_path, vocabulary=str(words), checkpoint_step=3)
   with pytest.raises(DataError, match=r"--config\.vocabulary"):
     _session(tmp_path / "run", tmp_path)
+
+
+HEAVY = {"jax", "orbax", "flax", "optax", "tensorflow", "tensorflow_datasets", "seqio", "grain"}
+_START = """
+import sys
+from finetune import main
+for kind in ("glue", "squad", "prompt"):
+  arguments = [f"--config=configs/finetune_{kind}.py", "--config.checkpoint=RUN", *sys.argv[1:]]
+  print(main.main(arguments), sorted(set(sys.modules) & HEAVY))
+"""
+
+
+def test_the_command_tells_it_without_jax_or_a_checkpoint(tmp_path):
+  code = _START.replace("HEAVY", repr(HEAVY))
+  found = subprocess.run(
+    [sys.executable, "-c", code, f"--config.data.directory={tmp_path}"], capture_output=True, text=True
+  )
+  assert found.stdout == "3 []\n" * 3, found.stderr
+  before, glue, squad, prompt = found.stderr.split("error: --config.checkpoint=RUN ")
+  assert before == "" and "mnli" in glue and "wnli dev" in glue and "--config.data.directory" in glue
+  assert "train-v2.0.json" in squad and "\n  --config.squad.train_file=FILE\n" in squad
+  assert "--config.prompt.directory=DIR" in prompt and "dev" not in prompt.partition(": looked")[0]
+
+
+def _config(module, **changed):
+  config = module.get_config()
+  config.update_from_flattened_dict(changed)
+  return config
+
+
+def test_each_kind_looks_for_its_own(tmp_path):
+  (tmp_path / "SST-2").mkdir()
+  for name in ("train", "dev"):
+    (tmp_path / "SST-2" / f"{name}.tsv").write_text("")
+  for name in ("train-v2.0", "dev-v2.0"):
+    (tmp_path / f"{name}.json").write_text("")
+  given = {"data.directory": str(tmp_path)}
+  needed_files.check(_config(finetune_glue, tasks="SST-2", **given), download=False)
+  needed_files.check(_config(finetune_squad, **given), download=False)
+  prompts = {"tasks": "sst2", "prompt.splits": (13,), **given}
+  needed_files.check(_config(finetune_prompt, **prompts), download=False)
+  with pytest.raises(DataError, match="SST-2/16-13/train"):
+    needed_files.check(
+      _config(finetune_prompt, **{"prompt.directory": str(tmp_path)}, **prompts), download=True
+    )
+
+
+def test_a_file_of_ones_own_that_is_none_is_named(tmp_path):
+  for name in ("", "a.csv"):  # a folder, and no file
+    with pytest.raises(DataError, match=f"data.train_file={tmp_path / name}: "):
+      needed_files.check(_config(finetune_own, **{"data.train_file": str(tmp_path / name)}), download=False)
+
+
+def test_every_setting_is_of_a_field_and_every_default_within_its_limits():
+  known = fields.known_fields(SCHEMA)
+  assert settings.FIELDS.keys() <= known.keys()
+  for name, default in known.items():
+    assert validate.value_problem(name, default, RULES) is None
+    wanted = fields.kinds(SCHEMA)[name].value_type
+    assert type(default) is (tuple if wanted in (tuple[int, ...], tuple[float, ...]) else wanted), name

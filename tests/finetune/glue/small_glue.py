@@ -43,6 +43,7 @@ def checkpoint(
 
   params = made()
   meta = {"config": config.to_dict(), "vocabulary_digest": described.digest, "interval_sums": {}}
+  meta["source"] = {"path": "elsewhere"}
   checkpoints = Checkpoints(directory, every=1, keep=1)
   checkpoints.save(7, {"params": params, "step": np.zeros((), np.int32)}, meta, force=True)
   checkpoints.close()

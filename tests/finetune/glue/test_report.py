@@ -108,15 +108,6 @@ def test_pooled_protocols_report_all_runs_and_tacos_average_of_nine_is_not_put_b
   assert "TACO-250k small 76.2, MLM-250k small 75.0" in shown
 
 
-def test_the_console_table_fits_and_no_number_is_cut():
-  records = {task: [record(task, [0.123] * 10)] for task in glue_metrics.METRICS}
-  rows = reference_rows.reference_rows("coco_lm_large_plus_plus", "coco_lm")
-  made = report.make_report("x", MEDIAN, records, subsets=glue_metrics.METRICS, references=rows)
-  shown = printed(made, 80)
-  assert max(len(line) for line in shown.splitlines()) <= 80
-  assert shown.count("12.3") == len(glue_metrics.METRICS) * (3 + 10) + 1 and "…" not in shown
-
-
 def test_runs_that_left_updates_out_are_named(tmp_path):
   whole = record("rte", [0.5, 0.6, 0.7])
   assert "skipped because" not in printed(report.make_report("x", MEDIAN, {"rte": [whole]}), 200)

@@ -14,9 +14,8 @@ from pyarrow import parquet
 from sklearn import metrics
 
 from data.errors import DataError
-from data.rows import Row
 from finetune import evaluate, predict
-from finetune.inference.model import Model, open_answering, schema_of
+from finetune.inference.model import Model, schema_of
 from pretrain.checkpoints.saved_model import open_model
 from pretrain.inference import stream
 from pretrain.models import heads
@@ -201,23 +200,6 @@ def test_a_model_of_squad_answers_with_words_of_the_text(small_encoder_run, tmp_
   assert f"threshold 0: EM {unanswered:.2f}  F1 {unanswered:.2f}" in capsys.readouterr().out
   answers = json.loads((tmp_path / "scores" / "predictions_threshold_0.json").read_text())
   assert list(answers.values()) == [row["predicted"] for row in found]
-
-
-def test_questions_are_read_as_in_training(small_encoder_run, tmp_path):
-  windows = {"max_length": 20, "stride": 5, "max_query_length": 3, "n_best": 4, "max_answer_length": 2}
-  task = {"name": "squad", "metric": "f1", "windows": windows, "mask_query": False}
-  saved = small_models.save(small_encoder_run, tmp_path / "model", small_models.head(0), task)
-  model = open_answering(open_model(saved), vocabulary="", batch_size=4)
-  row = Row({"question": "what is the plot of it", "context": "the cat sat on the mat " * 4}, 1, "a")
-  given, (_, features) = model.kind.inputs([row])
-  assert (model.schema.max_length, features.windows[0].offset, features.windows[1].first) == (20, 5, 5)
-  params = {"encoder": open_model(saved).params["encoder"], "heads": small_models.head(0)}
-  starts, _ = model.kind.problem.outputs(
-    params, {name: values[None] for name, values in given[0].items()}, None
-  )
-  assert np.isfinite(np.asarray(starts)[0]).all() and not given[0]["allowed"].all()
-  (answer,) = model.answers([row], model.kind.inputs([row]))
-  assert list(answer) == ["predicted", "probability"] and 0 < len(answer["predicted"].split()) <= 2
 
 
 def test_tags_of_words_are_predicted_and_scored(small_encoder_run, tmp_path):

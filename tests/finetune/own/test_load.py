@@ -100,12 +100,6 @@ def test_a_first_row_without_a_label_is_named_with_the_field(read):
       read("a.jsonl", json_lines({"text": "a"}, *rows))
 
 
-def test_labels_that_look_alike_get_a_line(read):
-  rows = [{"text": text, "label": ("1", "1.0", "2")[at % 3]} for at, text in enumerate(texts(200))]
-  lines = read("a.jsonl", json_lines(*rows)).lines
-  assert any(line.startswith("own: labels '1' and '1.0' look alike") for line in lines)
-
-
 def test_rows_without_a_text_are_counted_and_named_or_left_out(read):
   rows = [{"text": text, "label": "xy"[at % 2]} for at, text in enumerate(texts(200))]
   for at in range(3, 200, 30):

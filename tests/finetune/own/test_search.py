@@ -11,10 +11,8 @@ from finetune.own import problems
 from finetune.own.schema import TaskSchema
 from finetune.own.search import Own, read_often
 from finetune.papers import spaces
-from finetune.papers.spaces import Cell
 from finetune.search import best_model, user_file
 from finetune.search.session import Session
-from finetune.search.summary import Evaluation, Record
 from pretrain.pod.stop import StopRequest
 
 
@@ -32,26 +30,6 @@ def own(small_encoder_run, tmp_path):
     return Own(Session(config, str(tmp_path / "out"), stop=StopRequest()), download=False)
 
   return make
-
-
-def _record(rate: float, scores: tuple[float, ...]) -> Record:
-  runs = {seed: [Evaluation(4, 1.0, {"accuracy": score})] for seed, score in enumerate(scores)}
-  return Record("own", Cell(8, rate, 2, 0.1), "accuracy", runs)
-
-
-def test_the_report_is_of_the_cell_that_the_protocol_chooses(own):
-  # The first has the highest median, the second the highest mean.
-  records = [_record(1e-5, (0.5, 0.8, 0.81)), _record(2e-5, (0.7, 0.79, 0.9))]
-  for protocol, statistic, rate, value in (
-    ("coco_lm", "median", 1e-5, 0.8),
-    ("taco", "mean", 2e-5, 2.39 / 3),
-  ):
-    task = own(CLASSES, protocol=protocol)
-    task.details = ()
-    made = task.report({"own": records})
-    assert (made.rows[0]["cell"], made.rows[0]["value"]) == (Cell(8, rate, 2, 0.1).name, pytest.approx(value))
-    assert f"{statistic} over 3 seeds" in made.notes[0]
-    assert made.details[-1].rows[statistic == "mean"]["value"] == pytest.approx(value)
 
 
 # Three rows of x, one of y: balanced, a row of x counts 4 / (2 * 3), one of y 4 / (2 * 1).

@@ -1,22 +1,15 @@
 """Files of a search: finished runs, other settings, damage, shared programs, a bucket, the saved model."""
 
 import json
-import pathlib
-import types
 
 import numpy as np
 import pytest
 
-from data.buckets.place import Address
 from data.errors import DataError
 from finetune.papers.spaces import Cell
-from finetune.search import save_model, sharing
+from finetune.search import save_model
 from finetune.search.results import Results
-from finetune.search.search import IN_BUCKET
 from finetune.search.summary import Evaluation, Record
-from pretrain.checkpoints import bucket_workdir, checkpoint
-from pretrain.checkpoints.checkpoint import read_meta, step_path
-from tests import buckets
 
 CELL = Cell(32, 2e-5, 3, 0.0625)
 FINGERPRINT = {"checkpoint": "a" * 64, "settings": {"length": 128, "rates": (0.1, 0.2)}}
@@ -62,66 +55,6 @@ def test_other_settings_and_damaged_files_are_refused(tmp_path):
     path.write_bytes(damaged)
     with pytest.raises(DataError, match="rte/bs32"):
       results.finished(CELL, [0])
-
-
-def test_runs_are_shared_out_alike_before_and_after_an_interruption():
-  cells, seeds = [Cell(16, (place + 1) * 1e-5, 3, 0.1) for place in range(8)], (0, 1, 2, 3, 4)
-  whole = dict.fromkeys(cells, seeds)
-  sizes = {most: [sum(len(part) for _, part in program) for program in sharing.programs(whole, seeds, most)]
-           for most in (15, 100)}  # fmt: skip
-  assert sizes == {15: [10] * 4, 100: [40]}  # not 15, 15, 10: two compilations
-  for by_seed in (False, True):
-    one = sharing.programs(dict.fromkeys(cells[:5], seeds), seeds, 3, by_seed=by_seed)
-    assert sorted((cell, seed) for part in one for cell, of_cell in part for seed in of_cell) == [
-      (cell, seed) for cell in cells[:5] for seed in seeds
-    ]
-    for done in range(1, len(one)):
-      finished = [(cell, seed) for part in one[:done] for cell, of_cell in part for seed in of_cell]
-      left = {cell: [seed for seed in seeds if (cell, seed) not in finished] for cell in cells[:5]}
-      assert sharing.programs(left, seeds, 3, by_seed=by_seed) == one[done:]
-
-
-def test_weights_go_up_before_their_marks_and_results_after_both(here, monkeypatch):
-  address, sent, send = "memory://order/search", [], Address.send
-  monkeypatch.setattr(Address, "send", lambda self, given: (sent.append({*given}), send(self, given)))
-  weights, mark = "sst2/weights/c_seed0/checkpoints/3/params", checkpoint.COMMITTED
-  unwanted = (".hidden", "lock", "sst2/c.json.7.part", "sst2/.model.a.part/x", "sst2/.model.a.old/x")
-  names = ("results.md", "sst2/c.json", f"{weights}/{mark}", f"{weights}/a", "sst2/logs/c/e", *unwanted)
-  with bucket_workdir.opened(address, None, IN_BUCKET) as workdir:
-    for name in names:
-      pathlib.Path(workdir, name).parent.mkdir(parents=True, exist_ok=True)
-      pathlib.Path(workdir, name).write_text(name)
-  assert sent == [{f"{weights}/a", "sst2/logs/c/e"}, {f"{weights}/{mark}"}, {"results.md", "sst2/c.json"}]
-  assert buckets.names(address) == set.union(*sent)
-
-
-def test_what_the_pretraining_said_of_itself_goes_along_and_its_own_state_does_not(tmp_path):
-  (tmp_path / "vocabulary").mkdir()
-  kept = {
-    "source": {"path": "cocolm-base"},
-    "records": {"source": "/a/*.txt"},
-    "started_from": {"train.init_from": {"step": 3}},
-    "devices": "1 x cpu",
-  }
-  start = types.SimpleNamespace(
-    digest="a",
-    meta={"config": {"recipe": "tiny"}, "step": 7, "interval_sums": {"loss": [1.0, 1.0]}, **kept},
-    encoder=types.SimpleNamespace(
-      vocabulary=types.SimpleNamespace(digest="d" * 64), vocabulary_directory=tmp_path / "vocabulary"
-    ),
-  )
-  params = {"encoder": {"a": np.zeros(1, np.float32)}}
-  save_model.save(
-    tmp_path / "model", params, start, task={"name": "rte"}, step=2, recipe="tiny-rte", texts={}
-  )  # pyright: ignore
-  meta = read_meta(step_path(tmp_path / "model"))
-  assert {name: meta.get(name) for name in kept} == kept
-  assert (meta["config"]["recipe"], meta["pretraining_step"]) == ("tiny-rte", 7)
-  assert "interval_sums" not in meta
-  start.digest = "from scratch"  # the weights are of no pretraining
-  save_model.save(tmp_path / "fresh", params, start, task={}, step=2, recipe="scratch-rte", texts={})  # pyright: ignore
-  meta = read_meta(step_path(tmp_path / "fresh"))
-  assert meta["pretraining_step"] == 0 and not kept.keys() & meta.keys()
 
 
 def test_a_saved_head_gives_numbers_on_the_scale_of_the_file():

@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 
-from data.errors import ConfigError
 from finetune.search import loop
 from finetune.search.evaluations import Schedule
 from finetune.search.examples import pad
@@ -121,13 +120,3 @@ def test_a_stopped_or_killed_group_goes_on_exactly(program, tmp_path, stop_at):
   assert calls == [*range(6 if stop_at == 5 else stop_at), *range(stop_at, 6)]
   assert resumed.evaluations == whole.evaluations
   jax.tree.map(np.testing.assert_array_equal, resumed.best_params, whole.best_params)
-
-
-def test_too_little_memory_names_the_fields(program):
-  def full(outputs_of):
-    raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory\nmore")
-
-  with pytest.raises(
-    ConfigError, match=r"(?s)\n  --config.train.runs_at_once=1\n  --config.train.microbatches=2$"
-  ):
-    _train(program, full, label="x")

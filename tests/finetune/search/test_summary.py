@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 
 from finetune.papers.spaces import Cell
@@ -86,28 +85,3 @@ def test_weights_are_kept_of_the_leading_cell_and_of_cells_that_lack_seeds():
   # The best of all seeds, which predicts a test set, and the best of the search's.
   assert may_be_chosen(record([0.5], [0.7], [0.8], rate=1e-5)) == {(1e-5, 1), (1e-5, 2)}
   assert may_be_chosen(low, high, by_seed=True) == {(1e-5, 1), (2e-5, 0)}
-
-
-def test_what_is_not_kept_is_never_chosen_in_whichever_order_runs_are_finished():
-  random = np.random.default_rng(0)
-  for _ in range(200):
-    values = random.integers(0, 4, (3, 2)) / 4  # with many equal ones
-    runs = random.permutation([(cell, seed) for cell in range(3) for seed in range(2)])
-    for by_seed in (False, True):
-      kept, known = set(), {}
-      for cell, seed in runs.tolist():
-        known[cell, seed] = [Evaluation(1, 1.0, {"accuracy": float(values[cell, seed])})]
-        records = [
-          record(rate=(number + 1) * 1e-5)._replace(
-            seeds={one: known[number, one] for one in range(2) if (number, one) in known}
-          )
-          for number in range(3)
-        ]
-        wanted = summary.may_be_chosen(
-          [one for one in records if one.seeds], range(2), "mean", by_seed=by_seed
-        )
-        kept = {run for run in wanted if run in kept or run == (records[cell].cell, seed)}
-        assert kept == wanted  # nothing that was dropped is wanted again
-      chosen = summary.choose(records, "accuracy", "mean")
-      best = [chosen] if not by_seed else summary.choose_by_seed(records)
-      assert {(one.cell, summary.best_seed(one)) for one in best} <= kept

@@ -78,12 +78,6 @@ def steps(monkeypatch):
   return counts
 
 
-def outcome(runs):
-  """As if each run had been evaluated once."""
-  evaluation = {"step": 40, "epoch": 20.0, "metrics": {"accuracy": 0.5}, "skipped_updates": 0}
-  return loop.Outcome([[evaluation] for _ in range(runs.count)], {"encoder": np.zeros((runs.count, 1))})
-
-
 def test_the_table_is_mean_and_deviation_of_the_tested_runs_of_which_the_best_is_saved(finished):
   scores = json.loads((finished / "prompt.json").read_text())["rows"][0]
   values = list(scores["per_split"].values())
@@ -153,67 +147,43 @@ def test_without_a_test_set_the_dev_scores_are_reported_as_such(place, finished,
   assert scores["per_split"] == scores["dev"]
 
 
-def test_an_interrupted_program_has_the_same_runs_at_the_next_start(place, tmp_path, monkeypatch):
-  rates = {"search.learning_rates": (1e-3, 2e-3, 3e-3, 4e-3, 5e-3), "train.runs_at_once": 4}
-  starts = []
-
-  def train(group, *_, **__):
-    starts[-1].append(list(zip(group.runs.seeds.tolist(), group.runs.learning_rates.tolist())))
-    if len(starts[-1]) == 2:
-      raise loop.Stopped  # in the second program
-    return outcome(group.runs)
-
-  monkeypatch.setattr(loop, "train", train)
-  for _ in range(2):
-    starts.append([])
-    assert driver.run(make_search(place, tmp_path, **rates)) == STOPPED
-  assert [len(runs) for runs in starts[0]] == [4, 4]
-  assert starts[1][0] == starts[0][1]  # six that are left would be two of three
-
-
 def test_splits_can_be_added_to_a_grid_but_none_may_change(place, tmp_path, monkeypatch):
   trained = []
 
   def train(group, *_, **__):
     trained.append(sorted(group.runs.seeds.tolist()))
-    return outcome(group.runs)
+    evaluation = {"step": 40, "epoch": 20.0, "metrics": {"accuracy": 0.5}, "skipped_updates": 0}
+    count = group.runs.count
+    return loop.Outcome([[evaluation] for _ in range(count)], {"encoder": np.zeros((count, 1))})
 
-  def num_runs(given, **changed):
-    kind = make_search(given, tmp_path / "out", **changed, **{"search.learning_rates": (1e-3,)})
-    (plan,) = kind.plans
-    (record,) = Search(plan, kind.session).run(plan.cells, plan.seeds)
+  def num_runs(*splits, **changed):
+    changed |= {"search.learning_rates": (1e-3,), "prompt.splits": splits}
+    kind = make_search(place, tmp_path / "out", **changed)
+    (record,) = Search(kind.plans[0], kind.session).run(kind.plans[0].cells, kind.plans[0].seeds)
     return len(record.seeds)
 
   monkeypatch.setattr(loop, "train", train)
-  assert [num_runs(place, **{"prompt.splits": splits}) for splits in ((13,), SPLITS, (21,))] == [1, 2, 1]
+  assert [num_runs(13), num_runs(13, 21), num_runs(21)] == [1, 2, 1]
   assert trained == [[13], [21]]
   shutil.copytree(place / "kshot", tmp_path / "kshot")
   path = tmp_path / "kshot" / "SST-2" / "2-21" / "train.tsv"
   path.write_text(path.read_text().replace("b d", "b e"))
   changed = {"prompt.directory": str(tmp_path / "kshot")}
-  assert num_runs(place, **{"prompt.splits": (13,)}, **changed) == 1
+  assert num_runs(13, **changed) == 1
   with pytest.raises(DataError, match=r"other settings .*data\.21: "):
-    num_runs(place, **changed)
+    num_runs(13, 21, **changed)
 
 
-def test_every_field_of_prompts_reaches_what_it_is_for(place, tmp_path):
-  for shots, seed in itertools.product((2, 3), (7, 8, *SPLITS)):  # more than are asked for
+def test_every_field_of_prompts_reaches_what_it_is_for_and_has_its_default(place, tmp_path):
+  for shots, seed in itertools.product((2, 3), (7, 8, 9)):  # more than are asked for
     for name in ("train", "dev"):
       rows = [(f"{'ab'[label]} {chr(99 + row)}", label) for row in range(shots) for label in (0, 1)]
       write(tmp_path / "draws" / "SST-2" / f"{shots}-{seed}" / f"{name}.tsv", rows)
-  changed = {
-    "prompt.directory": str(tmp_path / "draws"),
-    "prompt.shots": 3,
-    "prompt.splits": (7, 8),
-    "prompt.words": "no,yes",
-    "prompt.max_length": 24,
-    "prompt.num_samples": 3,
-    "prompt.num_steps": 12,
-    "prompt.eval_every": 5,
-    "search.batch_sizes": (3, 6),
-    "search.learning_rates": (1e-2, 2e-2),
-  }
-  kind = make_search(place, tmp_path, **changed)
+  changed = {"prompt.directory": str(tmp_path / "draws"), "prompt.splits": (7, 8), "prompt.num_steps": 12}
+  changed |= {"prompt.shots": 3, "prompt.eval_every": 5, "prompt.max_length": 24}
+  more = {"prompt.words": "no,yes", "prompt.num_samples": 3}
+  more |= {"search.batch_sizes": (3, 6), "search.learning_rates": (1e-2, 2e-2)}
+  kind = make_search(place, tmp_path, **changed, **more)
   data, (plan,) = kind.data["sst2"], kind.plans
   assert list(data.pools) == list(data.dev) == list(plan.seeds) == [7, 8]
   assert [len(pool.queries) for pool in data.pools.values()] == [6, 6]
@@ -223,16 +193,15 @@ def test_every_field_of_prompts_reaches_what_it_is_for(place, tmp_path):
   assert [cell[:2] for cell in plan.cells] == [(size, rate) for size in (3, 6) for rate in (1e-2, 2e-2)]
   for schedule in map(plan.schedule, plan.cells):
     assert (schedule.num_steps, schedule.evaluate_at) == (12, (5, 10, 12))
-  zero = {"prompt.max_length": 0, "prompt.num_samples": 0, "prompt.words": ""}
-  zero |= {"search.batch_sizes": (), "search.learning_rates": (), "prompt.num_steps": 10}
-  with pytest.raises(ConfigError, match="of 128 tokens"):  # the template's, longer than this checkpoint
-    make_search(place, tmp_path, **(changed | zero))
-  kind = make_search(place, tmp_path, **(changed | zero | {"prompt.max_length": 24}))
+  default = {"prompt.words": "", "prompt.num_samples": 0, "prompt.num_steps": 10}
+  default |= {"search.batch_sizes": (), "search.learning_rates": ()}
+  kind = make_search(place, tmp_path, **(changed | default))
   assert kind.data["sst2"].lengths.num_samples == 16  # LM-BFF's
-  assert [cell[:2] for cell in kind.plans[0].cells] == [
-    (size, rate) for size in (2, 4, 8) for rate in (3e-6, 4e-6, 5e-6)
-  ]
+  cells = [(size, rate) for size in (2, 4, 8) for rate in (3e-6, 4e-6, 5e-6)]
+  assert [cell[:2] for cell in kind.plans[0].cells] == cells
   assert kind.plans[0].schedule(kind.plans[0].cells[0]).evaluate_at == (5, 10)
+  with pytest.raises(ConfigError, match="of 128 tokens"):  # the template's, longer than this checkpoint
+    make_search(place, tmp_path, **(changed | default | {"prompt.max_length": 0}))
 
 
 def test_dev_and_test_sets_have_as_many_demonstrations_each_of_its_own_split(place, tmp_path):
@@ -273,43 +242,31 @@ def test_splits_are_drawn_where_no_folder_of_draws_is_given(place, tmp_path):
   assert data.digests[13] != data.digests[21]
 
 
-def test_what_would_be_done_is_told_before(place, tmp_path):
-  lines = "\n".join(make_search(place, tmp_path).describe())
-  assert "loaded encoder, heads/mlm; fresh: optimizer, step" in lines
-  assert "2 cells x 2 splits, 160 steps of single runs" in lines and "words terrible/great" in lines
-  assert "test set dev: 5 examples" in lines
-  assert not list(tmp_path.iterdir())
-
-
 def test_what_cannot_work_is_refused_before_data_is_read(place, tmp_path):
   failures = []
-  for changed, word in (
-    ({"prompt.words": "unsure,great"}, "is un ##sure"),
-    ({"prompt.max_length": LENGTH + 1}, "\n  --config.prompt.max_length=32"),
-    ({"prompt.splits": (-1,)}, "prompt.splits=(-1,)"),
-    ({"prompt.splits": (2**31,)}, f"prompt.splits=({2**31},)"),
-    ({"search.batch_sizes": (2, 2)}, "search.batch_sizes=(2, 2)"),
-    ({"search.batch_sizes": (0,)}, "search.batch_sizes=(0,)"),
-    ({"search.batch_sizes": (3,), "train.microbatches": 2}, "search.batch_sizes=(3,)"),
-    ({"search.learning_rates": (0.0,)}, "search.learning_rates=(0.0,)"),
-    ({"search.learning_rates": (1.1,)}, "search.learning_rates=(1.1,)"),
-    ({"search.epochs": (2,)}, "search.epochs=(2,)"),
-    ({"from_scratch": True}, "from_scratch=True"),
-    ({"seed": 5}, "\n  --config.prompt.splits=13,21,42"),
+  for name, value, word in (
+    ("prompt.words", "unsure,great", "is un ##sure"),
+    ("prompt.max_length", LENGTH + 1, "\n  --config.prompt.max_length=32"),
+    ("prompt.splits", (-1,), ": -1"),
+    ("prompt.splits", (2**31,), f": {2**31}"),
+    ("search.batch_sizes", (2, 2), ": 2"),
+    ("search.batch_sizes", (0,), ": 0"),
+    ("train.microbatches", 4, "search.batch_sizes=(2,)"),
+    ("search.learning_rates", (0.0,), ": 0.0"),
+    ("search.learning_rates", (1.1,), ": 1.1"),
+    ("search.epochs", (2,), "search.epochs"),
+    ("from_scratch", True, "from_scratch"),
+    ("seed", 5, "\n  --config.prompt.splits=13,21,42"),
   ):
-    try:
-      make_search(place, tmp_path, **({"prompt.directory": str(tmp_path / "nowhere")} | changed))
-      failures.append(f"{changed}: no error")
-    except ConfigError as error:
-      if word not in str(error):
-        failures.append(f"{changed}: {error}")
+    with pytest.raises(ConfigError) as caught:
+      make_search(place, tmp_path, **({"prompt.directory": str(tmp_path / "nowhere")} | {name: value}))
+    if word not in str(caught.value):
+      failures.append(f"{name}: {caught.value}")
   assert not failures, "\n".join(failures)
   make_checkpoint(tmp_path / "checkpoint", head="rtd", recipe="amos_base")
-  with pytest.raises(ConfigError, match=r"'amos_base' has no language-modelling head .*bert, roberta, taco"):
+  with pytest.raises(ConfigError, match=r"'amos_base' has no language-modelling head"):
     make_search(tmp_path, tmp_path)
-  for changed, word in (
-    ({"prompt.splits": (7,)}, r"draws \(k-seed\) 2-13, 2-21"),
-    ({"prompt.directory": ""}, r"\n  --config.prompt.directory=DIR$"),
-  ):
-    with pytest.raises(DataError, match=word):
-      make_search(place, tmp_path, **changed)
+  with pytest.raises(DataError, match=r"draws \(k-seed\) 2-13, 2-21"):
+    make_search(place, tmp_path, **{"prompt.splits": (7,)})
+  with pytest.raises(DataError, match=r"\n  --config.prompt.directory=DIR$"):
+    make_search(place, tmp_path, **{"prompt.directory": ""})

@@ -2,9 +2,7 @@
 
 import dataclasses
 import functools
-import importlib
 import math
-import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -119,18 +117,8 @@ def test_a_regression_trains_on_the_divergence_of_the_paper_and_predicts_scores(
   np.testing.assert_allclose(found, [[2.5], [1.0], [5.0]])
 
 
-def test_the_language_modelling_head_of_a_checkpoint_is_found_and_the_recipes_named_train_one():
+def test_the_language_modelling_head_of_a_checkpoint_is_found():
   rtd = {"kernel": 0, "bias": 0}
   clm, mlm = {"bias": 0}, {"dense": 0, "norm": 0, "bias": 0}
   assert prompt.lm_head({"heads": {"rtd": rtd, "clm": clm, "scl": {}}}, {}) == "clm"
   assert prompt.lm_head({"heads": {"mlm": mlm, "taco": {}}}, {}) == "mlm"
-  root = pathlib.Path(__file__).resolve().parents[3] / "configs"
-  objectives = {"clm": {"clm", "all_token"}, "mlm": {"mlm"}}
-  paths = [*root.glob("*_tiny.py"), root / "demo.py"]
-  assert len(paths) >= 9
-  for path in paths:
-    recipe = path.stem.removesuffix("_tiny")
-    config = importlib.import_module(f"configs.{path.stem}").get_config()
-    on = {name for name in config.objectives if config.objectives[name].weight}
-    for head, names in objectives.items():
-      assert bool(on & names) == (recipe in prompt.RECIPES[head].split(", ")), (recipe, head)

@@ -1,4 +1,4 @@
-"""Beam as an engine: the bytes of the pool, errors, processes that die; what engines refuse."""
+"""Beam and ranks as engines: the bytes of the pool, errors, processes that die; what engines refuse."""
 
 import concurrent.futures
 import os
@@ -8,19 +8,16 @@ import subprocess
 import sys
 
 import fsspec
-import psutil
 import pytest
 
 from data import errors, sources
 from data.prepare import beam, command
 from tests import buckets
-from tests.data.conftest import ROOT, arguments, make_documents, write_text
+from tests.data.conftest import ROOT, arguments
 from tests.data.prepare import clusters
 from tests.data.prepare.test_prepare import digests
 
-TWO = ["--runner=DirectRunner", "--direct_running_mode=multi_processing", "--direct_num_workers=2"]
-DASK = ["--engine=beam", "--", "--runner=DaskRunner"]
-RANKS = ["--engine=ranks", "--", "--rank=1", "--ranks=2"]
+DASK = ["--", "--runner=DaskRunner"]
 
 
 @pytest.fixture
@@ -75,41 +72,34 @@ def test_what_engines_would_ignore_wait_for_or_not_find_is_refused_before_any_wo
   for name in ("tasks.py", "a,b.txt"):
     pathlib.Path(name).write_text("def keep(document): return document\n")
   cases = [
-    (["--engine=beam", "--", "--direct_num_wrokers=2"], "'--direct_num_workers'"),
-    (["--engine=beam", "--", "2"], "'2'"),
-    (["--engine=beam", "--", "-n", "2"], "'-n'"),
-    (["--engine=beam", "--", "--direct_num_workers=two"], "'two'"),
-    (["--engine=beam", "--", "--runner=DirctRunner"], "DirctRunner"),
-    (["--engine=beam", "--", "--runner=nowhere.Runner"], "nowhere.Runner"),
-    (["--engine=beam", "--", "--runner=DataflowRunner", "--project=x"], "--sdk_container_image=NAME"),
-    (["--engine=beam", "--", "--runner=PortableRunner", "--job_endpoint=localhost:1"], "--port=1"),
-    (["--", "--runner=DirectRunner"], "--engine=beam"),
-    (["--engine=beam", "--workers=2"], "--direct_running_mode=multi_processing --direct_num_workers=2"),
+    (["--", "--direct_num_wrokers=2"], "'--direct_num_workers'"),
+    (["--", "-n", "2"], "'-n'"),
+    (["--", "--direct_num_workers=two"], "'two'"),
+    (["--", "--runner=DirctRunner"], "DirctRunner"),
+    (["--", "--runner=nowhere.Runner"], "nowhere.Runner"),
+    (["--", "--runner=DataflowRunner", "--project=x"], "--sdk_container_image=NAME"),
+    (["--", "--runner=PortableRunner", "--job_endpoint=localhost:1"], "--port=1"),
+    (["--engine=pool", "--", "--runner=DirectRunner"], "--engine=beam"),
+    (["--workers=2"], "--direct_running_mode=multi_processing --direct_num_workers=2"),
     (["--engine=spark"], "'spark'"),
-    (["--clean=tasks.py:keep", "--engine=beam"], f"{tmp_path}/tasks.py:keep"),
-    (["--output=s3://bucket/x", *RANKS], "--output=s3://bucket/x"),
+    (["--engine=ranks", "--", "--rank=2", "--ranks=2"], "from 0 to 1"),
+    (["--clean=tasks.py:keep"], f"{tmp_path}/tasks.py:keep"),
     (["--output=s3://bucket/x", *DASK], "export TEXT_ENCODER_CACHE=/shared/cache\n"),
-    (["--source=s3://bucket/*.txt", *RANKS], "export TEXT_ENCODER_CACHE=/shared/cache\n"),
-    (
-      ["--source=/shared/a.txt,b/*.txt,~/c.txt", *DASK],
-      f"\n  --source=/shared/a.txt,{tmp_path}/b/*.txt,~/c.txt\n",
-    ),
+    (["--source=s3://bucket/*.txt", *DASK], "export TEXT_ENCODER_CACHE=/shared/cache\n"),
+    (["--source=/a.txt,b/*.txt,~/c", *DASK], f"\n  --source=/a.txt,{tmp_path}/b/*.txt,~/c\n"),
     (["--source=seqio:mine", "--module=tasks.py", *DASK], f"\n  --module={tmp_path}/tasks.py\n"),
     (["--tfds_directory=a/b", *DASK], f"\n  --tfds_directory={tmp_path}/a/b\n"),
-    (["--engine=ranks", "--", "--rank=2", "--ranks=2"], "from 0 to 1"),
-    (["--engine=ranks", "--", "--rank=-1", "--ranks=2"], "from 0 to 1"),
-    (["--engine=ranks", "--", "--rank=0"], "--ranks"),
   ]
   failures = []
   for more, word in cases:
-    code = command.main([*flags, *more])
+    code = command.main([*flags, "--engine=beam", *more])
     said = capsys.readouterr().err
     if code != errors.ConfigError.exit_code or word not in said or (tmp_path / "records").exists():
       failures.append(f"{more}: {code} {said}")
   assert not failures, "\n".join(failures)
   monkeypatch.setenv("TEXT_ENCODER_CACHE", str(tmp_path))
   for source in (f"{tmp_path}/a,b.txt", "seqio:mine", "~/b/*.txt,/shared/a", "s3://bucket/*.txt,/shared/b"):
-    args = command.parse([f"--source={source}", "--module=a.b", "--output=records", *DASK])
+    args = command.parse([f"--source={source}", "--module=a.b", "--output=records", "--engine=beam", *DASK])
     assert (args.source, args.output) == (source, f"{tmp_path}/records")
 
 
@@ -134,31 +124,22 @@ def test_without_beam_the_message_says_what_to_install(flags, monkeypatch, capsy
   assert capsys.readouterr().err.endswith("install it:\n  pip install -r requirements-beam.txt\n")
 
 
-@pytest.mark.nightly
-def test_a_killed_worker_of_direct_runner_ends_the_command_which_goes_on_later(
-  vocabulary_directory, tmp_path
+def test_two_ranks_make_the_bytes_of_one_pool_though_one_was_killed(
+  prepared, corpus, vocabulary_directory, tmp_path
 ):
-  (tmp_path / "text").mkdir()
-  for number in range(40):  # units, some seconds of work
-    write_text(tmp_path / "text" / f"part{number:02d}.txt", make_documents(600, seed=number))
-  flags = [f"--source={tmp_path}/text/*.txt", f"--vocabulary={vocabulary_directory}", "--length=32"]
-  assert clusters.prepare(*flags, f"--output={tmp_path / 'pool'}").returncode == 0
-  output = tmp_path / "direct"
-  every = clusters.prepare_command(*flags, f"--output={output}", "--engine=beam", "--", *TWO)
+  def start(rank):
+    flags = arguments(corpus, vocabulary_directory, tmp_path / "records")
+    ranks = clusters.prepare_command(*flags, "--engine=ranks", "--", f"--rank={rank}", "--ranks=2")
+    return subprocess.Popen(ranks, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
-  def begun():
-    """Process ids that have begun a unit."""
-    calls = (path for path in (output / "work" / "steps").glob("*/call") if "pack_unit" in path.read_text())
-    return {int(mark.read_text().split()[1]) for call in calls for mark in call.parent.glob("*.begun")}
-
-  process = subprocess.Popen(every, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-  clusters.wait_for(lambda: len(begun()) == 2)
-  victim = next(iter(begun()))
-  os.kill(victim, signal.SIGKILL)
-  last = process.communicate(timeout=300)[1].splitlines()[-1]
-  assert process.returncode == errors.DataError.exit_code
-  assert f"by process {victim} on " in last and "/part" in last
-  assert list((output / "work").glob("unit-*.json"))
-  assert not [p for p in psutil.process_iter(["cmdline"]) if str(output) in " ".join(p.info["cmdline"] or [])]
-  assert subprocess.run(every, cwd=ROOT, stderr=subprocess.PIPE, timeout=300).returncode == 0
-  assert digests(output) == digests(tmp_path / "pool")
+  first = start(0)
+  folder = tmp_path / "records" / "work" / "steps"
+  clusters.wait_for(lambda: list(folder.glob("00-*/0.done")) and list(folder.glob("00-*/2.done")))
+  killed = start(1)
+  killed.send_signal(signal.SIGKILL)
+  killed.communicate()
+  assert first.poll() is None and not list(folder.glob("00-*/1.done"))
+  for process in (start(1), first):
+    said = process.communicate(timeout=120)[0]
+    assert process.returncode == 0, said
+  assert digests(tmp_path / "records") == digests(prepared)

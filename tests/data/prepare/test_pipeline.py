@@ -1,14 +1,12 @@
-"""Units of a preparation: their documents, chunks and ids, the order of their records, two tries at once."""
+"""Units of a preparation: their documents, chunks and ids, and the order of their records."""
 
 import collections
-import json
-import pathlib
 import shutil
 
 import numpy as np
 import pytest
 
-from data import errors, seqio_tasks, sources, task_features, vocabulary
+from data import seqio_tasks, sources, task_features, vocabulary
 from data.prepare import pipeline, shards, unit_files
 from tests.data.conftest import write_text
 
@@ -124,35 +122,3 @@ def test_records_are_in_the_order_of_their_keys_and_shards_miss_none(job, monkey
     found = [record.tolist() for part in (held, *train) for record in part]
     assert found == [record for *_, record in in_order]
     assert all(part for part in train)
-
-
-def test_a_unit_that_is_packed_twice_at_once_or_fails_is_right(job, monkeypatch):
-  """The second try begins, and ends, while the first is at its second chunk."""
-  monkeypatch.setattr(pipeline, "CHUNK_CHARACTERS", 1_000)
-  unit = sources.plan(job.request).units[0]
-  chunks, tries, finished = pipeline.text_chunks, [], {}
-
-  def failing(*_):
-    yield from ()
-    raise errors.DataError("damaged")
-
-  def interrupted(*arguments):
-    for number, chunk in enumerate(chunks(*arguments)):
-      if number == 1 and not tries:
-        tries.append(None)
-        tries[0] = pipeline.pack_unit(job, 0, unit)
-        finished.update({path.name: path.read_bytes() for path in job.work.iterdir() if path.is_file()})
-      yield chunk
-
-  monkeypatch.setattr(pipeline, "text_chunks", failing)
-  with pytest.raises(errors.DataError):
-    pipeline.pack_unit(job, 0, unit)
-  assert not [*job.work.iterdir()]
-  renamed, rename = [], pathlib.Path.rename
-  monkeypatch.setattr(pathlib.Path, "rename", lambda path, to: (renamed.append(to.name), rename(path, to)))
-  monkeypatch.setattr(pipeline, "text_chunks", interrupted)
-  assert pipeline.pack_unit(job, 0, unit) == tries[0]
-  assert {path.name: path.read_bytes() for path in job.work.iterdir()} == finished
-  assert len(finished) == 6 and all(finished.values())
-  assert json.loads(finished["unit-000000.json"]) == tries[0]
-  assert len(renamed) == 6 and renamed[-1] == "unit-000000.json"  # the counts are the last file

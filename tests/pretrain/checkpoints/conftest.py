@@ -1,4 +1,4 @@
-"""First states of small models, saved, and what a run takes from a checkpoint; who changes one takes a copy."""
+"""First states of small models, saved (who changes one takes a copy), and what a run takes from them."""
 
 import functools
 

@@ -67,7 +67,9 @@ def test_an_interval_has_the_mean_over_its_weights_the_last_rate_and_counts(capl
   )
   for step in (5, 6):
     _see(intervals, step, math.nan, skipped=step - 3)
-  assert "train/loss" not in rows[1][1] and "loss nan" in caplog.messages[1]
+  assert (
+    "train/loss" not in rows[1][1] and "loss nan" in caplog.messages[1] and caplog.messages[1].endswith(": 3")
+  )
   # The sums of an unfinished interval go into the checkpoint, and the last step ends one.
   _see(intervals, 7, 5.0)
   saved = json.loads(json.dumps(intervals.saving(7)))

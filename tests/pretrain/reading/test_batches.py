@@ -1,12 +1,29 @@
-"""Batches that are read ahead, small ones several at a time, are those of their steps."""
+"""Batches that are read ahead are those of their steps; runs whose batches grow go on as if never stopped."""
+
+import json
+import shutil
 
 import numpy as np
+import pytest
 
+from data.errors import ConfigError
 from data.records import PackedRecords
+from pretrain.checkpoints import __main__ as checkpoints
+from pretrain.plan import dry_run
 from pretrain.reading import batches
 from pretrain.reading.skips import Skip, first_row, known_skips, position
+from pretrain.report import runs
 from pretrain.settings.batch_sizes import BatchSizes
-from tests.pretrain.small_run import LENGTH, small_config, small_run
+from tests.pretrain.small_run import (
+  LENGTH,
+  assert_same_params,
+  devices,
+  metric_lines,
+  run_training,
+  saved_params,
+  small_config,
+  small_run,
+)
 
 SIZE, FIRST = 8, 3
 SKIPS = [Skip(6, 2, 7, 9.0, 8.0)]
@@ -72,3 +89,43 @@ def test_growing_batches_read_every_row_once_and_skip_what_a_spike_skipped(small
     assert found == numbers
     at += size
   read.close()
+
+
+ROWS = [2, 4, 6, 8, 8, 8]
+GROWING = WARMUP | {"train.batch_warmup_steps": 3, "train.checkpoint_steps": (2,)}
+
+
+@pytest.fixture(scope="module")
+def growing(tmp_path_factory, small_records):
+  """The workdir of a finished run of six growing batches."""
+  workdir = tmp_path_factory.mktemp("whole") / "run"
+  assert run_training(small_config("mlm", small_records, GROWING), workdir) == 0
+  return workdir
+
+
+def test_the_rows_of_a_run_follow_each_other_and_costs_count_them(growing, small_records, capsys):
+  assert checkpoints.main(["examples", str(growing), "--steps=1:6"]) == 0
+  read = [json.loads(line)["records"] for line in capsys.readouterr().out.splitlines()]
+  assert [len(numbers) for numbers in read] == ROWS
+  records = PackedRecords(small_records, length=LENGTH, seed=0)
+  assert [number for numbers in read for number in numbers] == records.examples(0, sum(ROWS))
+  with devices(1):
+    text = dry_run.dry_run(small_config("mlm", small_records, GROWING), workdir="")
+  assert f"tokens in all                 {sum(ROWS) * LENGTH:,}\n" in text
+  (run,) = runs.read([str(growing)])
+  assert [run.tokens(step) for step in (0, 1, 3, 6)] == [0, 2 * LENGTH, 12 * LENGTH, sum(ROWS) * LENGTH]
+
+
+def test_a_run_goes_on_bit_for_bit_but_not_with_batches_that_grow_otherwise(growing, small_records, tmp_path):
+  cut = shutil.copytree(growing, tmp_path / "run")
+  shutil.rmtree(cut / "checkpoints" / "6")
+  shutil.rmtree(cut / "checkpoints" / "4")
+  for changes in (
+    {"train.microbatches": 2, "train.batch_size_start": 4},
+    {"train.batch_warmup_steps": 6},
+  ):
+    with pytest.raises(ConfigError, match=next(iter(changes))):
+      run_training(small_config("mlm", small_records, GROWING | changes), cut)
+  assert run_training(small_config("mlm", small_records, GROWING), cut) == 0
+  assert metric_lines(cut) == metric_lines(growing)
+  assert_same_params(saved_params(cut), saved_params(growing))

@@ -1,17 +1,26 @@
-"""The settings and the base config have the same fields, and each default is a value its settings allow."""
+"""Fields and defaults of the settings; costs, kinds of layers, meshes and sizes of batches worked by hand."""
 
 import dataclasses
+import itertools
 import typing
+
+import jax
+import jax.numpy as jnp
+import pytest
 
 from pretrain.build import LOSSES
 from pretrain.command import fields, validate
+from pretrain.corruption.masking import TokenIds
+from pretrain.run import make_run
 from pretrain.settings import FIELDS
+from pretrain.settings.batch_sizes import BatchSizes, batch_sizes
 from pretrain.settings.corruption import GeneratorSettings, MaskingSettings
 from pretrain.settings.mesh import MeshSettings, Sizes, nearest
 from pretrain.settings.model import EncoderSettings
 from pretrain.settings.objectives import OBJECTIVES, switched_on
 from pretrain.settings.objectives.objective import crop_size
 from pretrain.settings.run import OptimizerFields
+from tests.pretrain.small_run import get_config
 
 
 def test_settings_and_the_base_config_have_the_same_fields_and_allowed_defaults():
@@ -111,3 +120,33 @@ def test_a_mesh_takes_all_devices_and_the_nearest_is_a_few_doublings_away():
   assert nearest(Sizes(3, 1, 1), 8) == (8, 1, 1) and nearest(Sizes(-1, 3, 1), 8) == (2, 4, 1)
   assert nearest(Sizes(2, 1, 2), 8) == (4, 1, 2)
   assert nearest(Sizes(3, 1, 1), 8, can=lambda sizes: sizes.tensor == 2) == (4, 1, 2)
+
+
+def test_each_smaller_size_has_the_same_number_of_updates():
+  sizes = BatchSizes(batch_size=20, microbatches=5, batch_size_start=8, batch_warmup_steps=6)
+  assert [sizes.rows(step) for step in range(8)] == [8, 8, 12, 12, 16, 16, 20, 20]
+  assert [sizes.rows_before(step) for step in range(8)] == [0, 8, 16, 28, 40, 56, 72, 92]
+  assert sizes.shown(3) == "24 to 60 (after 6 updates)" and BatchSizes(2_048, 8).shown(512) == "1,048,576"
+  assert batch_sizes({"batch_size": 8}).rows_before(3) == 24  # of a config without the other fields
+  # The device counts the microbatches of a batch.
+  config = get_config()
+  config.train.update({"batch_size": 20, "microbatches": 5, "batch_size_start": 8, "batch_warmup_steps": 6})
+  run = make_run(config, TokenIds(0, 1, 2, 3, 4, 300), devices=jax.devices()[:1])
+  assert [4 * int(run.turns(jnp.int32(step))) for step in range(8)] == [sizes.rows(step) for step in range(8)]
+
+
+def test_sizes_take_the_tokens_of_the_recipe():
+  # ModernBERT-base: 768 to 4,608 rows of 1,024 tokens over 50 B tokens: 3.3, 6.7, 10, 13.3, 16.7 B.
+  sizes = BatchSizes(4_608, 6, 768, 5 * 4_239)
+  ends = [sizes.rows_before(4_239 * number) * 1_024 for number in range(6)]
+  taken = [(end - start) / 1e9 for start, end in itertools.pairwise(ends)]
+  assert taken == pytest.approx([10 / 3, 20 / 3, 10, 40 / 3, 50 / 3], rel=1e-3)
+
+
+def test_rows_before_a_step_are_the_sum_of_all_batches():
+  for given in ((64, 8, 16, 18), (36, 9, 4, 8), (36, 9, 32, 100), (64, 8), (64, 1)):
+    sizes, rows = BatchSizes(*given), 0
+    for step in range(120):
+      assert sizes.rows_before(step) == rows, (given, step)
+      rows += sizes.rows(step)
+    assert sizes.rows(10_000) == sizes.batch_size

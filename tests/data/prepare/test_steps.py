@@ -84,22 +84,3 @@ def test_waiting_ends_when_all_is_done_when_one_fails_and_when_the_engine_ends(s
     steps.run(number, str(step.directory))
   step.wait(lambda: False, str)
   assert "read: done in" in caplog.text
-
-
-def test_a_part_that_outlives_its_start_leaves_no_mark_in_the_next(step, tmp_path, monkeypatch):
-  def begin_again(path):
-    steps.begin(tmp_path)
-    if path.endswith("1"):
-      raise errors.DataError(path)
-    return path
-
-  second = steps.publish(tmp_path, sources.content_digest, [["a"]], "more")
-  call = (second.directory / steps.CALL).read_text()
-  monkeypatch.setattr(sources, "content_digest", begin_again)
-  monkeypatch.setattr(begin_again, "__module__", "data.sources")
-  for path in ("1", "2"):
-    second.directory.joinpath("errors").mkdir(parents=True, exist_ok=True)
-    (second.directory / steps.CALL).write_text(call.replace('"a"', f'"{path}"'))
-    with pytest.raises(errors.StorageError, match="a worker does not see"):
-      steps.run(0, str(second.directory))
-    assert list((tmp_path / "steps").iterdir()) == []

@@ -3,7 +3,6 @@
 import pathlib
 import random
 import sys
-import threading
 
 import pytest
 import sentencepiece
@@ -127,25 +126,6 @@ def test_a_full_memory_keeps_the_first_words(monkeypatch):
   plain.asked.clear()
   encode(["a bb a bb"])
   assert plain.asked == []
-
-
-def test_threads_share_a_memory(monkeypatch):
-  monkeypatch.setattr(remembered, "MAX_WORDS", 20)
-  encode, wrong = remembered.encoder(_Counting()), []
-
-  def work(seed: int) -> None:
-    rng = random.Random(seed)
-    for _ in range(100):
-      texts = [" ".join("x" * rng.randint(1, 30) for _ in range(60)) for _ in range(5)]
-      if encode(texts) != [[len(word) for word in text.split()] for text in texts]:
-        wrong.append(texts)
-
-  threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-  for thread in threads:
-    thread.start()
-  for thread in threads:
-    thread.join()
-  assert not wrong
 
 
 def test_only_models_that_never_look_over_a_space_are_split_at_spaces(tmp_path):

@@ -1,9 +1,10 @@
-"""A tokenizer.json as a vocabulary: the ids of the library, words after a space, and refused files."""
+"""A tokenizer.json as a vocabulary: ids of the library, words after a space, refusals, word starts."""
 
 import json
 import unicodedata
 
 import pytest
+import sentencepiece
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from data import errors, vocabulary
@@ -206,3 +207,59 @@ def test_an_import_that_was_changed_is_refused(folder, tmp_path):
     path.write_text(json.dumps(described | {"special_pieces": special}))
     with pytest.raises(errors.DataError, match=word):
       vocabulary.load(tmp_path / "v")
+
+
+def _sentencepiece(path, **options) -> vocabulary.Vocabulary:
+  path.mkdir()
+  sentencepiece.SentencePieceTrainer.train(
+    sentence_iterator=iter(byte_level.sentences()),
+    model_prefix=str(path / "sp"),
+    control_symbols=["[CLS]", "[SEP]", "[PAD]", "[MASK]"],
+    unk_piece="[UNK]",
+    minloglevel=2,
+    **options,
+  )
+  return vocabulary_train.import_files(path / "v", sp_model=str(path / "sp.model"), cased=False)
+
+
+def test_every_word_of_a_text_begins_where_it_is_marked_for_every_kind_of_vocabulary(tmp_path):
+  text = "the people make timeless"
+  unigram().save(str(tmp_path / "tokenizer.json"))
+  path = str(tmp_path / "tokenizer.json")
+  for words in (
+    _sentencepiece(tmp_path / "bpe", model_type="bpe", vocab_size=80),
+    _sentencepiece(tmp_path / "unigram", model_type="unigram", vocab_size=60),
+    vocabulary_train.train(
+      byte_level.sentences(), tmp_path / "words", kind="wordpiece", cased=False, size=80
+    ),
+    byte_level.imported(tmp_path / "bytes", byte_level.tokenizer(size=300)),
+    vocabulary_train.import_files(tmp_path / "unigram_json", tokenizer=path, cased=True),
+  ):
+    starts = words.word_starts
+    assert len(starts) == words.size and {*starts} == {0, 1}
+    assert all(starts[number] for number in vars(words.special_ids).values())
+    ids = words.encode(f" {text}" if words.reads_space else text)
+    parts, word = [], []
+    for number in ids:
+      if starts[number] and word:
+        parts, word = [*parts, word], []
+      word.append(number)
+    assert [words.decode(part).strip() for part in [*parts, word]] == text.split()
+    assert len(ids) > 4  # so that some words have several pieces
+
+
+def test_white_space_among_byte_level_pieces_begins_a_word(tmp_path):
+  words = byte_level.imported(tmp_path)
+  begins = [bool(words.word_starts[number]) for number in words.encode("a\n\tb ,c")]
+  assert begins == [False, True, True, False, True, False, False]
+
+
+def test_a_vocabulary_whose_pieces_do_not_show_words_has_no_starts(tmp_path):
+  options = {"model_type": "bpe", "vocab_size": 80, "treat_whitespace_as_suffix": True}
+  assert _sentencepiece(tmp_path / "suffix", **options).word_starts == b""
+  made = byte_level.tokenizer()
+  made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), made.pre_tokenizer])
+  assert byte_level.imported(tmp_path / "letters", made).word_starts == b""
+  (tmp_path / "vocab.txt").write_text("[CLS]\n[PAD]\n[SEP]\n[UNK]\n[MASK]\na\nb\n")
+  path = str(tmp_path / "vocab.txt")
+  assert vocabulary_train.import_files(tmp_path / "v", vocab_txt=path, cased=False).word_starts == b""

@@ -66,7 +66,7 @@ def test_the_second_sentence_goes_on_in_lower_case_and_no_more_than_its_first_le
   assert written(words, "mnli", ("A B.", "A B"))[0] == "A B ? [MASK] , a B [SEP]"
 
 
-def test_what_stands_behind_a_word_has_the_pieces_of_running_text(words, sentencepiece):
+def test_what_stands_behind_a_word_has_the_pieces_of_running_text(sentencepiece):
   found, at_gap = written(sentencepiece, "mnli", ("the dog.", "The cat"))
   gap = sentencepiece.special_ids.mask
   assert at_gap == "[MASK]"
@@ -75,18 +75,6 @@ def test_what_stands_behind_a_word_has_the_pieces_of_running_text(words, sentenc
   assert yes in running
   replaced = [gap if i == yes else i for i in running]
   assert found == pieces_of(sentencepiece, [*replaced, sentencepiece.special_ids.sep])
-
-  class Joining:
-    """'No?' is one piece of it."""
-
-    def __getattr__(self, name):
-      return getattr(words, name)
-
-    def encode(self, text):
-      return [99] if text == "No?" else words.encode(text)
-
-  prompt = PromptWriter(TEMPLATES["mnli"], Joining()).write(("a.", "b"))  # pyright: ignore[reportArgumentType]
-  assert pieces_of(words, prompt.ids) == "a ? [MASK] , b [SEP]"
 
 
 def test_a_byte_level_vocabulary_gets_the_ids_of_running_text(tmp_path):

@@ -36,7 +36,7 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path):
       path.write_bytes(compress(b"\xef\xbb\xbf" + content.encode()))
       found = list(rows.read(str(path)))
       assert [row.fields for row in found] == TABLE, path
-      assert [row.number for row in found] == [1, 2, 3]
+      assert [(row.number, row.replaced) for row in found] == [(1, 0), (2, 0), (3, 0)]
       assert found[1].place == f"{path}, {'line' if kind == 'jsonl' else 'row'} 2"
       assert rows.columns(str(path)) == ["text", "label"]
 
@@ -166,6 +166,20 @@ def test_numbers_are_words_where_no_ids_are_first(tmp_path):
   assert [row.fields["1"] for row in rows.read(str(path))] == [["1", "3.5"], ["2-1"]]
   path.write_text("1\tCD\tO\nof\tIN\tO\n2-1\tCD\tO\n")
   assert [row.fields["1"] for row in rows.read(str(path))] == [["1", "of", "2-1"]]
+
+
+def test_numbers_and_missing_values():
+  for value, number in (
+    ("3", 3),
+    (" 2.5 ", 2.5),
+    (4, 4),
+    (True, None),
+    ("x", None),
+    (None, None),
+    ([1], None),
+  ):
+    assert values.as_number(value) == number, value
+  assert [values.is_missing(value) for value in (None, "", "  ", "x", 0, [])] == [True] * 3 + [False] * 3
 
 
 def test_lists_as_json_python_and_numpy_print_them():

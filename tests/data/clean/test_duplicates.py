@@ -81,10 +81,10 @@ def test_all_but_the_first_of_a_group_are_dropped(tmp_path):
   assert sorted(path.name for path in tmp_path.iterdir()) == ["exact", "near"]
 
 
-def test_workers_ranges_and_order_change_nothing(tmp_path, monkeypatch):
+def test_ranges_and_order_change_nothing(tmp_path, monkeypatch):
+  """Two processes are compared in tests/data/prepare/test_clean.py."""
   corpus, expected = planted()
-  with workers.pool(2) as pool:
-    assert dropped(corpus, tmp_path / "two", duplicates.near(0.8), pool) == expected
+  assert dropped(corpus, tmp_path / "one", duplicates.near(0.8)) == expected
   for name in ("KEYS_PER_RANGE", "JOINED"):
     monkeypatch.setattr(duplicates, name, 10)
 
@@ -94,7 +94,7 @@ def test_workers_ranges_and_order_change_nothing(tmp_path, monkeypatch):
       return [function(*arguments) for arguments in reversed(list(zip(*items)))][::-1]
 
   assert dropped(corpus, tmp_path / "backwards", duplicates.near(0.8), Backwards()) == expected
-  one, other = (sorted((tmp_path / name).iterdir()) for name in ("two", "backwards"))
+  one, other = (sorted((tmp_path / name).iterdir()) for name in ("one", "backwards"))
   assert [path.read_bytes() for path in one] == [path.read_bytes() for path in other]
 
 

@@ -19,31 +19,20 @@ SPLITS = (13, 21)
 RATES = (1e-3, 1e-2)  # one that learns nothing, and one that learns one of the splits
 
 
-def make_checkpoint(directory, *, head="mlm", recipe="bert_tiny") -> pathlib.Path:
-  """The workdir of a run of one layer with fresh parameters and this head."""
+def make_checkpoint(directory: pathlib.Path) -> None:
+  """Writes the workdir of a run of one layer with fresh parameters and a head for masked words."""
   directory.mkdir()
   words = make_vocabulary(directory)
-  config = EncoderConfig(
-    vocab_size=words.size,
-    hidden_size=16,
-    num_layers=1,
-    num_heads=2,
-    mlp_size=16,
-    max_length=LENGTH,
-    init_stddev=0.2,
-  )
+  sizes = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_size": 16, "max_length": LENGTH}
+  config = EncoderConfig(vocab_size=words.size, init_stddev=0.2, **sizes)
   model = {name: getattr(config, name) for name in config.__dataclass_fields__}
-  made = {
-    "mlm": lambda: heads.init_mlm_head(jax.random.key(1), config, output_size=16),
-    "rtd": lambda: heads.init_rtd_head(jax.random.key(1), config, dense=False),
-  }
+  head = heads.init_mlm_head(jax.random.key(1), config, output_size=16)
   encoder = jax.jit(lambda: init_encoder(jax.random.key(0), config=config, pad_id=words.special_ids.pad))()
-  params = {"encoder": encoder, "heads": {head: made[head]()}}
-  meta = {"config": {"model": model, "recipe": recipe}, "vocabulary_digest": words.digest, "step": 7}
+  params = {"encoder": encoder, "heads": {"mlm": head}}
+  meta = {"config": {"model": model, "recipe": "bert_tiny"}, "vocabulary_digest": words.digest, "step": 7}
   checkpoints = Checkpoints(directory, every=1, keep=1)
   checkpoints.save(7, {"params": params, "step": jax.numpy.asarray(7, jax.numpy.int32)}, meta, force=True)
   checkpoints.close()
-  return directory
 
 
 def write(path, rows):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from data.errors import ConfigError
 from finetune.prompt import task as prompt
 from pretrain.models import heads
 from tests.pretrain import drawn
@@ -122,3 +123,5 @@ def test_the_language_modelling_head_of_a_checkpoint_is_found():
   clm, mlm = {"bias": 0}, {"dense": 0, "norm": 0, "bias": 0}
   assert prompt.lm_head({"heads": {"rtd": rtd, "clm": clm, "scl": {}}}, {}) == "clm"
   assert prompt.lm_head({"heads": {"mlm": mlm, "taco": {}}}, {}) == "mlm"
+  with pytest.raises(ConfigError, match="'amos_base' has no language-modelling head"):
+    prompt.lm_head({"heads": {"rtd": rtd}}, {"config": {"recipe": "amos_base"}})

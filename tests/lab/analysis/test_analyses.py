@@ -69,6 +69,10 @@ MADE_OF = {
 }
 
 
+# The copy head is the one that detects replaced tokens.
+PAIR, KINDS = ("curricula", "correction"), ("replaced", "original")
+
+
 def test_a_checkpoint_that_lacks_what_an_analysis_needs_is_left_out_with_a_line(output):
   listed = {row["analysis"]: row for row in json.loads((output / "analyses.json").read_text())["rows"]}
   assert listed.keys() == MADE_OF.keys()
@@ -89,6 +93,8 @@ def test_a_checkpoint_that_lacks_what_an_analysis_needs_is_left_out_with_a_line(
   blocks = json.loads((output / "blocks.json").read_text())["rows"]
   assert [row["step"] for row in blocks if row["checkpoint"] == "masked"] == [4, 6]
   assert {row["checkpoint"] for row in blocks if "sequence_head_cosine_positive" in row} == {"every"}
+  (answers,), copies = (json.loads((output / f"{name}.json").read_text())["rows"] for name in PAIR)
+  assert {row["tokens"]: row["copy"] for row in copies} == {kind: answers[kind] for kind in KINDS}
   assert (output / "cosines.svg").is_file() and (output / "efficiency_eval_loss.png").is_file()
 
 

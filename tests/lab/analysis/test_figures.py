@@ -130,6 +130,8 @@ def test_calibration_of_the_true_rates_is_near_zero_and_of_a_wrong_constant_the_
   assert wrong["loss at replaced"] == pytest.approx(-math.log(0.9))
   assert wrong["loss"] == pytest.approx(-0.1 * math.log(0.9) - 0.9 * math.log(0.1))
   assert detection.figures(np.zeros(4, bool), np.full(4, 0.2))["area"] is None
+  bins = detection.figures(np.asarray([True, False]), np.asarray([0.05, 0.25]))  # two of ten
+  assert bins["calibration"] == pytest.approx((0.95 + 0.25) / 2)
   # Called replaced are the 1st, 2nd and 4th; the 1st and 4th are. 0.5 is not called so.
   truth = np.asarray([1, 0, 0, 1, 1, 1], bool)
   found = detection.figures(truth, np.asarray([0.9, 0.8, 0.5, 0.6, 0.1, 0.2]))

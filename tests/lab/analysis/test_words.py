@@ -153,6 +153,8 @@ def test_a_generator_is_asked_layer_by_layer_on_text_that_is_not_masked(small_re
       means = hidden.layers[:, 0, given["words"] == word].mean(axis=1)
       np.testing.assert_allclose(found[word - 1], means[jnp.asarray([0, 2])], rtol=1e-4, atol=1e-5)
   assert len(found) == 40 and not found[-1].any()
+  for three, by_layer in zip(frozen.words(sentences), frozen.layers(sentences), strict=True):
+    np.testing.assert_array_equal(three[:, 1], by_layer[:, 1])  # after half of the two layers
 
 
 def test_separate_generators_are_told_apart(small_records, tmp_path):

@@ -1,19 +1,12 @@
-"""Meshes of machines that are not here: GPU nodes and TPU slices, as objects that say where they stand.
-
-Real TPU slices are described by libtpu, which needs no chip; without libtpu they are left out.
-"""
+"""Meshes of machines that are not here: GPU nodes and TPU slices, as objects that say where they stand."""
 
 import dataclasses
-import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 from data.errors import ConfigError
-from pretrain.mesh import chips, device_order
+from pretrain.mesh import device_order
 from pretrain.settings.mesh import MeshSettings, Sizes, nearest
 
 
@@ -103,42 +96,3 @@ def test_only_data_and_then_fsdp_cross_the_network_and_what_cannot_be_is_refused
   assert nearest(Sizes(2, 2, 4), 8) == (2, 2, 2)
   assert nearest(Sizes(2, 2, 4), 8, can=lambda sizes: sizes.tensor == 1) == (4, 2, 1)
   assert nearest(Sizes(1, 1, 1), 8, can=lambda sizes: False) is None
-
-
-# In a process of its own: libtpu wants none of the tests' flags.
-PROGRAM = """
-import json, os, sys
-os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "true"}
-from jax.experimental import topologies
-from pretrain.mesh import device_order
-from pretrain.settings.mesh import MeshSettings
-
-for name, (count, hosts) in json.loads(sys.argv[1]).items():
-  shape, _, slices = name.partition(" x")
-  options = {"num_slices": int(slices)} if slices else {}
-  devices = topologies.get_topology_desc(platform="tpu", topology_name=shape, **options).devices
-  processes = {device.process_index for device in devices}
-  assert (len(devices), len(processes)) == (count, hosts), name
-  for layout in [(-1, 1, 1), (1, -1, 1), (-1, 4, 1), (-1, 1, 2), (-1, 2, 4), (1, -1, 2)]:
-    mesh = device_order.arrange(MeshSettings(*layout), devices)
-    assert len(set(mesh.flat)) == count, (name, layout)
-    groups = mesh.reshape(-1, mesh.shape[2])
-    for process in processes:
-      own = [at for at, group in enumerate(groups) if process in {one.process_index for one in group}]
-      rows = device_order.rows_of(mesh, 2 * len(groups), process)
-      assert rows == [2 * at + row for at in own for row in (0, 1)], (name, layout)
-    if slices:
-      assert {len({one.slice_index for one in group}) for group in groups} == {1}, (name, layout)
-"""
-# Devices and hosts; " xN": of N slices.
-SLICES = {"v5e:2x4": (8, 2), "v5e:4x8": (32, 8), "v5e:16x16": (256, 64), "v5p:2x2x4": (16, 4)}
-SLICES |= {"v5p:4x4x4": (64, 16), "v6e:8x8": (64, 16), "v5e:4x4 x2": (32, 8), "v5p:2x2x4 x4": (64, 16)}
-
-
-def test_data_fsdp_and_tensor_meshes_of_real_slices():
-  if not chips.is_installed("tpu"):
-    pytest.skip("libtpu, which describes TPU slices, is not installed (requirements-dev.txt has it)")
-  environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-  command = [sys.executable, "-c", PROGRAM, json.dumps(SLICES)]
-  done = subprocess.run(command, capture_output=True, text=True, env=environment)
-  assert done.returncode == 0, done.stderr[-2_000:]

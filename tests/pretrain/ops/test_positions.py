@@ -147,6 +147,8 @@ def test_poolings_of_a_text_and_padding_gives_nothing_and_no_gradient():
     found = pool(HIDDEN.astype(jnp.bfloat16), MASK, kind)
     assert found.dtype == jnp.float32
     np.testing.assert_array_equal(found[0], expected, err_msg=kind)
+    one = pool(HIDDEN, jnp.asarray([[True, False, False]] * 2), kind)
+    np.testing.assert_array_equal(one[0], HIDDEN[0, 0], err_msg=kind)
     np.testing.assert_array_equal(pool(HIDDEN, jnp.ones((2, 3), bool), "last")[0], [9, 9])
     if kind in ("mean", "max"):
       np.testing.assert_array_equal(found[1], 0.0)

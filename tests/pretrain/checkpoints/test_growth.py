@@ -8,7 +8,7 @@ from data.errors import DataError
 from data.vocabulary.extension import Extension
 from pretrain.checkpoints import growth, new_words
 from pretrain.mesh import trees
-from tests.pretrain.checkpoints.conftest import LARGER, MODERN, assert_equal, taken
+from tests.pretrain.checkpoints.conftest import LARGER, MODERN, taken
 from tests.pretrain.small_run import metric_lines, run_training, saved_params, small_config
 
 _MIDDLE = (np.arange(32) - 8) % 16  # 16 numbers around the middle of 32
@@ -110,11 +110,6 @@ def test_what_cannot_grow_is_refused():
     if part not in message or not message.startswith(path) or ("--config" in message) != ("--config" in part):
       failures.append(f"{path}: {message}")
   assert not failures, "\n".join(failures)
-
-
-def test_growing_to_the_same_size_changes_nothing(small_records, coco_lm):
-  found = taken("coco_lm", small_records, {"train.init_from": str(coco_lm), "train.init_grow": "tile"})
-  assert_equal(found, saved_params(coco_lm))
 
 
 def test_encoder_heads_and_generator_grow_together(small_records, coco_lm):

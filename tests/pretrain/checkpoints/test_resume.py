@@ -83,18 +83,9 @@ ENDS = [
   (10, LINEAR, {TOTAL: 150}, ""),
   (10, LINEAR, {TOTAL: 90}, "total_steps: 100 -> 90"),
   (10, {}, {TOTAL: 150, "optimizer.learning_rate": 1e-3}, "(optimizer.learning_rate: 0.0005 -> 0.001)"),
-  *(
-    (10, schedule | saved, {TOTAL: 150}, f"150 ({name}")
-    for schedule in ({}, LINEAR)
-    for name, saved in (
-      ("corruption.mask_rates", {"corruption.mask_rates": ((0.0, 0.3), (0.5, 0.15))}),
-      (
-        "generator.temperature_decay",
-        {"generator.temperature_start": 2.0, "generator.temperature_decay": 0.1},
-      ),
-      ("generator.mixture='schedule'", {"generator.mixture": "schedule"}),
-    )
-  ),
+  (10, {"corruption.mask_rates": ((0.0, 0.3), (0.5, 0.15))}, {TOTAL: 150}, "150 (corruption.mask_rates"),
+  (10, LINEAR | {"generator.mixture": "schedule"}, {TOTAL: 150}, "150 (generator.mixture='schedule'"),
+  (10, LINEAR | {"generator.temperature_start": 2.0}, {TOTAL: 150}, "150 (generator.temperature_decay"),
 ]
 # Of a run of the base config. (changed fields, part of the refusal)
 REFUSED = [

@@ -20,7 +20,6 @@ BAD = """
   roberta: model.attention=cudnn model.attention_dropout=0.0 model.dtype=float32 -> --config.model.dtype=auto
   roberta: model.attention=cudnn model.attention_dropout=0.0 model.dtype=bfloat16 data.packing=segments
     -> --config.model.attention=auto
-  roberta: model.attention=cudnn model.global_every=2 -> --config.model.attention=auto
   roberta: optimizer.decay_shape=one_minus_sqrt -> --config.optimizer.schedule=wsd
   roberta: model.scan_unroll=3 -> model.num_layers
   roberta: model.relative_buckets=33 -> even
@@ -42,8 +41,6 @@ BAD = """
   roberta: model.position=rope model.relative_position=none model.num_heads=128 -> model.hidden_size
   roberta: model.norm=rmsnorm -> --config.model.norm_bias=false
   roberta: model.embedding_norm=False -> model.norm_placement
-  roberta: model.window=0 -> at least 1
-  roberta: model.rope_theta=0.0 -> above 0
   roberta: model.global_layers=1,0 -> model.num_layers
   roberta: model.global_layers=0,2 -> model.num_layers
   roberta: model.global_layers=0 model.global_every=2 -> one of them
@@ -58,7 +55,6 @@ BAD = """
     -> --config.data.feed=records
   roberta: train.batch_size_start=8 train.batch_warmup_steps=4002 train.microbatches=4
     -> --config.train.batch_warmup_steps=399
-  coco_lm: train.batch_size_start=16 train.batch_warmup_steps=4 train.microbatches=4 -> use 128
   roberta: train.init_grow=tile -> --config.train.init_from=DIR
   roberta: train.checkpoint_steps=100,4001 -> from 1 to 4000
   roberta: train.microbatches=5 -> use 30 or 35
@@ -74,7 +70,6 @@ BAD = """
     -> --config.corruption.mask_rates=
   roberta: corruption.whole_words=True corruption.mask_rule=electra_google corruption.random_token_rate=0.0
     -> --config.corruption.mask_rule=count
-  coco_lm: objectives.scl.group_size=24 -> use 24 or 48
   coco_lm: objectives.scl.group_size=1 -> train.batch_size
   coco_lm: train.microbatches=2 -> use 64
   coco_lm: train.microbatches=2 objectives.scl.group_size=0 -> --config.train.microbatches=1
@@ -88,14 +83,10 @@ BAD = """
   amos_coco_taco: objectives.taco.window=128 -> data.length
   roberta: objectives.mlm.weight=0.0 -> no objective is on
   roberta: objectives.rtd.weight=1.0 -> corruption.kind
-  roberta: objectives.all_token.weight=1.0 -> corruption.kind
-  roberta: objectives.clm.weight=1.0 objectives.clm.copy=False -> corruption.kind
   coco_lm: objectives.mlm.weight=1.0 -> corruption.kind
   coco_lm: objectives.all_token.weight=1.0 -> objectives.clm.weight
   coco_lm: objectives.rtd.weight=0.0 -> --config.objectives.rtd.weight=50 --config.objectives.clm.copy=false
   mae_lm: corruption.mask_token_rate=0.8 corruption.random_token_rate=0.1
-    -> --config.corruption.kind=mask --config.corruption.mask_token_rate=1.0
-  mae_lm: corruption.kind=random
     -> --config.corruption.kind=mask --config.corruption.mask_token_rate=1.0
   mae_lm: objectives.mlm.weight=1.0 -> --config.objectives.mlm.weight=0
   mae_lm: objectives.taco.weight=1.0 -> --config.objectives.taco.weight=0
@@ -108,7 +99,6 @@ BAD = """
   roberta: corruption.random_token_rate=0.21 -> corruption.mask_token_rate
   coco_lm: corruption.mask_token_rate=0.8 corruption.random_token_rate=0.1 -> corruption.kind
   electra_google: corruption.random_token_rate=0.1 -> corruption.mask_rule
-  roberta: corruption.mask_rule=electra_google -> corruption.random_token_rate
   roberta: model.freeze_embeddings=checkpoint -> model.freeze_embeddings_from
   roberta: model.freeze_embeddings_from=runs/x -> model.freeze_embeddings
   roberta: generator.init_from=runs/amos -> corruption.kind
@@ -140,17 +130,13 @@ BAD = """
   amos: generator.mixture=none -> generator.mlm_layers
   coco_lm: generator.hidden_size=64 generator.projection=none generator.share_embeddings=tokens
     -> --config.generator.share_embeddings=none
-  amos: generator.share_embeddings=none -> generator.mixture
   amos: generator.share_embeddings=gdes -> generator.mixture
   coco_lm: generator.share_embeddings=gdes generator.frozen=True generator.init_from=runs/x
-    -> --config.generator.share_embeddings=none
-  coco_lm: generator.share_embeddings=gdes model.freeze_embeddings=random
     -> --config.generator.share_embeddings=none
   amos: generator.share_embeddings=gdes generator.mlm_layers= generator.separate_layers=1,3
     generator.mixture=uniform
     -> --config.generator.share_embeddings=none
   amos: generator.sampling_dropout=eval model.dropout=0.1 -> generator.mixture
-  amos: generator.mixture=fixed -> generator.mixture_weights
   amos: generator.mixture=fixed generator.mixture_weights=0.5,0.25,0.26 -> 3 weights
   amos: generator.mixture=fixed generator.mixture_weights=1.01,0.0,-0.01 -> 3 weights
   amos: generator.mixture_weights=0.5,0.25,0.25 -> generator.mixture
@@ -162,7 +148,6 @@ BAD = """
   roberta: data.temperature=2.0 -> data.mixture
   # Devices.
   roberta: train.batch_size=300 devices=8 -> use 296 or 304
-  roberta: train.batch_size=5 devices=8 -> use 8
   roberta: mesh.tensor=4 devices=8 -> model.num_heads=2: not divisible by mesh.tensor=4
   roberta: model.hidden_size=126 mesh.fsdp=4 devices=8 -> not divisible by mesh.fsdp=4
   roberta: model.mlp_size=511 mesh.tensor=2 devices=8 -> model.mlp_size=511

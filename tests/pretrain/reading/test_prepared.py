@@ -12,7 +12,6 @@ from data import manifest, vocabulary
 from data.errors import ConfigError, DataError, StorageError
 from data.records import PackedRecords
 from pretrain.command import flags
-from pretrain.plan import dry_run
 from pretrain.reading import prepared
 from pretrain.settings.run import reading_settings
 from tests.pretrain.pod.processes import ROOT
@@ -109,7 +108,6 @@ def test_records_of_another_source_vocabulary_or_module_are_refused(own_text, tm
   os.utime(elsewhere, (0, 0))
   expected = f"prepared from {text}, not from data.source={elsewhere}\n"
   assert expected in _refused(lambda: _ensure(config))
-  assert expected in _refused(lambda: dry_run.dry_run(config, workdir="w"))
   config.data.source, config.data.vocabulary = str(text), str(tmp_path)
   (tmp_path / vocabulary.NAME).write_text('{"digest": "other"}')
   assert "not other\n" in _refused(lambda: _ensure(config))

@@ -3,13 +3,10 @@
 import json
 import pathlib
 import re
-import types
-from typing import Any
 
 import jax
-import numpy as np
 
-from pretrain.report import examples, page, runs
+from pretrain.report import page, runs
 from pretrain.report.__main__ import main
 from pretrain.report.examples import Examples, Token
 from tests.pretrain.export.refusals import failing_commands
@@ -97,6 +94,8 @@ def test_a_half_written_run_has_a_page_and_numbers_are_shown_in_their_units(tmp_
   for cell in ("10 of 100", "320", "5.0 s"):
     assert f">{cell}</td>" in text, cell
   assert '<td class="number">4.03e-05</td>' in text
+  long = write_run(tmp_path / "long", lines=curve(10, speed=10 / 7200))
+  assert ">2.0 h</td>" in made(long)
 
 
 def test_runs_beside_each_other_show_what_differs(tmp_path, capsys):
@@ -121,17 +120,6 @@ def test_the_command_shows_a_checkpoint_of_a_finished_run(finished, tmp_path, mo
   text = output.read_text()
   check(text)
   assert text.count('class="example"') == 2 and "<ruby>" in text and "masked lm loss" in text
-
-
-def test_a_guess_is_right_if_it_is_the_piece_and_not_if_it_has_its_letters():
-  words = types.SimpleNamespace(
-    letters=lambda number: ("ing", True), special_ids=types.SimpleNamespace(cls=0, pad=1)
-  )
-  opened: Any = types.SimpleNamespace(encoder=types.SimpleNamespace(vocabulary=words))
-  arrays = {"ids": [[5, 6, 1]], "selected": [[True, True, False]], "guesses": [[5, 7, 0]]}
-  arrays |= {"probability": [[0.9, 0.1, 0.0]]}
-  tokens = examples._guessed({name: np.array(rows) for name, rows in arrays.items()}, 0, opened)
-  assert [(token.is_right, token.shade) for token in tokens] == [(True, 4), (False, 1)]
 
 
 def test_mistakes_leave_no_page(tmp_path, capsys, monkeypatch):

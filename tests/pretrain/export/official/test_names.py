@@ -12,65 +12,47 @@ from tests.pretrain.export.stock_cases import assert_same_params
 V, D, P, F, R, A = 13, 8, 6, 12, 4, 2  # vocabulary, embed, positions, mlp, buckets, heads
 
 
-def _network(prefix, num_layers, draw):
-  """Tensors of one fairseq encoder network."""
-  state = {
-    f"{prefix}.embed_tokens.weight": draw(V, D),
-    f"{prefix}.embed_positions.weight": draw(P, D),
-    f"{prefix}.emb_layer_norm.weight": draw(D),
-    f"{prefix}.emb_layer_norm.bias": draw(D),
-    f"{prefix}.relative_attention_bias.weight": draw(R, A),
-  }
-  for i in range(num_layers):
-    layer = f"{prefix}.layers.{i}"
-    state |= {
-      f"{layer}.self_attn.in_proj.weight": draw(3 * D, D),
-      f"{layer}.self_attn.in_proj.bias": draw(3 * D),
-      f"{layer}.self_attn.out_proj.weight": draw(D, D),
-      f"{layer}.self_attn.out_proj.bias": draw(D),
-      f"{layer}.fc1.weight": draw(F, D),
-      f"{layer}.fc1.bias": draw(F),
-      f"{layer}.fc2.weight": draw(D, F),
-      f"{layer}.fc2.bias": draw(D),
-    }
-    for norm in ("self_attn_layer_norm", "final_layer_norm"):
-      state |= {f"{layer}.{norm}.weight": draw(D), f"{layer}.{norm}.bias": draw(D)}
+def _pairs(draw, prefix: str, shapes: dict) -> dict:
+  """A weight of each shape, and a bias of its first axis."""
+  state = {}
+  for name, shape in shapes.items():
+    state |= {f"{prefix}.{name}.weight": draw(*shape), f"{prefix}.{name}.bias": draw(shape[0])}
   return state
 
 
-def fairseq_state(*, num_layers=3, share="all", mixture=False, seed=0):
-  """A COCO-LM (or, with a mixture, AMOS) checkpoint of random numbers."""
+def _draw(seed: int):
   generator = np.random.default_rng(seed)
+  return lambda *shape: generator.normal(size=shape).astype(np.float32)
 
-  def draw(*shape):
-    return generator.normal(size=shape).astype(np.float32)
 
-  main, auxiliary = "encoder.sentence_encoder", "auxiliary.sentence_encoder"
+def _network(prefix, num_layers, draw):
+  """Tensors of one fairseq encoder network."""
+  state = {f"{prefix}.embed_tokens.weight": draw(V, D), f"{prefix}.embed_positions.weight": draw(P, D)}
+  state |= {f"{prefix}.relative_attention_bias.weight": draw(R, A)}
+  state |= _pairs(draw, prefix, {"emb_layer_norm": (D,)})
+  parts = {"self_attn.in_proj": (3 * D, D), "self_attn.out_proj": (D, D), "fc1": (F, D), "fc2": (D, F)}
+  for number in range(num_layers):
+    state |= _pairs(
+      draw, f"{prefix}.layers.{number}", parts | {"self_attn_layer_norm": (D,), "final_layer_norm": (D,)}
+    )
+  return state
+
+
+def fairseq_state(*, num_layers=3, share="all", mixture=False):
+  """A COCO-LM (or, with a mixture, AMOS) checkpoint of random numbers."""
+  draw, main, auxiliary = _draw(0), "encoder.sentence_encoder", "auxiliary.sentence_encoder"
   state = _network(main, num_layers, draw) | _network(auxiliary, 2, draw)
-  shared = {
-    "all": ("embed_tokens", "embed_positions", "emb_layer_norm"),
-    "tokens": ("embed_tokens",),
-    "none": (),
-  }
+  tables = ("embed_tokens", "embed_positions", "emb_layer_norm")
+  shared = {"all": tables, "tokens": tables[:1], "none": ()}[share]
   for name in list(state):
-    if name.startswith(tuple(f"{auxiliary}.{module}." for module in shared[share])):
+    if name.startswith(tuple(f"{auxiliary}.{module}." for module in shared)):
       state[name] = state[name.replace("auxiliary", "encoder")]
-  state |= {
-    "encoder.binary_head.out_proj.weight": draw(1, D),
-    "encoder.binary_head.out_proj.bias": draw(1),
-    "encoder.lm_head.weight": state[f"{main}.embed_tokens.weight"],
-    "encoder.lm_head.bias": draw(V),
-    "encoder.seq_head.dense.weight": draw(D, D),
-    "encoder.seq_head.dense.bias": draw(D),
-    "encoder.seq_head.layer_norm.weight": draw(D),
-    "encoder.seq_head.layer_norm.bias": draw(D),
-    "auxiliary.lm_head.weight": state[f"{auxiliary}.embed_tokens.weight"],
-    "auxiliary.lm_head.bias": draw(V),
-    "auxiliary.lm_head.dense.weight": draw(D, D),
-    "auxiliary.lm_head.dense.bias": draw(D),
-    "auxiliary.lm_head.layer_norm.weight": draw(D),
-    "auxiliary.lm_head.layer_norm.bias": draw(D),
-  }
+  heads = {"binary_head.out_proj": (1, D), "seq_head.dense": (D, D), "seq_head.layer_norm": (D,)}
+  state |= _pairs(draw, "encoder", heads)
+  state |= _pairs(draw, "auxiliary.lm_head", {"dense": (D, D), "layer_norm": (D,)})
+  for network in ("encoder", "auxiliary"):
+    state[f"{network}.lm_head.weight"] = state[f"{network}.sentence_encoder.embed_tokens.weight"]
+    state[f"{network}.lm_head.bias"] = draw(V)
   if mixture:
     state["auxiliary.lm_head.layer_mixture.weight"] = draw(1, D)
   return state
@@ -81,25 +63,20 @@ def hugging_face_state(prefix=""):
   renames = {
     "embed_tokens": "embeddings.word_embeddings",
     "embed_positions": "embeddings.position_embeddings",
-    "emb_layer_norm": "embeddings.LayerNorm",
-    "layers.": "encoder.layer.",
-    "self_attn_layer_norm": "attention.LayerNorm",
-    "self_attn.": "attention.self_attn.",
-    "fc1": "intermediate.dense",
-    "fc2": "output.dense",
-    "final_layer_norm": "output.LayerNorm",
   }
-  state = {}
-  for name, array in fairseq_state().items():
+  renames |= {"emb_layer_norm": "embeddings.LayerNorm", "layers.": "encoder.layer."}
+  renames |= {"self_attn_layer_norm": "attention.LayerNorm", "self_attn.": "attention.self_attn."}
+  renames |= {"fc1": "intermediate.dense", "fc2": "output.dense", "final_layer_norm": "output.LayerNorm"}
+  state, fairseq = {}, fairseq_state()
+  for name, array in fairseq.items():
     if name.startswith("encoder.sentence_encoder."):
       short = name.removeprefix("encoder.sentence_encoder.")
       for ours, theirs in renames.items():
         short = short.replace(ours, theirs)
       state[prefix + short] = array
-  fairseq = fairseq_state()
   state[prefix + "embeddings.token_type_embeddings.weight"] = np.ones((2, D), np.float32)
-  state["binary_head.out_proj.weight"] = fairseq["encoder.binary_head.out_proj.weight"]
-  state["binary_head.out_proj.bias"] = fairseq["encoder.binary_head.out_proj.bias"]
+  for leaf in ("weight", "bias"):
+    state[f"binary_head.out_proj.{leaf}"] = fairseq[f"encoder.binary_head.out_proj.{leaf}"]
   return state
 
 
@@ -114,13 +91,9 @@ _FINE_TUNED = {  # classification head, question-answering head
 
 def _heads(kind: str) -> dict:
   """Heads of fine-tuning under official names."""
-  generator = np.random.default_rng(5)
-  classifier, span = _FINE_TUNED[kind]
-  shapes = {f"{classifier}dense.weight": (D, D), f"{classifier}dense.bias": (D,)}
-  shapes |= {f"{classifier}out_proj.weight": (3, D), f"{classifier}out_proj.bias": (3,)}
-  for side in ("start", "end"):
-    shapes |= {f"{span}{side}_logits.dense.weight": (1, D), f"{span}{side}_logits.dense.bias": (1,)}
-  return {name: generator.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+  classifier, span = (prefix.rstrip(".") for prefix in _FINE_TUNED[kind])
+  state = _pairs(_draw(5), classifier, {"dense": (D, D), "out_proj": (3, D)})
+  return state | _pairs(_draw(6), span, {f"{side}_logits.dense": (1, D) for side in ("start", "end")})
 
 
 def _attention(state: dict) -> dict:
@@ -195,4 +168,6 @@ def test_missing_wrong_and_untied_tensors_are_named():
   untied += ("auxiliary.sentence_encoder.embed_positions.weight",)
   rows += [(state | {name: state[name] + 1.0}, A, f"{name} and ") for name in untied]
   rows.append((state, 3, "is not divisible by 3 heads"))
+  headless = {name: state[name] for name in state if not name.startswith("auxiliary.lm_head.")}
+  rows.append((headless, A, "auxiliary.lm_head.bias is missing"))
   assert not failing(rows, lambda state, heads: official_names.from_fairseq(state, num_heads=heads))

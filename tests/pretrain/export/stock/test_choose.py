@@ -62,8 +62,6 @@ SWITCHES = {
 NEAREST = [  # encoder, words of the refusal
   (_with(RMS, embedding_norm=True), "nearest is eurobert, but model.embedding_norm is True"),
   (_with(NONE, mlp="gated"), "the nearest is bert, but model.mlp is 'gated'"),
-  (_with(PRE, position="learned"), "the nearest is modernbert, but model.position is 'learned'"),
-  (_with(NONE, norm="rmsnorm", norm_bias=False), "the nearest is bert, but model.norm is 'rmsnorm'"),
   (_with(T5, **WINDOWS), "the nearest is bert, but some layers have a window of 128 tokens"),
   (_with(T5, hidden_size=9, num_heads=3, relative_position="official"), "hidden_size is 9"),
 ]  # fmt: skip

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from data.errors import DataError
 from pretrain.checkpoints.checkpoint import load_params
 from pretrain.export.check import comparison
 from pretrain.export.import_checkpoint import import_checkpoint
@@ -78,22 +77,6 @@ def test_a_folder_of_a_class_comes_with_its_tokenizer_and_is_compared(tmp_path, 
   monkeypatch.setitem(sys.modules, "transformers", None)  # neither found nor importable
   said = bring(folder.rename(tmp_path / "again"))
   assert any(line.startswith("Skipped the comparison with transformers") for line in said)
-
-
-def test_a_window_that_is_too_narrow_shows_in_the_comparison_and_nothing_is_written(tmp_path, monkeypatch):
-  read = comparison._hidden
-  for name, word, window in (("modernbert", "local_attention", 80), ("ultrabert", "sliding_window", 40)):
-    write(tmp_path / name, name, **{word: window + 2})  # a token or two more, in rows of more than 32
-    # The class of transformers reads another config than we do.
-    narrow = {word: window}
-    monkeypatch.setattr(
-      comparison,
-      "_hidden",
-      lambda foreign, *rows, narrow=narrow: read(foreign._replace(config=foreign.config | narrow), *rows),
-    )
-    with pytest.raises(DataError, match="hidden states differ by"):
-      bring(tmp_path / name)
-  assert sorted(path.name for path in tmp_path.iterdir()) == ["modernbert", "ultrabert"]
 
 
 def test_both_spellings_with_a_local_base_of_minus_one_and_the_training_codes_names_are_one_model(tmp_path):

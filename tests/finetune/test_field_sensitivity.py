@@ -1,48 +1,58 @@
-"""Every field of a fine-tuning config changes what it is there for in a search; nothing is compiled."""
+"""Every field of a fine-tuning config changes what it is there for in a search of GLUE, and nothing else.
+
+Facets of a search, as text that is compared; nothing is compiled:
+
+  plan         the lines about examples, padded lengths and steps
+  programs     seeds, learning rates, steps and warm-up of the runs, and how many of them share a program
+  step         the loss as it is traced, optimizer, mapping and microbatches
+  start        the values that an encoder starts from
+  batches      the examples that the training steps get
+  evaluations  the examples that are evaluated, and when
+"""
+
+import collections
+import hashlib
 
 import jax
+import numpy as np
 import pytest
 
 from configs import finetune_base
+from finetune import main
+from finetune.glue.search import Glue
+from finetune.search.search import Search
+from finetune.search.session import Session
 from pretrain.checkpoints import resume
-from tests.finetune.facets import facets
+from pretrain.command import flags
+from pretrain.pod.stop import StopRequest
+from tests.pretrain.facets import digest
 
 _EXAMPLES = "plan programs batches evaluations"
 # {field: (another value, the facets that it changes)}
 CHANGES = {
   "seed": ("5", "programs batches"),
   "from_scratch": ("true", "start"),
-  "protocol": ("taco", "step start"),
-  "tasks": ("sst2,stsb", _EXAMPLES),
+  "protocol": ("taco", "step"),
+  "tasks": ("sst2,stsb", f"{_EXAMPLES} step start"),
   "model.dropout": ("0.2", "step"),
   "model.dtype": ("bfloat16", "step"),
   "model.remat": ("true", "step"),
-  "search.batch_sizes": ("4", "plan programs step batches"),
+  "search.batch_sizes": ("4", "plan programs step batches evaluations"),
   "search.learning_rates": ("2e-2,3e-2", "programs"),
   "search.epochs": ("3", _EXAMPLES),
   "search.warmup_fractions": ("0.25", "programs"),
-  "search.num_seeds": ("3", f"{_EXAMPLES} step start"),
+  "search.num_seeds": ("3", "plan programs batches"),
   "search.evaluations_per_epoch": ("2", "evaluations"),
   "data.max_length": ("8", "plan step batches evaluations"),
-  "data.train_rows": ("12", "plan programs batches"),
+  "data.train_rows": ("12", _EXAMPLES),
   "data.buckets": ("2", _EXAMPLES),
   "data.bucket_multiple": ("4", "plan step batches evaluations"),
   "data.eval_batch_size": ("4", "evaluations"),
-  "train.runs_at_once": ("1", "programs step start batches evaluations"),
-  "train.mapping": ("vectorized", "step start"),
+  "train.runs_at_once": ("1", "programs"),
+  "train.mapping": ("vectorized", "step programs"),
   "train.microbatches": ("2", "step"),
-  "train.save_minutes": ("0", "saves"),
-  "output.predict": ("true", "programs batches evaluations"),
+  "output.predict": ("true", "plan evaluations"),
 }
-# Fields whose facets differ, so that one program is traced for all of them. The nightly loop has each alone.
-DAILY = (
-  ("search.learning_rates", "train.save_minutes", "data.eval_batch_size", "model.dropout", "from_scratch"),
-  ("search.warmup_fractions", "search.evaluations_per_epoch", "model.dtype"),
-  ("seed", "train.microbatches"),
-  ("output.predict",),
-  ("tasks",),
-  ("search.epochs",),
-)
 # Fields that change nothing here, with other values: a name; the only step and layer; what 'auto' finds; what
 # is read with output.predict alone; a model; rows of the report; what other kinds read.
 _LEFT_ALONE = """
@@ -60,9 +70,52 @@ _LEFT_ALONE = """
   embedding.query_length=16 embedding.passage_length=16 embedding.sizes=8 embedding.score_range=0,5
 """
 LEFT_ALONE = _LEFT_ALONE.split()
-# The search here cannot do without its own value, or has none.
+# The search here cannot do without its own value, or has none; saves are those of test_main.
 ELSEWHERE = {"data.train_file", "data.dev_file", "kind", "checkpoint", "vocabulary", "data.directory"}
-ELSEWHERE |= {"search.cells"}
+ELSEWHERE |= {"search.cells", "train.save_minutes"}
+
+
+def _sha(batch) -> str:
+  content = hashlib.sha256()
+  for name in sorted(batch):
+    content.update(f"{name} {np.shape(batch[name])}".encode() + np.asarray(batch[name]).tobytes())
+  return content.hexdigest()[:16]
+
+
+def facets(command: list[str], workdir) -> dict[str, str]:
+  """The facets of a command by name."""
+  session = Session(flags.read_arguments(command, main.PROGRAM).config, str(workdir), stop=StopRequest())
+  made, found = Glue(session, download=False), collections.defaultdict(list)
+  found["plan"] = [
+    line for line in made.describe() if "most" in line or "padded" in line or "predicts" in line
+  ]
+  for plan in made.plans:
+    search, (cell, *_) = Search(plan, session), plan.cells
+    runs = plan.runs([(cell, seed) for cell in plan.cells for seed in plan.seeds])
+    found["programs"] += [*(part.tolist() for part in runs), search.runs_at_once]
+    feed = plan.feed(plan.seeds, cell.batch_size)
+    found["batches"] += [_sha(feed(step)) for step in range(plan.num_steps(cell))]
+    found["start"].append(digest(jax.make_jaxpr(plan.init_encoder)(jax.random.key(0))))
+
+    def outputs_of(batch, plan=plan):
+      found["evaluations"].append(_sha(batch))
+      return np.zeros((*batch["ids"].shape[:2], 1 if plan.name == "stsb" else 2), np.float32)
+
+    found["evaluations"].append(plan.schedule(cell))
+    plan.evaluate(outputs_of, plan.seeds[:1])
+
+    def loss(key, batch, plan=plan):
+      encoder = jax.tree.map(jax.numpy.asarray, session.start.encoder.params)
+      params = {"encoder": encoder, "heads": plan.problem.init_heads(key)}
+      keys = jax.random.split(key, len(batch["ids"]))
+      return plan.problem.loss(plan.problem.outputs(params, batch, keys), batch)[0]
+
+    batch = {name: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for name, leaf in feed(0).items()}
+    program = search.program
+    found["step"] += [digest(jax.make_jaxpr(loss)(jax.random.key(0), batch)), program._settings]
+    found["step"] += [program.is_vectorized, program._microbatches]
+  found["evaluations"] += [list(tests.sets) for tests in made.tests.values()]
+  return {name: str(values) for name, values in found.items()}
 
 
 @pytest.fixture(scope="module")
@@ -88,58 +141,20 @@ def command(small_encoder_run, small_glue_folder):
   ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _keeps_traces():
-  """What all searches trace alike is traced once: a search forgets it when it ends."""
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(jax, "clear_caches", lambda: None)
-    yield
-
-
-_unchanged: dict = {}
-
-
-@pytest.fixture
-def unchanged(command, capsys):
-  """The facets of the command as it is, made once."""
-  if not _unchanged:
-    _unchanged.update(facets(command, capsys, is_traced=True))
-  return _unchanged
-
-
-def _failures(groups, command, unchanged, capsys) -> list[str]:
-  """Of groups of fields that are changed together, what is changed that should not be, and the reverse."""
-  failures = []
-  for fields in groups:
-    expected = {facet for field in fields for facet in CHANGES[field][1].split()}
-    is_traced = bool({"step", "start"} & expected)
-    flags = [f"--config.{field}={CHANGES[field][0]}" for field in fields]
-    found = facets([*command, *flags], capsys, is_traced=is_traced)
-    compared = found if is_traced else found.keys() - {"step", "start"}
-    changed = {name for name in compared if found[name] != unchanged[name]}
-    failures += [f"{fields}: {sorted(changed ^ expected)}"] * (changed != expected)
-  return failures
-
-
 def test_every_field_is_in_one_of_the_tables():
   named = [*CHANGES, *(pair.partition("=")[0] for pair in LEFT_ALONE), *ELSEWHERE]
   assert sorted(named) == sorted(resume.flatten(finetune_base.get_config().to_dict()))
 
 
-def test_fields_change_what_they_should(command, unchanged, capsys):
-  failures = _failures(DAILY, command, unchanged, capsys)
+def test_each_field_changes_what_it_should_and_nothing_else(command, tmp_path, capsys):
+  unchanged, failures = facets(command, tmp_path), []
+  for field, (value, expected) in CHANGES.items():
+    found = facets([*command, f"--config.{field}={value}"], tmp_path)
+    changed = {name for name in found if found[name] != unchanged[name]}
+    failures += [f"{field}: {sorted(changed)}"] * (changed != set(expected.split()))
   assert not failures, "\n".join(failures)
-
-
-@pytest.mark.nightly
-def test_each_field_changes_what_it_should_and_nothing_else(command, unchanged, capsys):
-  failures = _failures([(field,) for field in CHANGES], command, unchanged, capsys)
-  assert not failures, "\n".join(failures)
-
-
-def test_fields_of_other_things_change_nothing_and_their_files_are_refused(command, unchanged, capsys):
-  more = [f"--config.{pair}" for pair in LEFT_ALONE]
-  assert facets([*command, *more], capsys, is_traced=True) == unchanged
+  # Fields of other things change nothing, and their files are refused.
+  assert facets([*command, *(f"--config.{pair}" for pair in LEFT_ALONE)], tmp_path) == unchanged
   with pytest.raises(SystemExit, match="2"):
-    facets([*command, "--config.data.train_file=a.csv"], capsys, is_traced=True)
+    flags.parse_arguments([*command, "--config.data.train_file=a.csv"], main.PROGRAM)
   assert "\n  --config=configs/finetune_own.py" in capsys.readouterr().err

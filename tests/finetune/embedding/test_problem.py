@@ -58,38 +58,49 @@ def test_cached_gradients_and_devices_change_only_rounding(objective, schema, la
   assert abs(alone[0][0, 0]) > 0.01
 
 
-@pytest.mark.parametrize(
-  ("objective", "schema"),
-  [
-    (BOTH_WAYS, MATRYOSHKA),
-    (StageObjective("ranking", 0.5, False), EmbeddingSchema("cls", False)),
-  ],
-  ids=["sizes", "lengths"],
-)
-def test_the_loss_is_that_of_the_texts_one_by_one(objective, schema):
+def _expected(vectors, rows, texts, objective, schema) -> tuple[float, float, float]:
+  """The loss of all sizes, and the loss and hits of whole vectors [texts, width]."""
+  of_rows, found = np.asarray(vectors, np.float64).reshape(len(rows), 3, -1), []
+  for size in (of_rows.shape[-1], *schema.sizes):
+    part = small.unit(of_rows[..., :size]) if schema.unit else of_rows[..., :size]
+    given = texts.keys[rows], np.ones(len(rows)), texts.scores[rows], objective
+    found.append(small.loss(part, *given))
+  return sum(loss for loss, _ in found), *found[0]
+
+
+def test_the_loss_is_that_of_the_texts_one_by_one():
   """Each text encoded alone, without padding; then the definition of the loss, for each size of vectors."""
   texts = small.texts()
   feed = small.feed(texts, most=3)
-  program = small.program(
-    len(feed.shapes.counts), devices=jax.devices()[:1], objective=objective, schema=schema
-  )
-  group = program.group(small_task.runs([0]))
-  state = group.init_state()
+  options = {"objective": BOTH_WAYS, "schema": MATRYOSHKA}
+  group = small.program(3, devices=jax.devices()[:1], **options).group(small_task.runs([0]))
+  state, vectors = group.init_state(), []
   _, rows = feed.order.batch(0, 0)
-  vectors = []
   for number in texts.texts[rows].reshape(-1):
     ids = texts.ids[int(number)] if number >= 0 else np.asarray([0, 2], np.int32)
     one = {"ids": ids[None, None], "weights": np.ones((1, 1), np.float32)}
     vectors.append(group.outputs(state.params, one)[0, 0])
-  of_rows = np.stack(vectors).astype(np.float64).reshape(8, 3, -1)
-  expected = []
-  for size in (16, *schema.sizes):
-    part = small.unit(of_rows[..., :size]) if schema.unit else of_rows[..., :size]
-    expected.append(small.loss(part, texts.keys[rows], np.ones(8), texts.scores[rows], objective))
+  total, whole, hits = _expected(vectors, rows, texts, BOTH_WAYS, MATRYOSHKA)
   _, metrics = group.train_step(state, feed(0))
-  np.testing.assert_allclose(np.squeeze(metrics["loss"][0]), sum(one for one, _ in expected) / 8, rtol=1e-5)
-  np.testing.assert_allclose(np.squeeze(metrics["accuracy"]), [expected[0][1], 8])
-  np.testing.assert_allclose(np.squeeze(metrics["task_loss"]), [expected[0][0], 8], rtol=1e-5)
+  np.testing.assert_allclose(np.squeeze(metrics["loss"][0]), total / 8, rtol=1e-5)
+  np.testing.assert_allclose(np.squeeze(metrics["accuracy"]), [hits, 8])
+  np.testing.assert_allclose(np.squeeze(metrics["task_loss"]), [whole, 8], rtol=1e-5)
+
+
+def test_vectors_keep_their_lengths_and_every_size_counts_as_the_schema_says():
+  texts = small.texts()
+  feed, random = small.feed(texts, most=3), np.random.default_rng(0)
+  batch, (_, rows) = {name: leaf[0] for name, leaf in feed(0).items()}, feed.order.batch(0, 0)
+  groups = [random.normal(size=(count, 4)).astype(np.float32) for count in feed.shapes.counts]
+  in_order = np.concatenate(groups)[batch["place"]]
+  for kind, both_ways, unit, sizes in (
+    ("ranking", False, False, ()), ("ranking", True, True, (2, 1)), ("cosent", False, False, (3,))
+  ):  # fmt: skip
+    objective, schema = StageObjective(kind, 0.5, both_ways), EmbeddingSchema("mean", unit, sizes=sizes)
+    made = problem.problem(small.CONFIG, schema, objective, pad_id=small.PAD, groups=3, microbatches=1)
+    loss, _ = made.loss(list(map(jnp.asarray, groups)), batch)
+    total, *_ = _expected(in_order, rows, texts, objective, schema)
+    np.testing.assert_allclose(loss, total, rtol=1e-5)
 
 
 def test_a_batch_holds_every_text_once_and_its_place_finds_it():

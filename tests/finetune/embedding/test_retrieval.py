@@ -30,12 +30,8 @@ def test_queries_with_judgements_are_read_in_the_order_of_their_file(tmp_path):
     assert list(data.queries) == list(data.qrels) == ["d1", "q1", "q2", "q3", "q4", "q5"]
     assert data.ids == [f"d{at}" for at in range(30)] and data.unjudged == 1 and data.irrelevant == 0
     assert data.qrels["q2"] == {"d2": 1, "d9": 2} and data.qrels["q3"] == {"d3": 1, "d8": 0}
-  texts = [
-    {"title": "A", "text": "b"},
-    {"title": "", "text": " b "},
-    {"title": None, "text": "b"},
-    {"text": "b"},
-  ]
+  titles = ({"title": "A"}, {"title": ""}, {"title": None}, {})
+  texts = [title | {"text": text} for title, text in zip(titles, ("b", " b ", "b", "b"))]
   assert [beir.passage(Row(fields, 1, "f")) for fields in texts] == ["A b", "b", "b", "b"]
 
 

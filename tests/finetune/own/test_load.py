@@ -93,13 +93,6 @@ def test_a_label_that_no_drawn_row_has_is_known_still(read):
   assert sorted(task.schema.labels) == ["x", "y", "z"] and len(task.train.targets) == 20
 
 
-def test_a_first_row_without_a_label_is_named_with_the_field(read):
-  for label in ("x", ["x"]):
-    rows = [{"text": text, "label": label} for text in texts(9)]
-    with pytest.raises(DataError, match=r"a\.jsonl, line 1: no column 'label'"):
-      read("a.jsonl", json_lines({"text": "a"}, *rows))
-
-
 def test_rows_without_a_text_are_counted_and_named_or_left_out(read):
   rows = [{"text": text, "label": "xy"[at % 2]} for at, text in enumerate(texts(200))]
   for at in range(3, 200, 30):
@@ -123,13 +116,6 @@ def test_numbers_are_scaled_by_those_of_the_training_rows(read):
   wanted = (10 * numbers + 7 - np.mean(numbers)) / np.std(numbers)
   labels = task.dev.examples(scale=task.scale, shift=task.shift).fields["labels"]
   np.testing.assert_allclose(labels, wanted, rtol=1e-5)
-
-
-def test_half_an_emoji_is_replaced_and_counted(read):
-  rows = [{"text": text + " \ud83d", "label": "xy"[at % 2]} for at, text in enumerate(texts(200))]
-  task = read("a.jsonl", json_lines(*rows))
-  assert any("U+FFFD: 200" in line for line in task.lines)
-  assert all("\ufffd" in text for (text,) in task.first)
 
 
 def test_equal_texts_are_held_out_together_and_the_share_is_kept():

@@ -74,10 +74,10 @@ def test_a_raw_file_as_own_data_equals_the_glue_path(run, sst2, small_glue_folde
   fields = {"tasks": "sst2", "data__directory": small_glue_folder, "search__num_seeds": 2}
   assert run(tmp_path / "glue", "finetune_glue", **fields) == 0
   (theirs,), (ours,) = (stored.runs(path).values() for path in (tmp_path / "glue" / "sst2", sst2 / "own"))
-  accuracies = [
-    {seed: [one["metrics"]["accuracy"] for one in of[seed]] for seed in of} for of in (ours, theirs)
-  ]
-  assert accuracies[0] == accuracies[1] and list(ours) == ["0", "1"]
+  assert list(ours) == list(theirs) == ["0", "1"]
+  for seed in ours:
+    pairs = zip(ours[seed], theirs[seed], strict=True)
+    assert all(one["metrics"]["accuracy"] == other["metrics"]["accuracy"] for one, other in pairs)
   kernels = [
     checkpoint.load_params(folder)[0]["heads"]["classification"]["output"]["kernel"]
     for folder in (tmp_path / "glue" / "sst2" / "model", sst2 / "model")
@@ -141,15 +141,8 @@ def test_guesses_are_printed_and_part_of_the_file_is_held_out(run, tmp_path, cap
   fields = {"data__train_file": tmp_path / "a.jsonl", "search__epochs": 1}
   assert run(tmp_path / "out", "finetune_own", "--dry_run", **fields) == 0
   said = capsys.readouterr().out
-  parts = (
-    "column: 'text'",
-    "column: 'tags'",
-    "own.task=multilabel",
-    "held out by a hash of the text",
-    "a 2",
-    "4 labels",
-  )
-  assert all(part in said for part in parts) and not (tmp_path / "out").exists()
+  told = ("'text'", "'tags'", "own.task=multilabel", "held out by a hash of the text", "a 2", "4 labels")
+  assert all(part in said for part in told) and not (tmp_path / "out").exists()
 
 
 def test_tags_of_a_conll_file_are_learned_and_saved(run, tmp_path, capsys):
@@ -230,10 +223,8 @@ def test_bad_input_is_one_line(run, tmp_path, capsys):
   ):
     for name, text in (("train", train), ("dev", dev)):
       (tmp_path / f"{name}.csv").write_text(text)
-    files = {
-      "data__train_file": tmp_path / "train.csv",
-      "data__dev_file": tmp_path / "dev.csv" if dev else "",
-    }
+    files = {"data__train_file": tmp_path / "train.csv", "data__dev_file": tmp_path / "dev.csv"}
+    files |= {} if dev else {"data__dev_file": ""}
     try:
       code = run(tmp_path / "out", "finetune_own", **(files | fields))
     except SystemExit as exit_:

@@ -16,14 +16,8 @@ from finetune.squad import windows as squad_features
 from tests.finetune.squad import squad_case
 
 XQUAD = pathlib.Path(__file__).resolve().parents[4] / "shared" / "datasets" / "squad2" / "xquad.en.json.gz"
-PIECES = (
-  "[PAD]",
-  "[UNK]",
-  "[CLS]",
-  "[SEP]",
-  "[MASK]",
-  *("who", "?", "ann", "met", "bob", "'", "s", "in", "1895"),
-)
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+PIECES = (*SPECIAL, "who", "?", "ann", "met", "bob", "'", "s", "in", "1895")
 
 
 @pytest.fixture(scope="module")

@@ -183,17 +183,14 @@ def test_bad_rows_are_refused_in_a_line(read):
   rows = _pairs()
   cases = [
     (_without(rows, 4, "positive"), {}, "a.jsonl, line 5: "),
-    (rows[:9] + [{"query": "a"}], {}, "a.jsonl, line 10: "),
     (rows[:9] + [{"query": "a"}], {}, "--config.data.empty=skip"),
     ([row | {"positive": ""} for row in rows], {"empty": "skip"}, "a.jsonl: each row"),
     (_pairs(score=1), {"label": "score", "own": {"objective": "ranking"}}, "embedding.objective=cosent"),
     ([row | {"positive": "the cat"} for row in rows], {}, "second text, 'the cat'"),
-    ([row | {"query": "the cat"} for row in rows], {}, "first text, 'the cat'"),
     ([row | {"score": 1} for row in rows], {}, "same score"),
     ([row | {"score": "much"} for row in rows], {}, "line 1: 'score'"),
     ([row | {"score": at} for at, row in enumerate(rows)], {"own": {"score_range": (0.0, 5.0)}}, "line 7"),
     (_pairs(score=6.5), {"own": {"score_range": (0.0, 5.0)}}, "--config.embedding.score_range=0,7"),
-    (_pairs(score=-0.5), {"own": {"objective": "cosine"}}, "--config.embedding.score_range=-1,1"),
     ([row | {"negatives": ["a", 3]} for row in rows], {}, "line 1: 'negatives' has 3"),
     (rows, {"own": {"objective": "cosent"}}, "--config.data.label=NAME"),
     ([{"text": _text(1)}, {"text": "a"}], {"own": {"objective": "ranking"}}, "--config.data.text_pair=NAME"),

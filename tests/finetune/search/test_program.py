@@ -8,7 +8,6 @@ import pytest
 
 from finetune.search import loop
 from finetune.search.evaluations import Schedule
-from finetune.search.examples import pad
 from pretrain.pod.stop import StopRequest
 from tests.finetune import small_task
 
@@ -46,21 +45,6 @@ def test_every_run_gives_what_it_gives_alone(program):
   kernels.append(other_rate["heads"]["classification"]["output"]["kernel"])
   for a, b in ((0, 1), (0, 2), (1, 2)):  # seeds and rates make them different
     assert not np.allclose(kernels[a], kernels[b], atol=1e-4)
-
-
-def test_padding_rows_and_padding_tokens_train_nothing(program):
-  given, group = small_task.examples(), program.group(small_task.runs([4]))
-  shortest = sorted(range(24), key=lambda row: len(given.ids[row]))[:5]
-  losses, outputs = [], []
-  for length, label in ((16, 0), (24, 99)):  # the label is of rows of weight 0
-    batch = pad(given, shortest, length=length, batch_size=8, pad_id=small_task.PAD)
-    batch["labels"][5:] = label
-    one = {name: leaf[None] for name, leaf in batch.items()}
-    outputs.append(group.outputs(group.init_state().params, one)[0, :5])
-    _, metrics = group.train_step(group.init_state(), one)
-    losses.append(np.ravel(metrics["task_loss"]).tolist())
-  np.testing.assert_allclose(*outputs, **TOLERANCE)
-  assert losses[0][1] == losses[1][1] == 5 and np.isfinite(losses).all()
 
 
 def _train(program, evaluate, feed=None, **options):

@@ -16,8 +16,8 @@ _IDS = seqio.FeatureConverter.FeatureSpec(dtype=tf.int32)
 class EncoderConverter(seqio.FeatureConverter):
   """Pads blocks with [PAD] and adds positions and segment ids, by which T5X keeps the texts of a row apart.
 
-  `encoder_input_tokens`, `encoder_positions` (0, 1, ... in each text) and `encoder_segment_ids` (the number of
-  the text: 1, 2, ...) are [length] int32; the last two are 0 in padding. Rows of packing 'segments' hold
+  `encoder_input_tokens`, `encoder_positions` (0, 1, ... in each text) and `encoder_segment_ids` (the number
+  of the text: 1, 2, ...) are [length] int32; the last two are 0 in padding. Rows of packing 'segments' hold
   several texts, each beginning with [CLS]; others hold one.
   """
 

@@ -91,7 +91,8 @@ def _corruption() -> ConfigDict:
   return ConfigDict(
     {
       "kind": "mask",  # of damage: 'mask' ([MASK] and the mix below), 'random' (uniform tokens), 'generator'
-      "mask_rule": "count",  # how many: 'count' (probabilistic rounding), 'bernoulli', 'electra_google'
+      # How many: 'count' (probabilistic rounding), 'bernoulli', 'electra_google', 'deberta'.
+      "mask_rule": "count",
       "mask_rate": 0.15,  # fraction of tokens that are chosen
       # Instead, rates that change: ((0.0, 0.3), (0.8, 0.15)) is 0.3, and 0.15 from 80 % of the steps on.
       "mask_rates": (),

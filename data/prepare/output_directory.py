@@ -12,6 +12,8 @@ from data import errors, files, manifest, sources
 
 logger = logging.getLogger(__name__)
 
+FORMAT = 3  # of unfinished work; since 3 a unit is several small files
+
 
 def refuse_other_settings(output: pathlib.Path, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
   """Raises a ConfigError that names every setting in which two preparations differ."""
@@ -77,14 +79,14 @@ def start_or_continue(output: pathlib.Path, settings: dict[str, Any]) -> None:
   if path.is_file():
     stored = json.loads(path.read_text())
     refuse_other_settings(output, stored, settings)
-    if stored.get("format") != manifest.FORMAT:
+    if stored.get("format") != FORMAT:
       raise errors.DataError(
         f"{output} has an unfinished preparation of an older version; remove it and start again:\n"
         f"  rm -r {output}"
       )
     logger.info(f"{output}: going on with an unfinished preparation")
   else:
-    files.write_atomically(path, json.dumps(settings | {"format": manifest.FORMAT}).encode())
+    files.write_atomically(path, json.dumps(settings | {"format": FORMAT}).encode())
 
 
 def refuse_changed_files(output: pathlib.Path, source: str, input_digest: str, *, advice: str) -> None:

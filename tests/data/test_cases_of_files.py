@@ -3,9 +3,15 @@
 import dataclasses
 import json
 
-from data import manifest, sources
+from tokenizers import Tokenizer, models, processors
+
+from data import manifest, sources, vocabulary
 from data.prepare import command as prepare
 from data.prepare import packing, summary
+from data.vocabulary import __main__ as vocabulary_command
+from data.vocabulary import tokenizer_files
+from pretrain.export.tokenizer import convert
+from tests import byte_level
 from tests.data.conftest import make_documents, write_text
 
 
@@ -68,3 +74,49 @@ def test_a_text_below_one_record_and_records_that_are_hardly_full_are_named(
     train = dataclasses.replace(made.splits["train"], tokens=int(made.splits["train"].records * 32 * filled))
     changed = dataclasses.replace(made, packing=mode, splits=made.splits | {"train": train})
     assert ("half full" in summary.of(changed)) == is_said
+
+
+def word_pieces() -> Tokenizer:
+  """Returns BERT's tokenizer with a few pieces."""
+  special = {name: number for number, name in enumerate(byte_level.SPECIAL.values())}
+  pieces = special | {
+    piece: 5 + number for number, piece in enumerate(("the", "people", "make", "a", "user", "@"))
+  }
+  made = Tokenizer(models.WordPiece(pieces, unk_token="[UNK]"))
+  tokenizer_files.configure_wordpiece(made, cased=False)
+  made.add_special_tokens([*special])
+  made.post_processor = processors.BertProcessing(("[SEP]", special["[SEP]"]), ("[CLS]", special["[CLS]"]))
+  return made
+
+
+def test_tokens_that_a_user_added_have_their_ids_in_text_here_and_after_an_export(tmp_path):
+  for name, made in (("bytes", byte_level.tokenizer()), ("pieces", word_pieces())):
+    made.add_special_tokens(["[E1]", "[/E1]"])
+    made.add_tokens(["@USER"])
+    folder = byte_level.write(tmp_path / name, made).parent
+    convert.read_tokenizer(folder, tmp_path / name / "v")
+    convert.write_tokenizer(tmp_path / name / "v", tmp_path / name / "x", max_length=64)
+    exported = Tokenizer.from_file(str(tmp_path / name / "x" / "tokenizer.json"))
+    words = vocabulary.load(tmp_path / name / "v")
+    for text in ("[E1] the people [/E1] make", "a[E1]the @USER", "@USER"):
+      assert words.encode(text) == exported.encode(text, add_special_tokens=False).ids, text
+      own = [made.token_to_id(name) for name in ("[E1]", "[/E1]", "@USER") if name in text]
+      assert [number for number in words.encode(text) if number in own] == own, text
+    assert not {*vars(words.special_ids).values()} - {words.special_ids.unk} & {*words.encode("[MASK] [CLS]")}
+
+
+def test_added_tokens_beside_files_that_have_no_place_for_them_are_refused(tmp_path, capsys):
+  (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n[E1]\n")
+  flags = ["import", f"--vocab_txt={tmp_path}/vocab.txt", f"--output={tmp_path}/v"]
+  slot = {"0": {"content": "[PAD]"}, "9": {"content": "[unused3]"}}
+  for file, content in (
+    ("added_tokens.json", {"[E1]": 7, "[MASK]": 4}),
+    ("special_tokens_map.json", {"additional_special_tokens": ["[E1]"]}),
+    ("tokenizer_config.json", {"added_tokens_decoder": slot | {"6": {"content": "[E1]"}}}),
+  ):
+    (tmp_path / file).write_text(json.dumps(content))
+    assert vocabulary_command.main(flags) == 3 and not (tmp_path / "v").exists()
+    said = capsys.readouterr().err
+    assert "added tokens [E1] " in said and "[PAD]" not in said and "AutoTokenizer" in said
+    (tmp_path / file).write_text("{}" if file == "added_tokens.json" else json.dumps({"added_tokens_decoder": slot}))
+  assert vocabulary_command.main(flags) == 0

@@ -58,6 +58,7 @@ def _arrow(path: str, stack: contextlib.ExitStack) -> Opened:
   def batches(columns: Sequence[str] | None = None, groups: Sequence[int] | None = None) -> Iterator[Any]:
     del groups
     for batch in map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader:
+      batch.validate(full=True)  # damaged offsets would end the process in C++, without an exception
       chosen = batch if columns is None else batch.select(columns)
       yield from (chosen.slice(first, _ROWS) for first in range(0, chosen.num_rows, _ROWS))
 

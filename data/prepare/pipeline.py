@@ -160,9 +160,8 @@ def pack_unit(job: Job, number: int, unit: sources.Unit) -> dict[str, int]:
   ids in the training records), `dropped` (JSON, examples of documents that cleaning dropped) and, written
   last, `json` with the counts. DataError: the input is damaged.
   """
-  done = unit_files.path(job.work, number, unit_files.COUNTS)
-  if done.is_file():
-    return json.loads(done.read_text())
+  if (known := unit_files.counts_of(job.work, number)) is not None:
+    return known
   words = vocabulary.load_cached(job.vocabulary)
   counts: collections.Counter = collections.Counter()
   unigram, examples = np.zeros(words.size, np.int64), []
@@ -187,7 +186,7 @@ def pack_unit(job: Job, number: int, unit: sources.Unit) -> dict[str, int]:
     unigram.tofile(aside / "unigram")
     if job.cleaning.listed:
       (aside / "dropped").write_text(json.dumps(examples))
-    (aside / unit_files.COUNTS).write_text(json.dumps(counts, sort_keys=True))
+    unit_files.write_counts(aside, counts)
   return dict(counts)
 
 

@@ -13,7 +13,6 @@ from data.rows.row import Row, check_cells, place
 from data.rows.values import of_arrow, read_json
 
 STANDARD_INPUT = "-"
-_LOOKED_AT = 100  # rows read to find the columns of a file without a header; single rows may lack some
 TEXT = "text"  # the column of files without columns
 _ADVICE = "repair this file"
 _ENCODING = "convert the whole file, for example with `iconv -f LATIN1 -t UTF-8`"
@@ -50,7 +49,7 @@ def read(path: str) -> Iterator[Row]:
 
 
 def columns(path: str) -> list[str]:
-  """Returns the names of a file's columns, from its header or first rows; standard input is not read.
+  """Returns the names of a file's columns, from its header or all its rows; standard input is not read.
 
   Raises:
     DataError: as for `read`, or the file has neither a header nor a row.
@@ -66,10 +65,13 @@ def columns(path: str) -> list[str]:
       with text_files.open_file(path) as file:
         text_files.check_start(path, file)
         return _header(kind, path, _cells(kind, path, file))
-  first = list(itertools.islice(read(path), _LOOKED_AT))
-  if not first:
+  found = read(path)
+  first = next(found, None)
+  if first is None:
     raise no_row(path)
-  return list(dict.fromkeys(name for row in first for name in row.fields))
+  # Rows of JSON lines may lack columns, and one may begin late: all are read.
+  others = found if kind == "jsonl" else ()
+  return list(dict.fromkeys(itertools.chain(first.fields, *(row.fields for row in others))))
 
 
 def no_row(path: str) -> DataError:

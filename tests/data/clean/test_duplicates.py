@@ -206,5 +206,6 @@ def test_a_second_try_of_a_unit_beside_the_first_changes_nothing(tmp_path):
   second = duplicates.Comparison(duplicates.near(0.8), corpus, str(tmp_path))
   tries.append({})
   assert duplicates.sign_unit(first, 0, corpus.units[0]) == 3
-  assert sorted(tries[1]) == [f"{kind}-000000.npy" for kind in ("keys", "places", "rows", "signatures")]
+  arrays = sorted(name for name in tries[1] if name.endswith(".npy"))
+  assert arrays == [f"{kind}-000000.npy" for kind in ("keys", "places", "rows", "signatures")]
   assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == tries[1]

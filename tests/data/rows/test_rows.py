@@ -211,3 +211,9 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
 
 def test_the_limits_fit_each_other():
   assert rows_row.MAX_CELL_CHARACTERS * 4 <= text_files.MAX_RECORD_BYTES
+
+
+def test_a_column_that_begins_late_is_a_column(tmp_path):
+  path = tmp_path / "a.jsonl"
+  path.write_text('{"text": "x"}\n' * 160 + '{"text": "x", "negatives": ["y"]}\n', encoding="utf-8")
+  assert rows.columns(str(path)) == ["text", "negatives"]

@@ -5,6 +5,7 @@ Both formats of Arrow are supported: files, and streams such as `datasets.save_t
 
 import contextlib
 import itertools
+import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -63,6 +64,15 @@ def _arrow(path: str, stack: contextlib.ExitStack) -> Opened:
       yield from (chosen.slice(first, _ROWS) for first in range(0, chosen.num_rows, _ROWS))
 
   return Opened(reader.schema, batches)
+
+
+def features(schema: Any) -> dict[str, Any]:
+  """Returns {column: its feature} as the library `datasets` stores them in a schema; {} without them."""
+  try:
+    found = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+  except (KeyError, TypeError, ValueError):
+    return {}
+  return found if isinstance(found, dict) else {}
 
 
 def row_groups(path: str, unit_bytes: int) -> list[tuple[int, int]]:

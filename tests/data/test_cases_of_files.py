@@ -118,5 +118,7 @@ def test_added_tokens_beside_files_that_have_no_place_for_them_are_refused(tmp_p
     assert vocabulary_command.main(flags) == 3 and not (tmp_path / "v").exists()
     said = capsys.readouterr().err
     assert "added tokens [E1] " in said and "[PAD]" not in said and "AutoTokenizer" in said
-    (tmp_path / file).write_text("{}" if file == "added_tokens.json" else json.dumps({"added_tokens_decoder": slot}))
+    (tmp_path / file).write_text(
+      "{}" if file == "added_tokens.json" else json.dumps({"added_tokens_decoder": slot})
+    )
   assert vocabulary_command.main(flags) == 0

@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import json
 import re
+import unicodedata
 from typing import Any
 
 _ITEM = r"(?:'[^']*'|\"[^\"]*\"|[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|True|False)"
@@ -126,6 +127,11 @@ def as_list(value: Any) -> list[Any] | None:
       continue
     return made if isinstance(made, list) else None
   return None
+
+
+def plain_text(text: str) -> str:
+  """Returns a text without differences of case, spaces and Unicode form, to compare it with others."""
+  return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def is_missing(value: Any) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from data.errors import ConfigError, DataError, counted, listed
 from data.glue import fraction_rows
 from data.rows import Row
-from data.rows.values import as_list, as_number, is_missing, replaced
+from data.rows.values import as_list, as_number, is_missing, plain_text, replaced
 from data.vocabulary import Vocabulary
 from finetune.embedding import columns
 from finetune.embedding.batches import TextTable
@@ -290,7 +290,7 @@ def _tokenised(
     for side, text in enumerate(example.texts):
       name = SIDES[min(side, 1)] if has_sides else "passage"
       table[0, row, side] = number.setdefault((name, text), len(number))
-      table[1, row, side] = keys.setdefault(text.strip(), len(keys))
+      table[1, row, side] = keys.setdefault(plain_text(text), len(keys))
   ids: list[Any] = [None] * len(number)
   for side in dict.fromkeys(side for side, _ in number):
     of_side = [(text, at) for (asked, text), at in number.items() if asked == side]

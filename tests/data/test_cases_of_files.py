@@ -1,11 +1,14 @@
 """Files of people who prepare text: many small files, vocabularies with own markers, arrays of JSON."""
 
 import dataclasses
+import importlib.util
 import json
+import sys
 
+import pytest
 from tokenizers import Tokenizer, models, processors
 
-from data import manifest, sources, vocabulary
+from data import child, errors, manifest, seqio_tasks, sources, vocabulary
 from data.prepare import command as prepare
 from data.prepare import packing, summary
 from data.vocabulary import __main__ as vocabulary_command
@@ -122,3 +125,43 @@ def test_added_tokens_beside_files_that_have_no_place_for_them_are_refused(tmp_p
       "{}" if file == "added_tokens.json" else json.dumps({"added_tokens_decoder": slot})
     )
   assert vocabulary_command.main(flags) == 0
+
+
+def test_a_users_file_does_not_replace_the_module_of_its_name(
+  vocabulary_directory, tmp_path, capsys, monkeypatch
+):
+  monkeypatch.chdir(tmp_path)
+  text = write_text(tmp_path / "a.txt", [["Sh."], *make_documents(20, seed=6)])
+  function = "def keep(document):\n  return 'short' if len(document[0]) < 4 else document\n"
+  for name in ("json", "random"):
+    (tmp_path / f"{name}.py").write_text(function)
+    flags = [f"--clean={name}.py:keep", "--length=32"]
+    assert prepared_at(tmp_path / name, text, vocabulary_directory, *flags) == 0
+    assert manifest.read(tmp_path / name).counts[f"dropped_by {name}.py:keep"] == 1
+    assert not hasattr(sys.modules[name], "keep")
+  (tmp_path / "helpers.py").write_text("")
+  (tmp_path / "mine.py").write_text(f"import helpers\n{function}")
+  assert prepared_at(tmp_path / "o", text, vocabulary_directory, "--clean=mine.py:keep") == 2
+  assert f"\n  export PYTHONPATH={tmp_path}" in capsys.readouterr().err
+
+
+TASKS = """
+import seqio, tensorflow as tf
+for name, number in (("one", 30), ("two", 10)):
+  path = f"{__file__}.{name}"
+  tf.io.gfile.GFile(path, "w").write("a line\\n" * number)
+  feature = seqio.Feature(seqio.PassThroughVocabulary(1), add_eos=False, dtype=tf.string, rank=0)
+  source = seqio.TextLineDataSource({"train": path})
+  seqio.TaskRegistry.add(name, source=source, preprocessors=[], output_features={"text": feature})
+seqio.MixtureRegistry.add("both", ["one", "two"], default_rate=seqio.mixing_rate_num_examples)
+seqio.MixtureRegistry.add("failing", [("one", 1.0), ("two", lambda task: 1 / 0)])
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("seqio") is None, reason="Python 3.14 has no TensorFlow")
+def test_examples_of_files_are_counted_for_a_rate_by_their_number(tmp_path):
+  (tmp_path / "tasks.py").write_text(TASKS)
+  given = {"module": str(tmp_path / "tasks.py"), "tfds_directory": "", "download": False}
+  assert child.call(seqio_tasks.rates, relay=False, name="both", **given) == [["one", 30.0], ["two", 10.0]]
+  with pytest.raises(errors.DataError, match=r"'failing': the rate of its Task 'two' .*ZeroDivisionError"):
+    child.call(seqio_tasks.rates, relay=False, name="failing", **given)

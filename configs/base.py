@@ -91,7 +91,8 @@ def _corruption() -> ConfigDict:
   return ConfigDict(
     {
       "kind": "mask",  # of damage: 'mask' ([MASK] and the mix below), 'random' (uniform tokens), 'generator'
-      "mask_rule": "count",  # how many: 'count' (probabilistic rounding), 'bernoulli', 'electra_google'
+      # How many: 'count' (probabilistic rounding), 'bernoulli', 'electra_google', 'deberta'.
+      "mask_rule": "count",
       "mask_rate": 0.15,  # fraction of tokens that are chosen
       # Instead, rates that change: ((0.0, 0.3), (0.8, 0.15)) is 0.3, and 0.15 from 80 % of the steps on.
       "mask_rates": (),
@@ -265,7 +266,7 @@ def _train() -> ConfigDict:
       "spike_zscore": 0.0,  # standard deviations above earlier losses that make a spike; 0: off
       "spike_window": 0,  # number of earlier steps with which a loss is compared; 0: 100
       "spike_roll_back": False,  # at a spike: return to the last checkpoint and skip the batches since then
-      "trackers": "",  # trackers for the metrics, separated by commas: 'wandb', 'mlflow', 'trackio'
+      "trackers": "",  # trackers for the metrics: 'wandb'
       "probe_every": 0,  # steps between probes of the frozen encoder, also at the start and end; 0: never
       "probe_data": "",  # folder of annotated data for the probes; see `python -m pretrain.probe --help`
       "replica_check_every": 0,  # steps between bitwise comparisons of all devices' parameters; 0: never

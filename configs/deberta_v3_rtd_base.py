@@ -18,7 +18,8 @@ def get_config() -> ConfigDict:
   """Returns the recipe."""
   config = coco_lm_base.get_config()
   config.recipe = "deberta_v3_rtd_base"
-  config.corruption.mask_special = "none"  # mlm_task.py, NGramMaskGenerator; 15 %, always [MASK]
+  config.corruption.mask_rule = "deberta"  # mlm_task.py, NGramMaskGenerator; 15 %, always [MASK]
+  config.corruption.mask_special = "none"
   config.generator.update(
     {
       "num_layers": 6,  # rtd_base.json: half the encoder's depth, its width

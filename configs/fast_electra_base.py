@@ -10,8 +10,8 @@ The generator of another finished run serves too: --config.generator.init_from=D
 
 Command: python -m pretrain.main --config=configs/fast_electra_base.py
 Source: Fast-ELECTRA (2310.07347, ICLR 2024), of which the abstract and reviews could be read: a frozen
-  generator, no other loss, and the form of the temperature. The marked values are from memory; everything
-  else as coco_lm_base.
+  generator, no other loss, and the form of the temperature. The marked constants are ours: the paper's
+  could not be found; everything else as coco_lm_base.
 Expected: the paper's numbers could not be read; compare with electra_base.
 Cost: 131.1 B tokens; 59 GPU-hours on H200s at 395 TFLOP/s (637 training MFLOP per token; derived, not
   measured), without the generator's own run.
@@ -33,8 +33,8 @@ def get_config() -> ConfigDict:
       "init_from": "runs/fast_electra_base_auxiliary",
       "share_embeddings": "none",
       "sampling_dropout": "zero",
-      "temperature_start": 2.0,  # from memory; it ends at 1
-      "temperature_decay": 0.1,  # from memory
+      "temperature_start": 2.0,  # ours; it ends at 1
+      "temperature_decay": 0.1,  # ours
     }
   )
   config.objectives.rtd.weight = 50.0  # not in what could be read; as coco_lm_base, with its clip_norm

@@ -4,9 +4,11 @@ Command: python -m pretrain.main --config=configs/mae_lm_base.py
 Source: MAE-LM (Meng et al., ICLR 2024, arXiv 2302.02060) by its official code (yumeng5/MAE-LM at 153ffe9,
   run_pretrain.sh) for the method. Of the paper only the first page could be read: that its base setting is
   coco_lm_base's (125,000 steps on 16 GB) is from memory; check it before you cite this recipe. The script is
-  for a longer run, of 2,000,000 steps in rows that end with their documents (packing complete_doc).
+  for a longer run, which these flags give; with 64 buckets an encoder cannot become an MPNet:
+  --config.train.total_steps=2000000 --config.optimizer.learning_rate=2e-4 --config.data.packing=complete_doc
+  --config.model.relative_buckets=64
 Expected: no number, since the paper's tables could not be read; its abstract says better than masked LM on
-  GLUE and SQuAD. Compare with roberta_base at equal FLOP: a step costs 32 % more.
+  GLUE and SQuAD. Compare with roberta_base at equal nominal FLOPs: a step costs 32 % more.
 Cost: 131.1 B tokens; 72 GPU-hours on H200s at 395 TFLOP/s (778 training MFLOP per token; derived, not
   measured).
 """

@@ -5,6 +5,7 @@ Both formats of Arrow are supported: files, and streams such as `datasets.save_t
 
 import contextlib
 import itertools
+import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -58,10 +59,20 @@ def _arrow(path: str, stack: contextlib.ExitStack) -> Opened:
   def batches(columns: Sequence[str] | None = None, groups: Sequence[int] | None = None) -> Iterator[Any]:
     del groups
     for batch in map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader:
+      batch.validate(full=True)  # damaged offsets would end the process in C++, without an exception
       chosen = batch if columns is None else batch.select(columns)
       yield from (chosen.slice(first, _ROWS) for first in range(0, chosen.num_rows, _ROWS))
 
   return Opened(reader.schema, batches)
+
+
+def features(schema: Any) -> dict[str, Any]:
+  """Returns {column: its feature} as the library `datasets` stores them in a schema; {} without them."""
+  try:
+    found = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+  except (KeyError, TypeError, ValueError):
+    return {}
+  return found if isinstance(found, dict) else {}
 
 
 def row_groups(path: str, unit_bytes: int) -> list[tuple[int, int]]:

@@ -277,6 +277,21 @@ def sha256(path: Path) -> str:
     return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def seal(path: Path) -> None:
+  """Writes a file's sha256 beside it, in `<name>.sha256`, for `is_sealed`."""
+  write_atomically(_seal_of(path), sha256(path))
+
+
+def is_sealed(path: Path) -> bool:
+  """Returns whether a file is there with the bytes that it had when it was sealed."""
+  seal_of = pathlib.Path(_seal_of(path))
+  return os.path.isfile(path) and seal_of.is_file() and seal_of.read_bytes() == sha256(path).encode()
+
+
+def _seal_of(path: Path) -> str:
+  return f"{os.fspath(path)}.sha256"
+
+
 def digest_json(value: Any) -> str:
   """Returns the sha256 of a JSON value, the same on every machine."""
   return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

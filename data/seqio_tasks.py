@@ -51,7 +51,7 @@ def plan(name: str, *, module: str, tfds_directory: str, text_field: str, downlo
   keeps = [1.0]
   if isinstance(mixture_or_task, register_corpora().Mixture):
     keeps = _keeps(
-      name, [(task.name, mixture_or_task.get_rate(task), _num_documents(task)) for task in tasks]
+      name, [(task.name, _rate_in(mixture_or_task, task), _num_documents(task)) for task in tasks]
     )
   parts = []
   for task, keep in zip(tasks, keeps):
@@ -113,7 +113,7 @@ def rates(name: str, *, module: str, tfds_directory: str, download: bool) -> lis
   pairs = []
   for task in seqio.get_subtasks(mixture):
     _find_data(task, seqio, tfds_directory, download=download)
-    rate = float(mixture.get_rate(task))
+    rate = _rate_in(mixture, task)
     if not 0 < rate < float("inf"):
       raise errors.ConfigError(
         f"seqio Mixture {name!r}: the rate of its Task {task.name!r} is {rate}; expected a finite number "
@@ -135,8 +135,15 @@ def _registered(name: str, seqio, *, flag: str):
 
 
 def _find_data(task, seqio, tfds_directory: str, *, download: bool) -> None:
-  """Downloads a Task's missing TFDS data, or raises DataError; seqio itself would raise a KeyError."""
+  """Downloads a Task's missing TFDS data, or raises DataError; seqio itself would raise a KeyError.
+
+  Examples of a source that does not know their number are counted when a rate asks for it.
+  """
   if not isinstance(task.source, seqio.TfdsDataSource):
+    with contextlib.suppress(NotImplementedError, KeyError):
+      if task.num_input_examples(SPLIT) is not None:
+        return
+    task.source.num_input_examples = functools.partial(_count, task)
     return
   try:
     name, data_dir = task.source.tfds_dataset.get_split_params(SPLIT)
@@ -160,10 +167,20 @@ def _keeps(name: str, rates: list[tuple[str, float, int]]) -> list[float]:
 
 def _num_documents(task) -> int:
   with readable(f"seqio:{task.name}"):
-    number = task.num_input_examples(SPLIT)
-    if number is None:
-      number = sum(1 for _ in task.source.get_dataset(split=SPLIT, shuffle=False).as_numpy_iterator())
-  return number
+    number = task.num_input_examples(SPLIT)  # None: TFDS has no number
+    return _count(task, SPLIT) if number is None else number
+
+
+@functools.cache
+def _count(task, split: str) -> int:
+  """Returns the number of examples in the source of a Task, all of which are read."""
+  return sum(1 for _ in task.source.get_dataset(split=split, shuffle=False).as_numpy_iterator())
+
+
+def _rate_in(mixture, task) -> float:
+  """Returns the rate of a Task in a Mixture; DataError: its function fails."""
+  with readable(f"seqio Mixture {mixture.name!r}: the rate of its Task {task.name!r}"):
+    return float(mixture.get_rate(task))
 
 
 def read(

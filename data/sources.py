@@ -1,14 +1,16 @@
 """Plans the reading of `--source` as input units, and reads the documents of one unit.
 
 A source is `installed_docs`, `tfds:NAME`, `seqio:NAME` (a registered Task or Mixture), or file globs
-separated by commas. A unit is a part of the input that one process reads. The units depend only on the
-input, not on the number of processes, so everything made from them does too.
+separated by commas. A unit is what one process reads: a part of a large file, or small files, whose texts
+then share records. The units depend only on the input, not on the number of processes, so everything made
+from them does too.
 """
 
 import argparse
 import collections
 import concurrent.futures
 import dataclasses
+import math
 import os
 import pathlib
 from collections.abc import Callable, Iterator
@@ -71,13 +73,19 @@ def request(args: argparse.Namespace) -> Request:
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-  """A part of the input that one process reads, such as a range of a file or of a Task's shards."""
+  """A part of the input that one process reads: a range of a file or of a Task's shards, or small files."""
 
   kind: str  # 'file', 'tfds' or 'seqio'
   name: str  # path of the file, directory of the TFDS version, or name of the Task
   start: int = 0  # first byte, row group or shard
   stop: int = -1  # behind the last byte, row group or shard; -1: to the end
   part: seqio_tasks.Part | None = None  # of a 'seqio' unit
+  rest: tuple["Unit", ...] = ()  # small files that are read after this one and packed together with it
+
+  @property
+  def parts(self) -> tuple["Unit", ...]:
+    """The unit's files, each as a unit of its own; of other units the unit itself."""
+    return (dataclasses.replace(self, rest=()), *self.rest)
 
   @property
   def is_tokenised(self) -> bool:
@@ -86,6 +94,8 @@ class Unit:
 
   def __str__(self) -> str:
     """The unit for messages: 'corpus/a.txt from 0 to 1048576'."""
+    if self.rest:
+      return f"{self.name} to {self.rest[-1].name}"
     return f"{self.name} from {self.start} to {'its end' if self.stop < 0 else self.stop}"
 
 
@@ -216,9 +226,11 @@ def content_digest(path: str) -> str:
     return files.sha256(path)
 
 
-def _file_units(paths: list[str]) -> Iterator[Unit]:
+def _file_units(paths: list[str]) -> list[Unit]:
   sizes = [os.path.getsize(path) for path in paths]
   unit_bytes = min(max(sum(sizes) // WANTED_UNITS, MIN_UNIT_BYTES), MAX_UNIT_BYTES)
+  units: list[list[Unit]] = []
+  filled = math.inf  # bytes of the small files of the last unit
   for path, size in zip(paths, sizes):
     if text_files.kind_of(path) == "parquet":
       ranges = arrow_files.row_groups(path, unit_bytes)
@@ -226,8 +238,14 @@ def _file_units(paths: list[str]) -> Iterator[Unit]:
       ranges = [(0, -1)]
     else:
       ranges = text_files.byte_ranges(path, size, unit_bytes)
-    for start, stop in ranges:
-      yield Unit("file", path, start, stop)
+    parts = [Unit("file", path, start, stop) for start, stop in ranges]
+    if len(parts) == 1 and filled + size <= unit_bytes:
+      units[-1] += parts
+      filled += size
+    else:
+      units += [[part] for part in parts]
+      filled = size if len(parts) == 1 else math.inf
+  return [dataclasses.replace(first, rest=tuple(rest)) for first, *rest in units]
 
 
 def read_documents(unit: Unit, request: Request, counts: collections.Counter) -> Iterator[list[str]]:
@@ -235,6 +253,10 @@ def read_documents(unit: Unit, request: Request, counts: collections.Counter) ->
 
   DataError: the input is damaged or has no such text field.
   """
+  if unit.rest:
+    for part in unit.parts:
+      yield from read_documents(part, request, counts)
+    return
   if unit.kind == "file":
     documents = text_files.read(
       unit.name, start=unit.start, stop=unit.stop, text_field=request.text_field, counts=counts

@@ -19,9 +19,12 @@ def import_module(module: str, *, flag: str = "--module") -> types.ModuleType:
   try:
     return _imported(module)
   except Exception as error:  # a user's file may raise anything
+    advice = "name a Python file, or a module that Python finds"
+    folder = pathlib.Path(module).resolve().parent
+    if isinstance(error, ModuleNotFoundError) and (folder / f"{error.name}.py").is_file():
+      advice = f"it is beside the file; let Python find it:\n  export PYTHONPATH={folder}"
     raise errors.ConfigError(
-      f"{flag}={module} cannot be imported ({errors.named_reason(error)}); name a Python "
-      "file, or a module that Python finds"
+      f"{flag}={module} cannot be imported ({errors.named_reason(error)}); {advice}"
     ) from error
 
 
@@ -34,9 +37,11 @@ def _imported(module: str) -> types.ModuleType:
     if path.suffix == ".py":
       raise FileNotFoundError("no such file")
     return importlib.import_module(module)
-  loader = importlib.machinery.SourceFileLoader(path.stem, str(path))
-  spec = importlib.util.spec_from_loader(path.stem, loader)
+  # Not the file's own name, which may be that of a module: json.py would replace json.
+  name = f"user_file_{path.stem}"
+  loader = importlib.machinery.SourceFileLoader(name, str(path))
+  spec = importlib.util.spec_from_loader(name, loader)
   assert spec is not None  # only of a loader without `is_package`
-  sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-  loader.exec_module(sys.modules[path.stem])
-  return sys.modules[path.stem]
+  sys.modules[name] = importlib.util.module_from_spec(spec)
+  loader.exec_module(sys.modules[name])
+  return sys.modules[name]

@@ -19,8 +19,8 @@ from data.errors import ConfigError
 from data.output import columns, formats
 from data.output.parts import Parts
 from data.rows import Row
-from data.rows.read import STANDARD_INPUT
-from finetune.embedding import mining
+from data.rows.read import STANDARD_INPUT, TEXT
+from finetune.embedding import beir, mining
 from finetune.embedding.mining import NEGATIVE_SCORES, NEGATIVES, POSITIVE_SCORE, Pairs, Passages, Rule
 from pretrain.command import kept_memory
 
@@ -33,8 +33,9 @@ Each row of the output is a row of the input, in order, with the columns {NEGATI
 that are near the query but are not its positives, {POSITIVE_SCORE!r} and {NEGATIVE_SCORES!r} (cosines).
 Passages are all positives of the file, or those of --corpus. A passage is left out if it is a positive of the
 query in any row, has the same text as one, or is nearly as near as the row's positive (--relative_margin,
---margin): it may answer the query too. If the command is killed, run it again: it resumes, and makes the same
-file. It never overwrites a file.
+--margin): it may answer the query too. Case, spaces, Unicode form and the title of a BEIR passage make no
+other text, and copies of a passage are one. If the command is killed, run it again: it resumes, and makes
+the same file. It never overwrites a file.
 
   python -m finetune.mine --model=runs/embedding/model --data=pairs.jsonl --output=triplets.jsonl
   python -m finetune.mine --model=runs/embedding/model --data=pairs.jsonl --corpus=corpus.jsonl.gz \\
@@ -123,7 +124,10 @@ class _Command:
     self.source, self.text = asked.data, self.pairs.passage
     if asked.corpus:
       self.source, self.text = asked.corpus, mining.corpus_text(asked.corpus, self.pairs.positive)
-    self.rows = columns.survey(self.source, lambda row: self.passages.add(row, self.text(row)))
+    has_titles = self.text is beir.passage
+    self.rows = columns.survey(
+      self.source, lambda row: self.passages.add(row, self.text(row), row.text(TEXT) if has_titles else "")
+    )
     self.embedder = self._opened()
 
   def _opened(self):
@@ -139,6 +143,7 @@ class _Command:
     schema = EmbeddingSchema.read(saved.workdir)
     self.identity = {"model": trees.digest(encoder.params), "schema": schema.as_json()}
     self.identity |= {"corpus": self.rows.digest, "batch_size": self.asked.batch_size}
+    self.identity |= {"passages": len(self.passages.texts)}  # older versions counted other spellings too
     return Embedder(encoder, schema, batch_size=self.asked.batch_size)
 
   def run(self) -> None:

@@ -51,6 +51,7 @@ CHECKS: dict[str, Callable[[Golden, Checks], None]] = {
   "m_ultrabert": modern.check_pre_norm,
   "m2_ultrabert": modern.check_pre_norm,
   "q_masks": data_rules.check_whole_words,
+  "m_ngram": data_rules.check_windows,
   "n_maelm": autoencoder.check_autoencoder,
   "n_removal": autoencoder.check_removal,
   "p_metro": objectives.check_metro,

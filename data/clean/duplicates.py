@@ -116,6 +116,11 @@ class Comparison:
     """Writes an array to `path(kind, number)` atomically, because an engine may run two tries at once."""
     with files.whole_file(self.path(kind, number)) as aside, open(aside, "wb") as file:
       np.save(file, array)
+    files.seal(self.path(kind, number))
+
+  def is_done(self, number: int, *kinds: str) -> bool:
+    """Returns whether these files of a unit or range are there and unchanged since they were written."""
+    return all(files.is_sealed(self.path(kind, number)) for kind in kinds)
 
   def load(self, kind: str, number: int) -> np.ndarray:
     """Returns the array in the file `path(kind, number)`, memory-mapped."""
@@ -128,7 +133,7 @@ def sign_unit(comparison: Comparison, number: int, unit: sources.Unit) -> int:
   Files: `signatures` [documents, numbers] uint16; `keys` [documents x bands] uint64, sorted; `rows`, the
   document of each key; and, written last, `places` [documents] uint32, their indices in the unit.
   """
-  if comparison.path("places", number).is_file():
+  if comparison.is_done(number, "places", "signatures", "keys", "rows"):
     return len(comparison.load("places", number))
   signed, keys, places = [], [np.zeros(0, np.uint64)], []
   for index, document in comparison.documents(unit):
@@ -151,7 +156,7 @@ def pair_range(comparison: Comparison, offsets: tuple[int, ...], ranges: int, nu
 
   A document's number is its row in its unit plus the unit's offset.
   """
-  if comparison.path("pairs", number).is_file():
+  if comparison.is_done(number, "pairs"):
     return
   keys, rows = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
   for unit, offset in enumerate(offsets[:-1]):
@@ -242,9 +247,11 @@ def find(
 
   `name` is the cleaning step's name in the progress display.
   """
-  if directory.is_dir() and all(list_of(directory, unit).is_file() for unit in units):
+  if directory.is_dir() and all(
+    map(files.is_sealed, [directory / PLACES, *(list_of(directory, unit) for unit in units)])
+  ):
     return
-  shutil.rmtree(directory, ignore_errors=True)  # lists of units under other paths
+  shutil.rmtree(directory, ignore_errors=True)  # lists of units under other paths, or damaged ones
   parts = directory.with_suffix(".parts")
   parts.mkdir(parents=True, exist_ok=True)
   comparison = Comparison(sketch, documents, str(parts))
@@ -276,6 +283,8 @@ def _write_lists(
     dropped["unit"] = owners = np.searchsorted(offsets, kept, side="right") - 1
     dropped["of"] = [load(owner)[row - offsets[owner]] for owner, row in zip(owners.tolist(), kept.tolist())]
     np.save(list_of(directory, unit), dropped)
+    files.seal(list_of(directory, unit))
+  files.seal(directory / PLACES)
 
 
 def list_of(directory: pathlib.Path, unit: sources.Unit) -> pathlib.Path:

@@ -64,6 +64,8 @@ def survey(path: str, check: Callable[[Row], object] = lambda row: None) -> Surv
 
 def _type(value: Any) -> type | str:
   """Returns the type of a value, or a name for integers that are too large for float64 or int64."""
+  if isinstance(value, values.ClassNumber):
+    return int
   if type(value) is not int or abs(value) <= _EXACT:
     return type(value)
   return _WIDE if -(2**63) <= value < 2**63 else _WIDER

@@ -9,8 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from data import errors, files, manifest, sources
+from data.prepare import unit_files
 
 logger = logging.getLogger(__name__)
+
+FORMAT = 3  # of unfinished work; since 3 a unit is several small files
 
 
 def refuse_other_settings(output: pathlib.Path, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
@@ -49,8 +52,9 @@ def removed_on_failure(output: pathlib.Path, missing: list[pathlib.Path]) -> Ite
   except (errors.ResumableError, errors.StorageError):
     raise
   except errors.UserError:
-    counts = (json.loads(path.read_text()) for path in work.glob("unit-*.json"))
-    if not any(count.get("train_records") for count in counts):
+    numbers = [int(path.name[len("unit-") :].partition(".")[0]) for path in work.glob("unit-*.json")]
+    counts = (unit_files.counts_of(work, number) for number in numbers)
+    if not any(count and count.get("train_records") for count in counts):
       made = [path for path in (*work.iterdir(), *output.iterdir()) if path not in before]
       for path in made:
         if path.is_dir():
@@ -75,16 +79,18 @@ def start_or_continue(output: pathlib.Path, settings: dict[str, Any]) -> None:
   for aside in output.glob(".vocabulary.*"):  # left by a process that was killed while it made the vocabulary
     shutil.rmtree(aside, ignore_errors=True)
   if path.is_file():
-    stored = json.loads(path.read_text())
+    stored = _unfinished(path)
+    if not isinstance(stored, dict):
+      raise _damaged(path)
     refuse_other_settings(output, stored, settings)
-    if stored.get("format") != manifest.FORMAT:
+    if stored.get("format") != FORMAT:
       raise errors.DataError(
         f"{output} has an unfinished preparation of an older version; remove it and start again:\n"
         f"  rm -r {output}"
       )
     logger.info(f"{output}: going on with an unfinished preparation")
   else:
-    files.write_atomically(path, json.dumps(settings | {"format": manifest.FORMAT}).encode())
+    files.write_atomically(path, json.dumps(settings | {"format": FORMAT}).encode())
 
 
 def refuse_changed_files(output: pathlib.Path, source: str, input_digest: str, *, advice: str) -> None:
@@ -99,11 +105,26 @@ def refuse_changed_files(output: pathlib.Path, source: str, input_digest: str, *
     )
 
 
+def _unfinished(path: pathlib.Path) -> Any:
+  """Returns the value of a JSON file of an unfinished preparation; DataError if it is damaged."""
+  try:
+    return json.loads(path.read_bytes())
+  except ValueError as error:
+    raise _damaged(path) from error
+
+
+def _damaged(path: pathlib.Path) -> errors.DataError:
+  output = path.parent.parent
+  return errors.DataError(
+    f"{path}: damaged; remove the unfinished preparation and start again:\n  rm -r {output}"
+  )
+
+
 def refuse_other_input(output: pathlib.Path, input_digest: str) -> None:
   """Raises DataError if the input changed since an unfinished preparation began."""
   path = output / "work" / "input.json"
   # Older versions wrote only names and sizes, which are the start of today's digest.
-  if path.is_file() and not input_digest.startswith(json.loads(path.read_text())):
+  if path.is_file() and not input_digest.startswith(str(_unfinished(path))):
     raise errors.DataError(
       f"the input changed since the unfinished preparation in {output} began; remove it and start again:\n"
       f"  rm -r {output}"

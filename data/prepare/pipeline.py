@@ -22,6 +22,7 @@ from data.prepare import packing, sentences, tokenised, unit_files
 SPLITS = ("train", "heldout")
 CHUNK_CHARACTERS = 2_000_000  # of text packed at a time; only the last block of a chunk is short
 CHUNK_IDS = 500_000  # the same for sources of ids
+OF_FILE = "of file: "  # begins the names of the counts of one input file: 'of file: surrogates a.txt'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,9 +81,10 @@ def documents(
   `counts` counts cuts, repairs and drops; `examples` gets some of the documents that cleaning dropped.
   """
   dropped = clean.Dropped(counts, [] if examples is None else examples)
-  for document in clean.documents(job.cleaning, unit, sampled_documents(job, unit, counts), dropped):
-    is_heldout = document_fraction(document, "heldout", job.seed) < job.heldout_fraction
-    yield "heldout" if is_heldout else "train", document
+  for part in unit.parts:
+    for document in clean.documents(job.cleaning, part, sampled_documents(job, part, counts), dropped):
+      is_heldout = document_fraction(document, "heldout", job.seed) < job.heldout_fraction
+      yield "heldout" if is_heldout else "train", document
 
 
 def text_chunks(
@@ -95,21 +97,31 @@ def text_chunks(
   """
   chunk: dict[str, list[list[str]]] = {split: [] for split in SPLITS}
   characters = 0
-  for split, document in documents(job, unit, counts, examples):
-    document_sentences = [
-      sentence for paragraph in document for sentence in sentences.split(paragraph, counts)
-    ]
-    if not document_sentences:
-      counts["empty_documents"] += 1
-      continue
-    chunk[split].append(document_sentences)
-    size = sum(map(len, document_sentences))
-    counts.update(documents=1, sentences=len(document_sentences), characters=size)
-    characters += size
-    if characters >= CHUNK_CHARACTERS:
-      yield chunk
-      chunk, characters = {split: [] for split in SPLITS}, 0
+  for part in unit.parts:
+    found: collections.Counter = collections.Counter()
+    for split, document in documents(job, part, found, examples):
+      document_sentences = [
+        sentence for paragraph in document for sentence in sentences.split(paragraph, found)
+      ]
+      if not document_sentences:
+        found["empty_documents"] += 1
+        continue
+      chunk[split].append(document_sentences)
+      size = sum(map(len, document_sentences))
+      found.update(documents=1, sentences=len(document_sentences), characters=size)
+      characters += size
+      if characters >= CHUNK_CHARACTERS:
+        yield chunk
+        chunk, characters = {split: [] for split in SPLITS}, 0
+    counts.update(found)
+    counts.update(_of_file(part.name, found))
   yield chunk
+
+
+def _of_file(name: str, found: collections.Counter) -> dict[str, int]:
+  """Returns the counts of an input file's documents and repairs, under names that begin with OF_FILE."""
+  counted = ("documents_found", *manifest.REPAIRS)
+  return {f"{OF_FILE}{what} {name}": found[what] for what in counted if found[what] or what == counted[0]}
 
 
 def tokenised_chunks(
@@ -137,6 +149,7 @@ def tokenised_chunks(
     if size >= CHUNK_IDS:
       yield chunk
       chunk, size = {split: [] for split in SPLITS}, 0
+  counts.update(_of_file(unit.name, counts))
   yield chunk
 
 
@@ -147,9 +160,8 @@ def pack_unit(job: Job, number: int, unit: sources.Unit) -> dict[str, int]:
   ids in the training records), `dropped` (JSON, examples of documents that cleaning dropped) and, written
   last, `json` with the counts. DataError: the input is damaged.
   """
-  done = unit_files.path(job.work, number, unit_files.COUNTS)
-  if done.is_file():
-    return json.loads(done.read_text())
+  if (known := unit_files.counts_of(job.work, number)) is not None:
+    return known
   words = vocabulary.load_cached(job.vocabulary)
   counts: collections.Counter = collections.Counter()
   unigram, examples = np.zeros(words.size, np.int64), []
@@ -174,7 +186,7 @@ def pack_unit(job: Job, number: int, unit: sources.Unit) -> dict[str, int]:
     unigram.tofile(aside / "unigram")
     if job.cleaning.listed:
       (aside / "dropped").write_text(json.dumps(examples))
-    (aside / unit_files.COUNTS).write_text(json.dumps(counts, sort_keys=True))
+    unit_files.write_counts(aside, counts)
   return dict(counts)
 
 

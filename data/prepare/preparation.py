@@ -103,15 +103,23 @@ def _make(
     args.fraction,
     clean.Cleaning(args.clean, str(output / "work" / "clean"), cleaning_steps.code_digest(args.clean)),
   )
-  clean.find_duplicates(job.cleaning, functools.partial(pipeline.sampled_documents, job), units, pool)
+  parts = [part for unit in units for part in unit.parts]
+  clean.find_duplicates(job.cleaning, functools.partial(pipeline.sampled_documents, job), parts, pool)
   words = _vocabulary(args, job, units, settings, pool)
   unit_counts = pool.map(
     functools.partial(pipeline.pack_unit, job), range(len(units)), units, name="tokenise and pack"
   )
-  counts, damaged = _sum(unit_counts), _damaged_files(plan, unit_counts)
+  counts = _sum(unit_counts)
+  damaged = _damaged_files(counts)
   counts[manifest.NO_DOCUMENTS] = sum(manifest.NO_DOCUMENTS in count for count in damaged.values())
   if not counts["train_records"]:
     clean.refuse_nothing_left(args.clean, counts)
+    if dropped := counts["tokens_dropped"]:
+      raise errors.DataError(
+        f"--packing=concat drops a last record that is not full, and {dropped:,} tokens of --source="
+        f"{args.source} fill none of --length={args.length}; give more text, a smaller --length, or:\n"
+        "  --packing=complete"
+      )
     raise errors.DataError(
       f"--source={args.source} has no usable text for training (documents with text: {counts['documents']}, "
       f"without: {counts['empty_documents']}; --heldout_fraction={args.heldout_fraction})"
@@ -235,13 +243,17 @@ def _write_splits(
   }
 
 
-def _damaged_files(plan: sources.Plan, unit_counts: list[dict[str, int]]) -> dict[str, dict[str, int]]:
-  """Returns {input file: counts of repairs} of files with any; NO_DOCUMENTS is 1 for files without text."""
-  by_file: dict[str, collections.Counter] = {}
-  for unit, count in zip(plan.units, unit_counts):
-    by_file.setdefault(unit.name, collections.Counter()).update(count)
-  damaged = {}
-  for name, count in by_file.items():
-    count[manifest.NO_DOCUMENTS] = int(not count["documents_found"])
-    damaged[name] = {what: count[what] for what in (*manifest.REPAIRS, manifest.NO_DOCUMENTS) if count[what]}
-  return {name: count for name, count in damaged.items() if count}
+def _damaged_files(counts: collections.Counter) -> dict[str, dict[str, int]]:
+  """Takes the counts of single files out of `counts`; returns {input file: counts of repairs}, by name.
+
+  NO_DOCUMENTS is 1 for files without text; files without repairs are left out.
+  """
+  damaged: dict[str, dict[str, int]] = {}
+  for key in [name for name in counts if name.startswith(pipeline.OF_FILE)]:
+    number = counts.pop(key)
+    what, _, name = key.removeprefix(pipeline.OF_FILE).partition(" ")
+    if what == "documents_found":
+      what, number = manifest.NO_DOCUMENTS, int(not number)
+    if number:
+      damaged.setdefault(name, {})[what] = number
+  return {name: dict(sorted(damaged[name].items())) for name in sorted(damaged)}

@@ -1,5 +1,6 @@
 """The second step of a preparation: writes packed units as shards of shuffled records."""
 
+import contextlib
 import dataclasses
 import json
 import pathlib
@@ -55,8 +56,12 @@ def write_shard(packed: Packed, split: str, shards: int, shard: int) -> manifest
   name = f"{split}-{shard:05d}-of-{shards:05d}.arrayrecord"
   final = pathlib.Path(job.output) / name
   entry = job.work / f"{name}.json"
-  if final.is_file() and entry.is_file():
-    return manifest.Shard(**json.loads(entry.read_text()))
+  with contextlib.suppress(
+    OSError, ValueError, TypeError
+  ):  # not written, or damaged since: it is written again
+    known = manifest.Shard(**json.loads(entry.read_bytes()))
+    if files.sha256(final) == known.sha256:
+      return known
   records = _shard_records(packed, split, shards, shard)
   from array_record.python import array_record_module  # here: only writers need it
 

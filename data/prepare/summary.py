@@ -5,6 +5,7 @@ from data.errors import counted
 from data.manifest import MOST_SEGMENTS, NAME, NO_DOCUMENTS, REPAIRS, SEGMENTS, Manifest
 
 MOST_FILES = 3  # damaged input files that are named
+LEAST_FILLED = 0.5  # below it most records are the last of a shard, because two others are fuller together
 MOST_UNKNOWN = 0.1  # fraction of unknown tokens above which a line warns
 
 
@@ -43,6 +44,13 @@ def of(made: Manifest) -> str:
     lines.append(
       f"  warning     {unknown:.0%} of the tokens are unknown, each a run of characters that the vocabulary "
       "lacks; train one on this text: leave out --vocabulary, with --train_vocabulary_kind=sentencepiece"
+    )
+  train = made.splits["train"]
+  is_alone = made.packing in ("complete_doc", "eos")  # texts that share no record
+  if train.records >= 10 and train.tokens < LEAST_FILLED * train.records * made.length and not is_alone:
+    lines.append(
+      "  warning     records are not half full: texts of two shards of the source share none; give it fewer, "
+      "larger shards, or prepare its files: --source='FOLDER/*'"
     )
   if counts.get("heldout_blocks"):
     lines.append(

@@ -8,14 +8,18 @@ bytes, so it does not matter whose files stay.
 import contextlib
 import dataclasses
 import hashlib
+import json
+import logging
 import pathlib
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from data import files
+
+logger = logging.getLogger(__name__)
 
 IDS_AT_ONCE = 4 << 20  # ids sorted in memory at a time: the unit of a large .gz does not fit in memory
 COUNTS = "json"  # kind of the file that is written last
@@ -25,6 +29,28 @@ MOST_KEYS = 2**64
 def path(work: pathlib.Path, number: int, what: str) -> pathlib.Path:
   """Returns the path of a packed unit's file, such as `what` 'unigram' or 'train.ids'."""
   return work / f"unit-{number:06d}.{what}"
+
+
+def counts_of(work: pathlib.Path, number: int) -> dict[str, int] | None:
+  """Returns the counts of a unit that is packed; None if it is not, or if a file of it was damaged since."""
+  done = path(work, number, COUNTS)
+  if not done.is_file():
+    return None
+  try:
+    written = json.loads(done.read_bytes())
+    if all(files.sha256(path(work, number, what)) == digest for what, digest in written["files"].items()):
+      return written["counts"]
+  except (ValueError, KeyError, TypeError, AttributeError, OSError):
+    pass
+  logger.warning(f"{done}: its files changed since they were written; this part is packed again")
+  done.unlink()
+  return None
+
+
+def write_counts(aside: pathlib.Path, counts: Mapping[str, int]) -> None:
+  """Writes the counts of a unit, and the sha256 of its other files, as the last file of a try."""
+  digests = {file.name: files.sha256(file) for file in sorted(aside.iterdir())}
+  (aside / COUNTS).write_text(json.dumps({"counts": counts, "files": digests}, sort_keys=True))
 
 
 @contextlib.contextmanager

@@ -10,10 +10,9 @@ from data import arrow_files, cells, errors, text_files
 from data.errors import DataError
 from data.rows import conll
 from data.rows.row import Row, check_cells, place
-from data.rows.values import of_arrow, read_json
+from data.rows.values import class_names, named, of_arrow, read_json
 
 STANDARD_INPUT = "-"
-_LOOKED_AT = 100  # rows read to find the columns of a file without a header; single rows may lack some
 TEXT = "text"  # the column of files without columns
 _ADVICE = "repair this file"
 _ENCODING = "convert the whole file, for example with `iconv -f LATIN1 -t UTF-8`"
@@ -50,7 +49,7 @@ def read(path: str) -> Iterator[Row]:
 
 
 def columns(path: str) -> list[str]:
-  """Returns the names of a file's columns, from its header or first rows; standard input is not read.
+  """Returns the names of a file's columns, from its header or all its rows; standard input is not read.
 
   Raises:
     DataError: as for `read`, or the file has neither a header nor a row.
@@ -66,10 +65,22 @@ def columns(path: str) -> list[str]:
       with text_files.open_file(path) as file:
         text_files.check_start(path, file)
         return _header(kind, path, _cells(kind, path, file))
-  first = list(itertools.islice(read(path), _LOOKED_AT))
-  if not first:
+  found = read(path)
+  first = next(found, None)
+  if first is None:
     raise no_row(path)
-  return list(dict.fromkeys(name for row in first for name in row.fields))
+  # Rows of JSON lines may lack columns, and one may begin late: all are read.
+  others = found if kind == "jsonl" else ()
+  return list(dict.fromkeys(itertools.chain(first.fields, *(row.fields for row in others))))
+
+
+def classes(path: str, column: str) -> list[str]:
+  """Returns the names of the classes of a column, by number, if a Parquet or Arrow file has them."""
+  kind = text_files.kind_of(path)
+  if kind not in arrow_files.ENDINGS.values():
+    return []
+  with arrow_files.opened(path, kind) as file:
+    return class_names(arrow_files.features(file.schema).get(column))
 
 
 def no_row(path: str) -> DataError:
@@ -159,7 +170,12 @@ def _of_cells(path: str, names: list[str], row: list[str], number: int) -> Row:
 def _of_columns(kind: str, path: str) -> Iterator[Row]:
   with arrow_files.opened(path, kind) as file:
     names, number = _checked(path, file.schema.names), 0
+    features = arrow_files.features(file.schema)
     for batch in file.batches():
-      for cells_of_row in zip(*map(of_arrow, batch.columns)):
+      columns_of_batch = (
+        [named(value, features[name]) for value in of_arrow(column)] if name in features else of_arrow(column)
+        for name, column in zip(names, batch.columns)
+      )
+      for cells_of_row in zip(*columns_of_batch):
         number += 1
         yield Row(dict(zip(names, cells_of_row)), number, path)

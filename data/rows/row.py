@@ -12,7 +12,8 @@ MAX_CELL_CHARACTERS = 1 << 20  # more means a damaged file, or a document that m
 class Row:
   """A row of a file: its unchanged values by column, and its place in the file."""
 
-  # Cells: str in CSV and TSV, any type in JSONL and Parquet, lists of str in CoNLL (columns '1', '2', ...).
+  # Cells: str in CSV and TSV, any type in JSONL and Parquet (values.ClassNumber: a class with a name), lists
+  # of str in CoNLL (columns '1', '2', ...).
   fields: dict[str, Any]
   number: int  # from 1: line in JSONL, text and CoNLL (first line), row after the header in tables
   source: str  # the file as the user named it

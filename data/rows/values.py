@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import json
 import re
+import unicodedata
 from typing import Any
 
 _ITEM = r"(?:'[^']*'|\"[^\"]*\"|[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|True|False)"
@@ -19,6 +20,45 @@ class Exact:
 
   text: str
   value: int  # in the unit of its Arrow type
+
+
+class ClassNumber(int):
+  """The number of a class whose name its file has: as text it is the name, and outputs get the number."""
+
+  def __new__(cls, number: int, name: str) -> "ClassNumber":
+    """Returns the number with its name; '' names no class, as that of rows without a label, -1."""
+    made = super().__new__(cls, number)
+    made.name = name
+    return made
+
+  name: str
+
+  def __str__(self) -> str:
+    return self.name
+
+
+def named(value: Any, feature: Any) -> Any:
+  """Returns a value with `ClassNumber` for the numbers of classes that a feature of `datasets` names."""
+  if isinstance(feature, list):  # an older form of lists
+    feature = feature[0] if feature else {}
+  if not isinstance(feature, dict) or value is None:
+    return value
+  inner = feature.get("feature", feature)
+  if isinstance(value, list):
+    return [named(item, inner) for item in value]
+  if isinstance(value, dict):
+    return {name: named(item, inner.get(name)) for name, item in value.items()}
+  names = class_names(feature)
+  if names and isinstance(value, int):
+    return ClassNumber(value, names[value] if 0 <= value < len(names) else "")
+  return value
+
+
+def class_names(feature: Any) -> list[str]:
+  """Returns the names of the classes of a feature of `datasets`; [] if there are none, or only numbers."""
+  is_class = isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
+  names = list(map(str, feature.get("names") or [])) if is_class else []
+  return names if names != list(map(str, range(len(names)))) else []
 
 
 def of_arrow(column: Any) -> list[Any]:
@@ -89,9 +129,14 @@ def as_list(value: Any) -> list[Any] | None:
   return None
 
 
+def plain_text(text: str) -> str:
+  """Returns a text without differences of case, spaces and Unicode form, to compare it with others."""
+  return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
 def is_missing(value: Any) -> bool:
-  """Returns whether a value is None or an empty cell."""
-  return value is None or (isinstance(value, str) and not value.strip())
+  """Returns whether a value is None, an empty cell, or the number of no class."""
+  return value is None or (isinstance(value, str | ClassNumber) and not str(value).strip())
 
 
 def as_number(value: Any) -> float | None:

@@ -14,10 +14,11 @@ _IDS = seqio.FeatureConverter.FeatureSpec(dtype=tf.int32)
 
 
 class EncoderConverter(seqio.FeatureConverter):
-  """Pads blocks with [PAD] and adds positions and segment ids, as seqio does for one example per row.
+  """Pads blocks with [PAD] and adds positions and segment ids, by which T5X keeps the texts of a row apart.
 
-  `encoder_input_tokens`, `encoder_positions` (0, 1, ...; 0 in padding) and `encoder_segment_ids` (1; 0 in
-  padding) are [length] int32.
+  `encoder_input_tokens`, `encoder_positions` (0, 1, ... in each text) and `encoder_segment_ids` (the number
+  of the text: 1, 2, ...) are [length] int32; the last two are 0 in padding. Rows of packing 'segments' hold
+  several texts, each beginning with [CLS]; others hold one.
   """
 
   TASK_FEATURES: Mapping[str, seqio.FeatureConverter.FeatureSpec] = {FEATURE: _IDS}
@@ -26,11 +27,14 @@ class EncoderConverter(seqio.FeatureConverter):
   )
   PACKING_FEATURE_DTYPES = None  # pyright: ignore[reportAssignmentType] (seqio's base asks for None: no packing)
 
-  def __init__(self, *, pad_id: int | None = None, pack: bool = False, **options: Any):
+  def __init__(
+    self, *, pad_id: int | None = None, cls_id: int | None = None, pack: bool = False, **options: Any
+  ):
     """Accepts seqio's options, because T5X constructs the converter with them.
 
     Args:
       pad_id: the id of [PAD] in the Task's vocabulary; `of` sets it.
+      cls_id: the id with which each text of a row begins; None: a row is one text. `of` sets it.
       pack: must be False.
       **options: those of `seqio.FeatureConverter`, such as `use_custom_packing_ops`.
 
@@ -46,13 +50,18 @@ class EncoderConverter(seqio.FeatureConverter):
         "with EncoderConverter.of('NAME')()"
       )
     super().__init__(pack=False, **options)
-    self._pad_id = pad_id
+    self._pad_id, self._cls_id = pad_id, cls_id
 
   @classmethod
   def of(cls, name: str) -> Callable[..., "EncoderConverter"]:
-    """Returns a constructor of converters with the pad id of a registered Task or Mixture."""
-    vocabulary = seqio.get_mixture_or_task(name).output_features[FEATURE].vocabulary
-    return functools.partial(cls, pad_id=vocabulary.pad_id)
+    """Returns a constructor of converters with the ids of a registered Task or Mixture."""
+    provider = seqio.get_mixture_or_task(name)
+    vocabulary = provider.output_features[FEATURE].vocabulary
+    tasks = provider.tasks if isinstance(provider, seqio.Mixture) else [provider]
+    has_segments = any(getattr(task, "packing", "") == "segments" for task in tasks)
+    return functools.partial(
+      cls, pad_id=vocabulary.pad_id, cls_id=vocabulary.bos_id if has_segments else None
+    )
 
   def _convert_features(
     self, ds: tf.data.Dataset, task_feature_lengths: Mapping[str, int]
@@ -64,10 +73,16 @@ class EncoderConverter(seqio.FeatureConverter):
       ids = tf.pad(ids, [tf.stack([0, length - tf.shape(ids)[0]])], constant_values=self._pad_id)
       ids = tf.ensure_shape(ids, [length])
       is_token = tf.cast(tf.not_equal(ids, self._pad_id), tf.int32)
+      places = tf.range(length)
+      is_start = tf.equal(places, 0)
+      if self._cls_id is not None:
+        is_start |= tf.equal(ids, self._cls_id)
+      segments = tf.cumsum(tf.cast(is_start, tf.int32))
+      starts = tf.boolean_mask(places, is_start)
       return {
         "encoder_input_tokens": ids,
-        "encoder_positions": tf.range(length) * is_token,
-        "encoder_segment_ids": is_token,
+        "encoder_positions": (places - tf.gather(starts, segments - 1)) * is_token,
+        "encoder_segment_ids": segments * is_token,
       }
 
     return ds.map(convert, num_parallel_calls=tf.data.AUTOTUNE)

@@ -131,7 +131,8 @@ def _train(args: argparse.Namespace) -> vocabulary.Vocabulary:
         request, str(output), 512, "complete", args.seed, args.heldout_fraction, 1.0, cleaning
       )
       units = sources.plan(request).units
-      clean.find_duplicates(cleaning, functools.partial(pipeline.sampled_documents, job), units, pool)
+      parts = [part for unit in units for part in unit.parts]
+      clean.find_duplicates(cleaning, functools.partial(pipeline.sampled_documents, job), parts, pool)
       taken.append(training_text.Source(job, units, rate))
     size = args.size or vocabulary_train.default_size(args.kind, cased=args.cased)
     with training_text.sample(taken, pool, temporary) as text:

@@ -3,7 +3,9 @@
 import json
 import os
 import pathlib
+import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +16,8 @@ PIECES = {"cls": "[CLS]", "pad": "[PAD]", "sep": "[SEP]", "unk": "[UNK]", "mask"
 ALIASES = {"<s>": "[CLS]", "<pad>": "[PAD]", "</s>": "[SEP]", "<unk>": "[UNK]", "<mask>": "[MASK]"}
 
 
+SPARE = re.compile(r"\[unused\d+\]")  # pieces that no text should give: slots for new words
+CONFIGS = ("tokenizer_config.json", "special_tokens_map.json")  # of transformers, beside its tokenizers
 MAX_PIECES = 1 << 20  # more than any vocabulary has; each takes 300 bytes of memory
 MAX_BYTES = 1 << 28  # of a file
 
@@ -106,22 +110,52 @@ def special_names(folder: pathlib.Path, roles: Iterable[str] = tuple(PIECES)) ->
   DataError: a file is not a JSON object.
   """
   named: dict[str, str] = {}
-  for name in ("tokenizer_config.json", "special_tokens_map.json"):
-    path = folder / name
-    if not path.is_file():
-      continue
-    try:
-      config = json.loads(path.read_text(encoding="utf-8"))
-      for role in roles:
-        token = config.get(f"{role}_token")
-        token = token.get("content") if isinstance(token, dict) else token
-        if isinstance(token, str):
-          named.setdefault(role, token)
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-      raise errors.DataError(
-        f"{path}: not a JSON object ({errors.reason(error)}); restore the original file"
-      ) from error
+  for config in map(_read_object, (folder / name for name in CONFIGS)):
+    for role in roles:
+      if isinstance(token := _content(config.get(f"{role}_token")), str):
+        named.setdefault(role, token)
   return named
+
+
+def _read_object(path: pathlib.Path) -> dict[str, Any]:
+  """Returns the JSON object in a file, {} if there is no file; DataError if it is none."""
+  try:
+    content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if not isinstance(content, dict):
+      raise ValueError(f"a {type(content).__name__}")
+  except (OSError, ValueError, RecursionError) as error:
+    raise errors.DataError(
+      f"{path}: not a JSON object ({errors.reason(error)}); restore the original file"
+    ) from error
+  return content
+
+
+def _content(token: Any) -> Any:
+  return token.get("content") if isinstance(token, dict) else token
+
+
+def own_names(names: Iterable[str]) -> list[str]:
+  """Returns the names of added tokens that are neither spare slots nor special pieces of any tokenizer."""
+  known = {*PIECES.values(), *ALIASES}
+  return [name for name in dict.fromkeys(names) if name not in known and not SPARE.fullmatch(name)]
+
+
+def refuse_added(path: pathlib.Path) -> None:
+  """Raises DataError if files beside a vocabulary file `path` add tokens to it that a user chose."""
+  folder, added = path.parent, _read_object(path.with_name("added_tokens.json"))
+  lists: list[Any] = [*added]
+  for config in map(_read_object, (folder / name for name in CONFIGS)):
+    for name in ("additional_special_tokens", "extra_special_tokens", "added_tokens_decoder"):
+      tokens = config.get(name) or []
+      lists += map(_content, tokens.values() if isinstance(tokens, dict) else tokens)
+  roles = special_names(folder).values()
+  if own := [name for name in own_names(map(str, lists)) if name not in roles]:
+    raise errors.DataError(
+      f"{path}: it has no place for the added tokens {errors.listed(own)} of the files beside it; write a "
+      "tokenizer.json with the library that made them, and import that\n"
+      f"  python -c \"from transformers import AutoTokenizer as A; A.from_pretrained('{folder}')"
+      f".save_pretrained('{folder}')\""
+    )
 
 
 def read_sp_model(path: pathlib.Path):

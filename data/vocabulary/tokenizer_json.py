@@ -1,14 +1,14 @@
 """Opens a `tokenizer.json` of the `tokenizers` library as a vocabulary; the file is carried byte for byte.
 
-Its ids are those of `encode(text, add_special_tokens=False)`. Text that spells a special piece or a spare
-slot, `[unused0]`, is read as text. In the library itself such text may give the id of the spare slot.
+Its ids are those of `encode(text, add_special_tokens=False)`, also of tokens that a user added, `[E1]`. Text
+that spells a special piece or a spare slot, `[unused0]`, is read as text. In the library itself such text may
+give the id of the spare slot.
 """
 
 import itertools
 import json
 import os
 import pathlib
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from data import errors
 from data.vocabulary import tokenizer_files
 
 NAME = "tokenizer.json"
-SPARE = re.compile(r"\[unused\d+\]")  # pieces that no text should give: slots for new words
+SPARE = tokenizer_files.SPARE
 BYTE_MARK = "Ġ"  # the space of byte-level pieces
 MODELS = ("BPE", "WordPiece", "Unigram")
 _ROLES_OF_OTHERS = {"bos": "cls", "eos": "sep"}  # of decoders' tokenizers, where ours has no piece
@@ -103,7 +103,7 @@ def open_file(path: pathlib.Path, special: Mapping[str, str]) -> OpenedTokenizer
   pieces = pieces_of(tokenizer)
   ids = {role: tokenizer_files.special_id(path, pieces, piece) for role, piece in special.items()}
   _check_template(path, tokenizer, ids)
-  encode_batch = _encoder(tokenizer, special, ids)
+  encode_batch = _encoder(tokenizer, content, special, ids)
   is_bytes = _is_byte_level(content)
   mark = (
     model.get("continuing_subword_prefix", "##") if kind == "WordPiece" else BYTE_MARK if is_bytes else "▁"
@@ -145,13 +145,27 @@ def _check_template(path: pathlib.Path, tokenizer: Any, ids: Mapping[str, int]) 
       raise errors.DataError(f"{path}: its input is {written}; expected {shown!r} {expected}; {_ADVICE}")
 
 
-def _encoder(tokenizer: Any, special: Mapping[str, str], ids: Mapping[str, int]):
+def own_tokens(content: Mapping[str, Any], special: Mapping[str, str]) -> list[str]:
+  """Returns the added tokens of a tokenizer.json that text may give: those of its user."""
+  names = tokenizer_files.own_names(token["content"] for token in content["added_tokens"])
+  return [name for name in names if name not in special.values()]
+
+
+def _encoder(
+  tokenizer: Any, content: Mapping[str, Any], special: Mapping[str, str], ids: Mapping[str, int]
+) -> Callable[[Sequence[str]], list[list[int]]]:
   """Returns a function from texts to ids that gives no special id but [UNK], and no spare slot."""
-  from tokenizers import AddedToken
+  from tokenizers import AddedToken, Tokenizer
 
   # Only in memory: the library reads an added token as text if it is special.
-  kept = [*special.values(), *(token.content for token in tokenizer.get_added_tokens_decoder().values())]
-  silent = [name for name in dict.fromkeys(kept) if name in special.values() or SPARE.fullmatch(name)]
+  own = own_tokens(content, special)
+  added = [
+    token | {"special": False} if token["content"] in own else token for token in content["added_tokens"]
+  ]
+  if added != content["added_tokens"]:
+    tokenizer = Tokenizer.from_str(json.dumps({**content, "added_tokens": added}))
+  kept = [*special.values(), *(token["content"] for token in added)]
+  silent = [name for name in dict.fromkeys(kept) if name not in own]
   tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in silent])
   tokenizer.encode_special_tokens = True
 

@@ -191,6 +191,8 @@ def import_files(
   if not sp_model and dictionary:
     raise errors.ConfigError(f"--dict={dictionary} needs --sp_model; remove the flag")
   files.refuse_others(directory)
+  if vocab_txt or sp_model:
+    tokenizer_files.refuse_added(pathlib.Path(vocab_txt or sp_model))
   special = None
   if tokenizer:
     path = pathlib.Path(tokenizer)

@@ -25,6 +25,8 @@ class Beir:
   queries: dict[str, str]  # id -> text, of the queries with a judgement
   qrels: dict[str, dict[str, int]]  # query -> passage -> relevance, in the order of `queries`
   unjudged: int  # queries of the file without a judgement in this split, which are skipped
+  lost_queries: int = 0  # judgements of a query that the folder lacks, which are skipped
+  lost_passages: int = 0  # judgements of a passage that the folder lacks, which no system can find
 
   @property
   def irrelevant(self) -> int:
@@ -42,18 +44,22 @@ def read(folder: str, split: str) -> Beir:
   """Reads and checks all files of a split.
 
   Raises:
-    DataError: a file is missing, empty or damaged; an _id occurs twice; a judgement names an unknown query or
-      passage, or its score is no whole number. The message names file and row.
+    DataError: a file is missing, empty or damaged; an _id occurs twice; no judgement names a query of the
+      folder, or a score is no whole number. The message names file and row.
   """
   corpus, queries = (_file(folder, f"{name}.jsonl", _FILES) for name in ("corpus", "queries"))
   splits = f"its splits are {listed(_splits(folder)) or 'none'}; choose one with\n  --split=NAME"
   judgements = _file(folder, f"qrels/{split}.tsv", splits)
   ids = _texts(corpus, passage, keep=False)
   texts = _texts(queries, lambda row: row.text("text"), keep=True)
-  qrels = _qrels(judgements, ids, texts)
+  qrels = _qrels(judgements)
   kept = {query: text for query, text in texts.items() if query in qrels}
+  if not kept:
+    raise DataError(f"{judgements}: none of its queries is in {queries}; give the files of one data set")
   in_order = {query: qrels[query] for query in kept}
-  return Beir(corpus, list(ids), kept, in_order, len(texts) - len(kept))
+  lost_queries = sum(len(of_query) for query, of_query in qrels.items() if query not in kept)
+  lost_passages = sum(document not in ids for of_query in in_order.values() for document in of_query)
+  return Beir(corpus, list(ids), kept, in_order, len(texts) - len(kept), lost_queries, lost_passages)
 
 
 def _splits(folder: str) -> list[str]:
@@ -84,15 +90,12 @@ def _texts(path: str, text_of, *, keep: bool) -> dict[str, str]:
   return texts
 
 
-def _qrels(path: str, ids: dict[str, str], queries: dict[str, str]) -> dict[str, dict[str, int]]:
+def _qrels(path: str) -> dict[str, dict[str, int]]:
   names, qrels = rows.columns(path), {}
   if len(names) != 3 or names[2].lstrip("-").isdigit():
     raise DataError(f"{path}: the first line is {listed(names)}; expected the header {_QRELS}, tab-separated")
   for row in rows.read(path):
     query, document, score = (row.fields[name] for name in names)
-    for what, name, known in (("query", query, queries), ("passage", document, ids)):
-      if name not in known:
-        row.refuse(f"no {what} of the folder has the {_ID} {name!r}; add it, or remove this row")
     try:
       qrels.setdefault(query, {})[document] = int(score)
     except ValueError:

@@ -4,6 +4,7 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
+from data import rows
 from data.errors import ConfigError, DataError, did_you_mean, listed
 
 # Usual names, the likeliest first; case does not count. A file with two columns needs none of them.
@@ -84,6 +85,23 @@ def find(
       f"or name the score:\n  {flag}label={score}"
     )
   return StageColumns(first, second, negatives if second else (), score if second else "")
+
+
+def refuse_classes(path: str, chosen: StageColumns, *, label: str, flag: str = "--config.data.") -> None:
+  """Raises DataError if a guessed score is the number of a class that the file names."""
+  names = rows.classes(path, chosen.score) if chosen.score and not label else []
+  if names:
+    shown = ", ".join(f"{number} is {name!r}" for number, name in enumerate(names[:5]))
+    raise DataError(
+      f"{path}: {chosen.score!r} is a class, and no score ({shown}); keep the pairs that mean the same, "
+      f"without this column, or name it if a larger number means more alike:\n  {flag}label={chosen.score}"
+    )
+
+
+def unknown(names: Sequence[str], chosen: StageColumns) -> list[str]:
+  """Returns the columns that are neither chosen nor known to be ids, scores or labels."""
+  known = {chosen.first, chosen.second, *chosen.negatives, *MINED}
+  return [name for name in names if name not in known and name.lower() not in _IDS.union(SCORES)]
 
 
 def _first(known: Sequence[str], names: Sequence[str]) -> str:

@@ -1,6 +1,7 @@
 """Evaluates an embedding model on a file of pairs or on a BEIR folder, and makes the report."""
 
 import argparse
+import hashlib
 import importlib.util
 import pathlib
 from collections.abc import Sequence
@@ -169,7 +170,9 @@ def _similarities(
       both = vectors[:, :size]
       kinds = {"cosine": unit(both)} | ({} if embedder.schema.unit else {"dot": both})
       for kind, made in kinds.items():
-        parts.setdefault((kind, size), []).append(np.sum(made[: len(part)] * made[len(part) :], axis=-1))
+        found = np.sum(made[: len(part)] * made[len(part) :], axis=-1)
+        # Rounded, so that equal pairs stay equal in batches of any size.
+        parts.setdefault((kind, size), []).append(found.round(6) if kind == "cosine" else found)
     return []
 
   stream.answer(path, Printed(formats.Nothing()), prepare, compute, batch_size=batch_size, total=total)
@@ -206,6 +209,12 @@ def _of_folder(asked: argparse.Namespace, systems: Sequence[System]) -> tables.R
     bm25.NOTE,
     *(system.remark for system in systems),
   ]
+  if data.lost_passages:
+    notes.append(
+      f"Judgements of passages that the corpus lacks, not found as by trec_eval: {data.lost_passages:,}."
+    )
+  if data.lost_queries:
+    notes.append(f"Judgements of queries that the folder lacks, skipped: {data.lost_queries:,}.")
   if data.unjudged:
     notes.append(f"Queries without a judgement in this split, skipped as in BEIR: {data.unjudged:,}.")
   if data.irrelevant:
@@ -221,19 +230,29 @@ def _search(
   embedder, block = system.embedder, stream.BATCHES_OF_PART * batch_size
   queries = embedder.vectors(embedder.inputs(list(data.queries.values()), "query"))
   nearest = {size: NearestPassages(queries[:, :size], most, block=block) for size in system.sizes}
+  # Copies of a passage have one vector: the rounding of several would order them by their batches.
+  different: dict[bytes, int] = {}
+  number_of: list[int] = []  # of each passage among the different ones
 
   def prepare(part: list[Row]) -> list:
-    return embedder.inputs([beir.passage(row) for row in part])
+    fresh = []
+    for made in embedder.inputs([beir.passage(row) for row in part]):
+      key = hashlib.blake2b(made["ids"].tobytes(), digest_size=16).digest()
+      if key not in different:
+        different[key] = len(different)
+        fresh.append(made)
+      number_of.append(different[key])
+    return fresh
 
   def compute(part: list[Row], inputs: list) -> list[dict]:
-    vectors = embedder.vectors(inputs)
+    vectors = embedder.vectors(inputs) if inputs else np.zeros((0, embedder.width), np.float32)
     for size, of_size in nearest.items():
       of_size.add(vectors[:, :size])
     return []
 
   sizes = {"batch_size": batch_size, "total": len(data.ids)}
   stream.answer(data.corpus, Printed(formats.Nothing()), prepare, compute, **sizes)
-  return [of_size.results() for of_size in nearest.values()]
+  return [retrieval.with_copies(*of_size.results(), np.asarray(number_of)) for of_size in nearest.values()]
 
 
 def _system_columns() -> list[tables.Column]:

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data.errors import ConfigError, DataError, counted
+from data.errors import ConfigError, DataError, counted, listed
 from data.glue import fraction_rows
 from data.rows import Row
-from data.rows.values import as_list, as_number, is_missing, replaced
+from data.rows.values import as_list, as_number, is_missing, plain_text, replaced
 from data.vocabulary import Vocabulary
 from finetune.embedding import columns
 from finetune.embedding.batches import TextTable
@@ -67,6 +67,8 @@ def load(
   _refuse_no_rows(rows, path)
   named = {"text": data.text, "text_pair": data.text_pair, "label": data.label}
   of_train = columns.find(path, names, **named)
+  columns.refuse_classes(path, of_train, label=data.label)
+  _refuse_unread(path, rows, names, of_train, config)
   kind = _kind(own.objective, of_train, path)
   if kind == "simcse":
     of_train = StageColumns(of_train.first)
@@ -89,6 +91,8 @@ def load(
     of_dev = columns.find(
       data.dev_file, names, **{name: value if value in names else "" for name, value in named.items()}
     )
+    columns.refuse_classes(data.dev_file, of_dev, label=data.label)
+    _refuse_unread(data.dev_file, rows, names, of_dev, config)
     lines.append(f"{data.dev_file}: {of_dev.describe()}")
     has_scores = bool(of_dev.score)
     dev = _examples(rows, of_dev, config, lines, has_scores=has_scores, bounds=tuple(own.score_range))
@@ -116,6 +120,29 @@ def load(
 def _refuse_no_rows(rows: Sequence[Row], path: str) -> None:
   if not rows:
     raise DataError(f"{path}: no rows below the header; give a file with texts")
+
+
+def _refuse_unread(
+  path: str, rows: Sequence[Row], names: Sequence[str], of: StageColumns, config: Any
+) -> None:
+  """Raises DataError if single texts would be read from a file that has other columns of text."""
+  if of.second or config.data.text or config.embedding.objective == "simcse":
+    return
+  unread = [
+    name for name in columns.unknown(names, of) if any(_has_text(row.fields.get(name)) for row in rows)
+  ]
+  if unread:
+    raise DataError(
+      f"{path}: of its texts only {of.first!r} is known, not {listed(unread)}; name the positive of each row "
+      "(and rename columns of negatives to 'negative', 'negative_2', ...), or read single texts:\n"
+      f"  --config.data.text={of.first} --config.data.text_pair={unread[0]}\n"
+      "  --config.embedding.objective=simcse"
+    )
+
+
+def _has_text(value: Any) -> bool:
+  first = value[0] if isinstance(value, list) and value else value
+  return isinstance(first, str) and not is_missing(first) and as_number(first) is None
 
 
 def _kind(asked: str, of_train: StageColumns, path: str) -> str:
@@ -263,7 +290,7 @@ def _tokenised(
     for side, text in enumerate(example.texts):
       name = SIDES[min(side, 1)] if has_sides else "passage"
       table[0, row, side] = number.setdefault((name, text), len(number))
-      table[1, row, side] = keys.setdefault(text.strip(), len(keys))
+      table[1, row, side] = keys.setdefault(plain_text(text), len(keys))
   ids: list[Any] = [None] * len(number)
   for side in dict.fromkeys(side for side, _ in number):
     of_side = [(text, at) for (asked, text), at in number.items() if asked == side]

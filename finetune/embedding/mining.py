@@ -12,6 +12,7 @@ from data import rows
 from data.errors import DataError, listed
 from data.rows import Row
 from data.rows.read import TEXT
+from data.rows.values import plain_text
 from finetune.embedding import beir, columns
 
 NEGATIVES = "negatives"  # a column
@@ -57,23 +58,33 @@ class Rule:
 
 
 class Passages:
-  """The different texts of a corpus, numbered in the order of the file."""
+  """The different texts of a corpus, numbered in the order of the file; they are compared as `plain_text`."""
 
   def __init__(self) -> None:
     self.texts: list[str] = []
     self.fresh: set[int] = set()  # numbers of the rows whose text is not that of an earlier row
     self._numbers: dict[str, int] = {}
+    self._below_titles: dict[str, set[int]] = collections.defaultdict(set)  # by the text without its title
 
-  def add(self, row: Row, text: str) -> None:
+  def add(self, row: Row, text: str, without_title: str = "") -> None:
     """Adds the text of a row of the corpus, unless it is empty."""
-    if text.strip() and text not in self._numbers:
-      self._numbers[text] = len(self.texts)
+    if not (key := plain_text(text)):
+      return
+    if key not in self._numbers:
+      self._numbers[key] = len(self.texts)
       self.texts.append(text)
       self.fresh.add(row.number)
+    if without_title:
+      self._below_titles[plain_text(without_title)].add(self._numbers[key])
 
   def number(self, text: str) -> int | None:
     """Returns the number of a text; None if the corpus lacks it."""
-    return self._numbers.get(text)
+    return self._numbers.get(plain_text(text))
+
+  def numbers(self, text: str) -> set[int]:
+    """Returns the numbers of the passages with a text, alone or below a title."""
+    number = self.number(text)
+    return self._below_titles.get(plain_text(text), set()) | ({number} if number is not None else set())
 
 
 class Pairs:
@@ -103,7 +114,7 @@ class Pairs:
 
   def add(self, row: Row) -> None:
     """Adds a row; DataError: one of its texts is none."""
-    self._positives[row.text(self.query)].add(self.passage(row))
+    self._positives[plain_text(row.text(self.query))].add(self.passage(row))
 
   def passage(self, row: Row) -> str:
     """Returns the positive of a row."""
@@ -111,8 +122,7 @@ class Pairs:
 
   def known(self, query: str, passages: Passages) -> set[int]:
     """Returns the numbers of all positives of a query, and of a passage with the query's own text."""
-    numbers = map(passages.number, (query, *self._positives[query]))
-    return {number for number in numbers if number is not None}
+    return set().union(*map(passages.numbers, (query, *self._positives[plain_text(query)])))
 
 
 def corpus_text(path: str, positive: str):

@@ -41,7 +41,7 @@ def find_columns(path: str, asked: argparse.Namespace) -> PairColumns:
 
   Raises:
     ConfigError: the file lacks a named column, or one text is named without the other.
-    DataError: no column is known to be the text or the label.
+    DataError: no column is known to be the text or the label, or the label is a class with a name.
   """
   if bool(asked.text) != bool(asked.text_pair):
     raise ConfigError("--text and --text_pair name the two texts of a row; give both, or neither")
@@ -53,6 +53,7 @@ def find_columns(path: str, asked: argparse.Namespace) -> PairColumns:
       f"{path}: no columns of {listed(there)} are known to be two texts; name them:\n"
       "  --text=NAME --text_pair=NAME"
     )
+  columns.refuse_classes(path, chosen, label=asked.label, flag="--")
   if not chosen.score:
     raise DataError(
       f"{path}: no column of {listed(there)} is known to be the label; name it:\n  --label=NAME"

@@ -20,6 +20,22 @@ def depth(data: Beir) -> int:
   return min(MOST + 1, len(data.ids))
 
 
+def with_copies(
+  similarities: np.ndarray, numbers: np.ndarray, number_of: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns results [queries, depth] among all passages from those among the different ones.
+
+  `number_of` [passages] is the number of each passage's text among the different ones.
+  """
+  copies = np.bincount(number_of)
+  members = np.split(np.argsort(number_of, kind="stable"), np.cumsum(copies)[:-1])
+  depth, made = numbers.shape[1], []
+  for values, found in zip(similarities, numbers):
+    passages = np.concatenate([members[number] for number in found])
+    made.append((np.repeat(values, copies[found])[:depth], passages[:depth]))
+  return np.stack([values for values, _ in made]), np.stack([passages for _, passages in made])
+
+
 def scores(data: Beir, similarities: np.ndarray, numbers: np.ndarray) -> dict[str, np.ndarray]:
   """Returns {metric: [queries] float64} for results of `depth(data)` passages, largest similarity first.
 

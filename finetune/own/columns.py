@@ -8,7 +8,7 @@ from typing import Any
 from data.errors import ConfigError, DataError, counted, did_you_mean, listed
 from data.rows import Row, as_list, datasets
 from data.rows.names import LABELS, PAIRS
-from data.rows.values import as_number, is_missing
+from data.rows.values import ClassNumber, as_number, is_missing
 from finetune.own import spans, tagging
 
 TEXTS = ("text", "sentence", "content", "review", "comment", "message", "tweet", "body", "document", "title")
@@ -106,6 +106,8 @@ def guess_kind(rows: Sequence[Row], columns: Columns) -> tuple[str, str]:
     return "tagging", f"{columns.text[0]!r} has lists of words"
   if _are_lists(values):
     return "multilabel", f"{columns.label!r} has lists"
+  if any(isinstance(value, ClassNumber) for value in values):
+    return "classification", f"the file names the classes of {columns.label!r}"
   numbers = [number for value in values if not is_missing(value) and (number := as_number(value)) is not None]
   if numbers and len(numbers) == sum(not is_missing(value) for value in values):
     is_whole = all(math.isfinite(number) and number == int(number) for number in numbers)

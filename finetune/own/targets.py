@@ -10,7 +10,7 @@ import numpy as np
 from data.errors import DataError, did_you_mean, listed
 from data.rows import Row, as_list
 from data.rows.spans import words_of
-from data.rows.values import as_number, is_missing
+from data.rows.values import ClassNumber, as_number, is_missing
 from finetune.own import spans, tagging
 from finetune.own.schema import TaskSchema
 from finetune.search.user_file import text_of
@@ -73,7 +73,9 @@ def labels_of(row: Row, schema: TaskSchema) -> list[str]:
 def _are_multi_hot(rows: Sequence[Sequence[Any]]) -> bool:
   """Returns whether all rows are equally long lists of the numbers 0 and 1, two or more each."""
   sizes = {len(row) for row in rows}
-  are_switches = all(not isinstance(value, str) and value in (0, 1) for row in rows for value in row)
+  are_switches = all(
+    not isinstance(value, str | ClassNumber) and value in (0, 1) for row in rows for value in row
+  )
   return are_switches and len(sizes) == 1 and min(sizes) > 1
 
 

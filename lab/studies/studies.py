@@ -111,7 +111,7 @@ STUDIES = {
     primary=("correction: replaced, copy", "correction: original, copy", "correction: original, lm"),
   ),
   "e6": Study(
-    "E6: does detection beat masked LM at equal FLOPs?",
+    "E6: does detection beat masked LM at equal nominal FLOPs?",
     {
       "mlm": Arm("configs/roberta_small.py", _SMALL),
       "electra": Arm("configs/electra_small.py", _SMALL, "mlm", share=0.973),  # as many FLOPs as masked LM
@@ -144,7 +144,7 @@ STUDIES = {
     primary=(_AMBIGUOUS,),
   ),
   "e8": Study(
-    "E8: old and new backbone, masked LM and detection, at equal FLOPs",
+    "E8: old and new backbone, masked LM and detection, at equal nominal FLOPs",
     backbones.arms(),
     budget=4_000,
     seeds=3,

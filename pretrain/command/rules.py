@@ -158,12 +158,12 @@ def _corruption(config: Fields) -> Iterator[str]:
       yield f"{shown}: expected ascending fractions of the run, from 0 and below 1"
     if any(not 0 < rate < 1 for _, rate in stages):
       yield f"{shown}: expected rates in (0, 1)"
-    if rule == "electra_google":
-      google = show(config, "corruption.mask_rates", "corruption.mask_rule")
-      yield f"{google}: this rule has one rate\n  --config.corruption.mask_rates="
-  if rule == "electra_google" and config["corruption.whole_words"]:
-    google = show(config, "corruption.whole_words", "corruption.mask_rule")
-    yield f"{google}: this rule chooses single tokens\n  --config.corruption.mask_rule=count"
+    if rule in ("electra_google", "deberta"):
+      both = show(config, "corruption.mask_rates", "corruption.mask_rule")
+      yield f"{both}: this rule has one rate\n  --config.corruption.mask_rates="
+  if rule in ("electra_google", "deberta") and config["corruption.whole_words"]:
+    both = show(config, "corruption.whole_words", "corruption.mask_rule")
+    yield f"{both}: this rule chooses single tokens\n  --config.corruption.mask_rule=count"
   if rule == "electra_google" and random > 0:
     yield (
       f"{show(config, 'corruption.random_token_rate', 'corruption.mask_rule')}: this rule inserts no random "

@@ -32,6 +32,9 @@ class TokenIds:
     return tuple(sorted({self.cls, self.pad, self.sep, self.unk, self.mask}))
 
 
+_MOST_OF_DEBERTA = 80  # official: max_preds_per_seq of its data sets
+
+
 class Masking(NamedTuple):
   """The chosen positions of a batch, and the masked ids."""
 
@@ -55,6 +58,8 @@ def capacity(settings: MaskingSettings, length: int) -> int:
     return min(-(-slots // 8) * 8, length)
   if settings.mask_rule == "electra_google":  # official: int((mask_prob + 0.005) * max_seq_length)
     return max(1, int((rate + 0.005) * length))
+  if settings.mask_rule == "deberta":
+    return min(_MOST_OF_DEBERTA, max(1, round(rate * length)))
   return math.ceil(rate * length)
 
 
@@ -130,6 +135,29 @@ def select_bernoulli(
   words = row_random.key_words(row_random.fold(row_keys, Use.MASK_POSITIONS))
   rate = settings.rates[0] if stage is None else jnp.asarray(settings.rates, jnp.float32)[stage][:, None]
   return maskable & (row_random.row_uniform(words, maskable.shape[1:]) < rate)
+
+
+def select_deberta(
+  settings: MaskingSettings, row_keys: jax.Array, ids: jax.Array, maskable: jax.Array, tokens: TokenIds
+) -> jax.Array:
+  """Chooses one token of each window of int(1 / rate) maskable tokens, from the left: [batch, length] bool.
+
+  At most max(1, round(rate * n)) of a row's n tokens are chosen, special tokens counted, and at most 80. So a
+  row of few special tokens has no masks at its end. [UNK] is never chosen.
+
+  Source: microsoft/DeBERTa mlm_task.py `NGramMaskGenerator` with runs of one token, as DeBERTaV3 uses it.
+  """
+  maskable &= ids != tokens.unk
+  size = int(1 / settings.mask_rate)
+  slots = capacity(settings, ids.shape[1])
+  left = jnp.sum(maskable, axis=-1, dtype=jnp.int32)[:, None] - size * jnp.arange(slots)
+  words = row_random.key_words(row_random.fold(row_keys, Use.MASK_POSITIONS))
+  drawn = row_random.row_integers(words, (slots,), jnp.clip(left, 1, size))
+  order = jnp.cumsum(maskable, axis=-1, dtype=jnp.int32) - 1
+  window = jnp.clip(order // size, 0, slots - 1)
+  is_drawn = maskable & (order == window * size + jnp.take_along_axis(drawn, window, axis=1))
+  lengths = jnp.sum(ids != tokens.pad, axis=-1, keepdims=True)
+  return is_drawn & (window < jnp.clip(jnp.round(settings.mask_rate * lengths), 1, slots))
 
 
 def random_tokens(words: jax.Array, shape: tuple[int, ...], tokens: TokenIds, *, special: bool) -> jax.Array:
@@ -220,11 +248,14 @@ def select_and_mask(
   With `whole_words` the rule chooses words, and all their tokens are masked. So the mean rate is exact, and a
   row's number of tokens varies. Source: fairseq, mask_tokens_dataset.py `mask_whole_words`.
 
-  `stage` is that of `stage_of`; the rule 'electra_google' has neither stages nor words.
+  `stage` is that of `stage_of`; the rules 'electra_google' and 'deberta' have neither stages nor words.
   """
   maskable = maskable_tokens(settings, ids, tokens)
   if settings.mask_rule == "electra_google":
     return _mask_electra_google(settings, row_keys, ids, maskable, tokens)
+  if settings.mask_rule == "deberta":
+    selected = select_deberta(settings, row_keys, ids, maskable, tokens)
+    return masking_of(settings, row_keys, ids, selected, tokens)
   select = {"count": select_count, "bernoulli": select_bernoulli}[settings.mask_rule]
   if not settings.whole_words:
     return masking_of(settings, row_keys, ids, select(settings, row_keys, maskable, stage), tokens)

@@ -59,8 +59,8 @@ def mixture_weights(
 def temperature_at(settings: GeneratorSettings, progress: jax.Array) -> jax.Array | None:
   """Returns the temperature of sampling at a progress, a float32 scalar; None where it does not change.
 
-  `progress` is [batch] float32, step / total_steps, the same in every row. Source: Fast-ELECTRA (2310.07347),
-  equation 2.
+  `progress` is [batch] float32, step / total_steps, the same in every row. Source: the form that
+  reviews of Fast-ELECTRA (2310.07347) describe; its constants are ours.
   """
   if not settings.temperature_start:
     return None

@@ -72,6 +72,10 @@ class EmbeddingSchema:
 def _value(values: dict[str, Any], field: dataclasses.Field) -> Any:
   default, value = field.default, values[field.name]
   value = tuple(value) if isinstance(default, tuple) and isinstance(value, list) else value
-  if type(value) is not type(default) or (field.name == "pooling" and value not in POOLINGS):
+  counts = value if isinstance(value, tuple) else (value,) if type(value) is int else ()
+  is_known = (
+    value in POOLINGS if field.name == "pooling" else all(type(one) is int and one >= 0 for one in counts)
+  )
+  if type(value) is not type(default) or not is_known:
     raise ValueError(f"{field.name} is {value!r}")
   return value

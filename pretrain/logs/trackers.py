@@ -1,8 +1,8 @@
-"""Sends metrics to experiment trackers: Weights & Biases, MLflow, Trackio.
+"""Sends metrics to Weights & Biases; another tracker would be a function in `_MAKERS`.
 
-Each needs its package (requirements-trackers.txt), which is imported if `train.trackers` names it. Servers
-and accounts are configured by the package's own variables: WANDB_PROJECT, WANDB_MODE, TRACKIO_SPACE_ID,
-MLFLOW_TRACKING_URI and so on. A tracker never stops a run: if it fails, it is not used any more.
+It needs its package (requirements-trackers.txt), which is imported if `train.trackers` names it. Servers and
+accounts are configured by the package's own variables: WANDB_PROJECT, WANDB_MODE and so on. A tracker never
+stops a run: if it fails, it is not used any more.
 """
 
 import contextlib
@@ -34,7 +34,6 @@ class Tracked(NamedTuple):
   run_id: str  # the same in all starts of the run
   workdir: Path
   fields: Mapping[str, Any]  # {'train.batch_size': 32, ...}
-  known_id: str  # the tracker's id of the run from an earlier start; '' if unknown
 
 
 class Tracker(NamedTuple):
@@ -62,33 +61,7 @@ def _wandb(tracked: Tracked) -> Tracker:
   return Tracker(run.id, run.url or "", lambda step, values: run.log({"step": step, **values}), run.finish)
 
 
-def _mlflow(tracked: Tracked) -> Tracker:
-  mlflow = importlib.import_module("mlflow")
-  mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT))
-  if tracked.known_id:
-    run = mlflow.start_run(run_id=tracked.known_id)
-  else:
-    run = mlflow.start_run(run_name=tracked.name)
-    mlflow.log_params(dict(tracked.fields))  # MLflow accepts them only once
-  server, known = mlflow.get_tracking_uri().rstrip("/"), run.info
-  page = f"{server}/#/experiments/{known.experiment_id}/runs/{known.run_id}"
-  address = page if server.startswith(("http://", "https://")) else ""
-  write = lambda step, values: mlflow.log_metrics(values, step=step)  # noqa: E731
-  return Tracker(known.run_id, address, write, mlflow.end_run)
-
-
-def _trackio(tracked: Tracked) -> Tracker:
-  trackio = importlib.import_module("trackio")
-  name = "-".join(filter(None, (tracked.name, tracked.run_id)))
-  run = trackio.init(project=PROJECT, name=name, config=dict(tracked.fields), resume="allow", embed=False)
-  return Tracker(name, "", lambda step, values: run.log(values, step=step), run.finish)
-
-
-_MAKERS: Mapping[str, Callable[[Tracked], Tracker]] = {
-  "wandb": _wandb,
-  "mlflow": _mlflow,
-  "trackio": _trackio,
-}
+_MAKERS: Mapping[str, Callable[[Tracked], Tracker]] = {"wandb": _wandb}
 
 
 def check(asked: str) -> None:
@@ -110,10 +83,8 @@ class Trackers:
     path = Path(workdir).absolute() / FILE_NAME
     known = read(workdir)
     for name in names(asked) if jax.process_index() == 0 else ():
-      before = known.get(name, {})
-      known_id = before.get("id", "") if before.get("run") == run_id else ""
       with self._guarded(name):
-        begun = _MAKERS[name](Tracked(path.parent.name, run_id, path.parent, fields, known_id))
+        begun = _MAKERS[name](Tracked(path.parent.name, run_id, path.parent, fields))
         self._open[name] = begun
         known[name] = {"run": run_id, "id": begun.id, "address": begun.address}
         logger.info(f"{name}: {begun.address or begun.id}")

@@ -202,7 +202,7 @@ def _cost_lines(run: Run) -> dict[str, str]:
   lines = {
     "tokens per step": sizes.shown(length),
     "tokens in all": f"{tokens:,}",
-    "training MFLOP per token": f"{per_token / 1e6:,.1f}",
+    "nominal training MFLOP per token": f"{per_token / 1e6:,.1f}",
     "attention": ": ".join(filter(None, attends)),
     "layers": f"{together} of {config.model.num_layers} in each iteration of a loop",
     "compiler options": ", ".join(f"{name}={value}" for name, value in options.items()) or "XLA's own",

@@ -1,7 +1,8 @@
-"""Computes the floating-point operations of a training step by formula.
+"""Computes the nominal floating-point operations of a training step by formula: every layer counts whole.
 
 XLA's cost analysis would count a scanned layer once. A product [a, b] x [b, c] counts 2abc. Elementwise work,
-norms, softmaxes and recomputation are not counted.
+norms, softmaxes and recomputation are not counted. Where a last layer is computed at some tokens alone, as in
+masked LM, fewer operations are executed than are counted.
 """
 
 import dataclasses

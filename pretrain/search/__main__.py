@@ -157,7 +157,9 @@ def _build(asked: argparse.Namespace) -> None:
   recall = ""
   if graph is not None:
     found = made.recall(sample=_SAMPLE, top=_TOP_OF_RECALL, ef_search=asked.ef_search)
-    recall = f", recall@{_TOP_OF_RECALL} of the graph {found:.3f} of exact search"
+    recall = (
+      f", recall@{_TOP_OF_RECALL} of the graph {found:.3f} with its rows as queries; other texts find fewer"
+    )
   what = f"{counted(stored.count, 'row')} of {stored.width} numbers, {asked.dtype}, {speed:,.0f} rows/s"
   logger.info(f"{path}: {what}{recall}")
 

@@ -73,9 +73,9 @@ def write(
       index.faiss().write_index(made, str(folder / index.GRAPH))
     if described_input(source)["sha256"] != before["sha256"]:
       raise DataError(f"{source}: changed while it was read; run the same command again")
-    sizes = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
-    whole = {"version": index.VERSION, **meta, "rows": stored.count, "input": before, "files": sizes}
-    files.write_json(folder / index.FILE, whole)
+    written = {file.name: [file.stat().st_size, files.sha256(file)] for file in sorted(folder.iterdir())}
+    whole = {"version": index.VERSION, **meta, "rows": stored.count, "input": before, "files": written}
+    files.write_json(folder / index.FILE, {**whole, "sha256": index.digest(whole)})
   return speed
 
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from data import files
 from data.errors import ConfigError, DataError, named_reason
-from pretrain.embed.dtypes import restored
+from pretrain.embed.dtypes import DTYPES, restored, stored_width
 from pretrain.search import exact
 
-FILE, VERSION = "index.json", 1
+FILE, VERSION = "index.json", 2
 VECTORS, ROWS, OFFSETS, GRAPH = "vectors.npy", "rows.jsonl", "offsets.npy", "hnsw.faiss"
 KINDS = ("flat", "hnsw")
 
@@ -53,9 +53,12 @@ class SearchIndex:
       meta = json.loads((path / FILE).read_bytes())
       if meta["version"] != VERSION:
         raise DataError(f"{path}: version {meta['version']}, expected {VERSION}; {again(path)}")
-      for name, size in meta["files"].items():
+      _check(meta)
+      for name, (size, sha256) in meta["files"].items():
         if (path / name).stat().st_size != size:
           raise ValueError(f"{name} has {(path / name).stat().st_size:,} bytes, expected {size:,}")
+        if files.sha256(path / name) != sha256:
+          raise ValueError(f"{name} has another sha256")
     graph = None
     if meta["kind"] == "hnsw":
       library = faiss()
@@ -67,6 +70,10 @@ class SearchIndex:
       )
       if {len(vectors), len(offsets) - 1, graph.ntotal if graph else len(vectors)} != {meta["rows"]}:
         raise ValueError(f"its files have other numbers of rows than {meta['rows']:,}")
+      if vectors.ndim != 2 or vectors.shape[1] != stored_width(meta["size"], meta["dtype"]):
+        raise ValueError(f"vectors of {vectors.shape[1:]}, expected {meta['size']} numbers")
+      if (np.diff(offsets) < 1).any() or offsets[[0, -1]].tolist() != [0, meta["files"][ROWS][0]]:
+        raise ValueError(f"{OFFSETS} does not fit {ROWS}")
     return cls(path, meta, vectors, offsets, graph)
 
   def refuse_changed_input(self) -> None:
@@ -74,6 +81,8 @@ class SearchIndex:
     known = self.meta["input"]
     source = pathlib.Path(known["path"])
     with contextlib.suppress(OSError):  # it may be gone: the index has all rows
+      if not source.is_file():  # an index of somebody else may name a device or a pipe, which never end
+        return
       status = source.stat()
       if [status.st_size, status.st_mtime_ns] == known["status"] or files.sha256(source) == known["sha256"]:
         return
@@ -102,15 +111,19 @@ class SearchIndex:
     return np.take_along_axis(rows, order, axis=1), np.take_along_axis(cosines, order, axis=1)
 
   def fields(self, row: int) -> dict[str, Any]:
-    """Returns the columns of a row, counted from 0, of the indexed file."""
-    with open(self.path / ROWS, "rb") as file:
+    """Returns the columns of a row, counted from 0, of the indexed file; DataError if it is damaged."""
+    with _damaged(self.path), open(self.path / ROWS, "rb") as file:
       file.seek(self.offsets[row])
-      return json.loads(file.read(self.offsets[row + 1] - self.offsets[row]))
+      columns = json.loads(file.read(self.offsets[row + 1] - self.offsets[row]))
+      if self.meta["column"] not in columns:
+        raise ValueError(f"row {row + 1:,} has no column {self.meta['column']!r}")
+      return columns
 
   def recall(self, *, sample: int, top: int, ef_search: int) -> float:
     """Returns the fraction of the exact `top` neighbours of sampled rows that the graph finds.
 
-    The rows are spread evenly and are not their own neighbours. Of rows with equal cosines, any counts.
+    The rows are spread evenly and are not their own neighbours. Of rows with equal cosines, any counts. Texts
+    that are no rows find fewer: the graph was built around its rows.
     """
     if len(self.vectors) < 2:
       return 1.0
@@ -129,6 +142,32 @@ def again(path: pathlib.Path, meta: Mapping[str, Any] | None = None) -> str:
     flags = f"--input={meta['input']['path']}"
     flags += "".join(f" --{name}={meta[name]}" for name in ("column", "kind", "dtype", "size"))
   return f"build it again:\n  rm -r {path}\n  --index={path} {flags}"
+
+
+def _check(meta: Mapping[str, Any]) -> None:
+  """Raises ValueError, KeyError or TypeError unless index.json has the values that `build.write` writes."""
+  source, known = meta["input"], {VECTORS, ROWS, OFFSETS} | ({GRAPH} if meta["kind"] == "hnsw" else set())
+  is_right = {
+    "sha256": meta["sha256"] == digest(meta),
+    "kind": meta["kind"] in KINDS,
+    "dtype": meta["dtype"] in DTYPES,
+    "rows": type(meta["rows"]) is int and meta["rows"] > 0,
+    "size": type(meta["size"]) is int and meta["size"] > 0,
+    "column": isinstance(meta["column"], str),
+    "model": isinstance(meta["model"], str),
+    "schema": isinstance(meta["schema"], dict),
+    "input": isinstance(source["path"], str)
+    and "\0" not in source["path"]
+    and isinstance(source["sha256"], str),
+    "files": set(meta["files"]) == known and all(len(described) == 2 for described in meta["files"].values()),
+  }
+  if wrong := [name for name, right in is_right.items() if not right]:
+    raise ValueError(f"{FILE} has another {wrong[0]} than was written")
+
+
+def digest(meta: Mapping[str, Any]) -> str:
+  """Returns the sha256 of index.json's values without their own."""
+  return files.digest_json({name: value for name, value in meta.items() if name != "sha256"})
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ class MaskingSettings:
   """Fields under `corruption`: how tokens are selected, and how the selected tokens are replaced."""
 
   kind: Literal["mask", "random", "generator"]
-  mask_rule: Literal["count", "bernoulli", "electra_google"]
+  mask_rule: Literal["count", "bernoulli", "electra_google", "deberta"]
   mask_rate: Annotated[float, Limit(0, 1, low_open=True, high_open=True)]
   mask_special: Literal["all", "sep_only", "none"]
   mask_token_rate: Fraction

@@ -1,6 +1,6 @@
 """Names of the supported experiment trackers, and the parser of `train.trackers`. Imports no jax."""
 
-NAMES = ("wandb", "mlflow", "trackio")  # also the names of their packages
+NAMES = ("wandb",)  # also the names of their packages
 
 
 def names(asked: str) -> list[str]:

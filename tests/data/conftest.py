@@ -60,7 +60,8 @@ def corpus(tmp_path_factory) -> pathlib.Path:
   """A directory with three text files."""
   directory = tmp_path_factory.mktemp("corpus")
   for number in range(3):
-    write_text(directory / f"part{number}.txt", make_documents(60, seed=number))
+    path = write_text(directory / f"part{number}.txt", make_documents(60, seed=number))
+    path.write_text(path.read_text() + " " * 600_000)  # so that each is a unit of its own
   return directory
 
 

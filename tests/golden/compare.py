@@ -53,6 +53,7 @@ _SHARING |= {"losses": (0.0, 2e-5), "gradients": (2e-5, 2e-3)}
 TOLERANCES |= dict.fromkeys(("m_gdes", "m2_gdes"), _SHARING)
 TOLERANCES["q_schedules"] = {"lr": (0.0, 1e-6), "sizes": EXACT}
 TOLERANCES["q_masks"] = {"words": EXACT}
+TOLERANCES["m_ngram"] = {"windows": EXACT}
 TOLERANCES["q_tiling"] = {"values": EXACT}
 TOLERANCES["q_stableadamw"] = {"params": (0.0, 1e-5)}
 TOLERANCES |= dict.fromkeys(("l_modernbert", "l2_modernbert", "m_ultrabert", "m2_ultrabert"), _PRE_NORM)

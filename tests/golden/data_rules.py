@@ -134,6 +134,32 @@ def check_whole_words(golden: Golden, checks: Checks) -> None:
     checks.hold("words", f"{prefix}/chosen", condition=is_right, found=found)
 
 
+def check_windows(golden: Golden, checks: Checks) -> None:
+  """DeBERTa's masks, and ours of the same rows: one token of each window of 6, from the left.
+
+  Runs of several tokens, in the same file, are not computed here.
+  """
+  settings = MaskingSettings("mask", "deberta", 0.15, "none", 1.0, 0.0, "non_special")
+  ids, official = golden["n20_g1/tokens"], golden["n20_g1/chosen"].astype(bool)
+  tokens = TokenIds(int(ids[0, 0]), 97, int(ids[0, -1]), 98, 99, vocab_size=100)
+  number = masking.capacity(settings, ids.shape[1])
+  checks.hold("windows", "n20_g1/number", condition=number == golden["n20_g1/number"], found=str(number))
+  windows = np.arange(ids.shape[1] - 2) // 6
+  rows = np.tile(ids, (_MASK_ROWS // len(ids), 1))
+  keys = row_random.step_row_keys(0, 0, jnp.arange(len(rows)))
+  ours = np.asarray(masking.select_and_mask(settings, keys, jnp.asarray(rows), tokens).selected)
+  for key, chosen in (("n20_g1/chosen", official), ("n20_g1/tokens", ours)):
+    inner = chosen[:, 1:-1]
+    per_window = np.stack([inner[:, windows == window].sum(1) for window in range(windows[-1] + 1)], 1)
+    is_right = bool(
+      (per_window[:, :number] == 1).all() and per_window.sum() == chosen.sum() == number * len(chosen)
+    )
+    places = inner.mean(0) * 6  # the chance of a place is that of the others of its window
+    is_even = bool(np.abs(places - 1).max() < 6 * math.sqrt(1 / 6 / len(chosen)) * 5)
+    checks.hold("windows", key, condition=is_right and is_even, found=f"{places}")
+  checks.compare("windows", "n20_g1/counts", ours[: len(ids)].sum(1))
+
+
 def check_packing(golden: Golden, checks: Checks) -> None:
   """Start and end of every block in each packing mode the file has."""
   for match in golden.groups(r"(\d+)/"):

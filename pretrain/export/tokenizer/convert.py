@@ -4,7 +4,8 @@
 `[CLS] A [SEP]`, and for a pair the separators of `Vocabulary.with_special_ids`. Two things differ:
 
 * Text that spells a special piece, `[MASK]` or `[SEP]`, becomes its id, as users of masked language models
-  expect; our vocabularies, and the tokenizer with `split_special_tokens=True`, read it as text.
+  expect; our vocabularies, and the tokenizer with `split_special_tokens=True`, read it as text. Tokens that a
+  user added have their ids in both.
 * Both truncate the longer text of a pair. If both texts are too long and the room is odd, the library may
   give the odd token to the other text.
 """
@@ -208,9 +209,12 @@ def read_tokenizer(folder: str | os.PathLike, output: str | os.PathLike) -> voca
     split = "official" if (folder / "dict.txt").is_file() else "none"
     return _import(folder, output, cased=processor.normalize("A") != processor.normalize("a"), split=split)
   path = folder / tokenizer_json.NAME
-  if path.is_file() and tokenizer_json.model_of(tokenizer_json.read(path)[0]) != "WordPiece":
+  opened, content = tokenizer_json.read(path) if path.is_file() else (None, {"added_tokens": []})
+  if opened and tokenizer_json.model_of(opened) != "WordPiece":
     return vocabulary_train.import_files(output, tokenizer=str(path), cased=True)
   pieces, cased = read_wordpiece.read(folder)
+  if tokenizer_json.own_tokens(content, tokenizer_files.special_names(folder)):  # a vocab.txt has none
+    return vocabulary_train.import_files(output, tokenizer=str(path), cased=cased)
   with tempfile.TemporaryDirectory() as temporary:
     path = pathlib.Path(temporary) / "vocab.txt"
     path.write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")

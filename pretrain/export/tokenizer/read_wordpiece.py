@@ -27,6 +27,7 @@ def read(folder: pathlib.Path) -> tuple[list[str], bool]:
     pieces, cased, separators = _from_tokenizer(path)
   elif (folder / "vocab.txt").is_file():
     path = folder / "vocab.txt"
+    tokenizer_files.refuse_added(path)
     pieces, cased = tokenizer_files.read_vocab_txt(path), _case(folder)
   else:
     raise DataError(
@@ -75,7 +76,7 @@ def _from_tokenizer(path: pathlib.Path) -> tuple[list[str], bool, int | None]:
       if value != expected[part][name]:
         raise DataError(f"{path}: {part} {name} is {value!r}; expected {expected[part][name]!r}; {_ADVICE}")
   for token in theirs.get_added_tokens_decoder().values():
-    if not token.special:
+    if not token.special and not tokenizer_files.own_names([token.content]):
       raise DataError(f"{path}: the added token {token.content[:40]!r} is not supported; {_ADVICE}")
   added = theirs.num_special_tokens_to_add(is_pair=True)  # minus one before the texts and one after them
   return [by_id[number] for number in range(len(by_id))], cased, added - 2 if added else None

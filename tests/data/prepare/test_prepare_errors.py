@@ -118,7 +118,7 @@ def test_an_unfinished_preparation_of_other_input_or_of_an_older_version_is_refu
   code, line = refused(capsys, *flags)
   assert code == 3 and f"older version; remove it and start again:\n  rm -r {tmp_path / 'output'}" in line
   assert settings.pop("clean") == ""  # which records of before did not have
-  path.write_text(json.dumps(settings | {"format": 2}))
+  path.write_text(json.dumps(settings | {"format": 3}))
   assert prepare.main(flags) == 0
 
 
@@ -161,7 +161,7 @@ def test_a_failure_takes_nothing_away_that_was_there_before(vocabulary_directory
   # Of a start that was killed after its vocabulary.
   (output / "work").mkdir()
   settings = preparation.settings_of(prepare.parse(flags))
-  (output / "work" / "settings.json").write_text(json.dumps(settings | {"format": 2}))
+  (output / "work" / "settings.json").write_text(json.dumps(settings | {"format": 3}))
   shutil.copytree(vocabulary_directory, output / "vocabulary")
   assert refused(capsys, *flags, "--workers=1")[0] == 3
   assert {path.name for path in output.iterdir()} == {"work", "vocabulary"}

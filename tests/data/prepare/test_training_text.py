@@ -60,7 +60,8 @@ def test_a_large_source_gives_documents_of_all_its_units(tmp_path, monkeypatch, 
   caplog.set_level("INFO", logger="data")
   parts = [make_documents(200, seed=number) for number in range(4)]
   for number, documents in enumerate(parts):
-    write_text(tmp_path / f"{number}.txt", documents)
+    path = write_text(tmp_path / f"{number}.txt", documents)
+    path.write_text(path.read_text() + " " * 600_000)  # so that each is a unit of its own
   whole = sum(size(training(documents)) for documents in parts)
   monkeypatch.setattr(train, "MAX_TRAINING_CHARACTERS", whole // 4)
   source = taken(tmp_path / "*.txt")

@@ -196,3 +196,9 @@ def test_lists_as_json_python_and_numpy_print_them():
     (3, None),
   ):
     assert values.as_list(text) == expected, text
+
+
+def test_a_column_that_begins_late_is_a_column(tmp_path):
+  path = tmp_path / "a.jsonl"
+  path.write_text('{"text": "x"}\n' * 160 + '{"text": "x", "negatives": ["y"]}\n', encoding="utf-8")
+  assert rows.columns(str(path)) == ["text", "negatives"]

@@ -37,8 +37,6 @@ def test_queries_with_judgements_are_read_in_the_order_of_their_file(tmp_path):
 
 # (file, what is replaced in it, by what, what is told). None: the whole file; twice: it is removed.
 MISTAKES = [
-  ("qrels/test.tsv", "\td9\t", "\td99\t", "test.tsv, row 7: no passage of the folder has the _id 'd99'"),
-  ("qrels/test.tsv", "q1\t", "q77\t", "test.tsv, row 2: no query of the folder has the _id 'q77'"),
   ("qrels/test.tsv", "\td9\t2", "\td9\tyes", "test.tsv, row 7: the score"),
   ("qrels/test.tsv", "query-id\tcorpus-id\tscore\n", "", "header"),
   ("corpus.jsonl", '"d2"', '"d1"', "corpus.jsonl, line 3: the _id 'd1'"),

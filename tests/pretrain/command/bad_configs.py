@@ -26,7 +26,7 @@ BAD = """
   roberta: model.relative_max_distance=9 -> above 9
   roberta: data.length=65 -> --config.model.max_length=65
   roberta: train.spike_roll_back=True -> --config.train.spike_zscore=8
-  roberta: train.trackers=wandb,mlflo -> mean 'mlflow'
+  roberta: train.trackers=wandbb -> mean 'wandb'
   roberta: train.probe_every=100 -> train.probe_data
   roberta: optimizer.warmup_steps=4001 -> --config.optimizer.warmup_steps=400
   roberta: optimizer.end_learning_rate=0.0021 -> optimizer.learning_rate
@@ -182,7 +182,7 @@ GOOD = """
   roberta: train.checkpoint_steps=1,4000
   roberta: train.batch_size_start=24 train.batch_warmup_steps=3999 train.microbatches=4
   roberta: train.spike_roll_back=True train.spike_zscore=8
-  roberta: train.trackers=wandb,mlflow,trackio
+  roberta: train.trackers=wandb
   roberta: corruption.mask_token_rate=0.9 corruption.random_token_rate=0.1
   roberta: corruption.mask_rates=(0.0,0.3),(0.99,0.15)
   roberta: generator.mlm_layers=3,1 generator.mixture=adversarial

@@ -209,7 +209,7 @@ def test_a_dry_run_says_everything_and_writes_nothing(small_records, tmp_path):
   run = small_run(made)
   lines = {line.split("  ")[1]: line.split()[-1] for line in text.splitlines() if line.startswith("  ")}
   assert lines["tokens per step"] == "256" and lines["tokens in all"] == "1,536"  # 6 steps of 8 rows of 32
-  assert lines["training MFLOP per token"] == f"{flops.training_flops_per_token(made) / 1e6:,.1f}"
+  assert lines["nominal training MFLOP per token"] == f"{flops.training_flops_per_token(made) / 1e6:,.1f}"
   assert lines["total"] == f"{dry_run.parameter_counts(run.abstract_state.params)['total']:,}"
   leaves = jax.tree_util.tree_leaves_with_path(run.abstract_state.params)
   assert {jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves} <= lines.keys()

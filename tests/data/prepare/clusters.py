@@ -1,8 +1,9 @@
-"""Starts of the command, and a Dask scheduler with its workers, as processes of this machine."""
+"""Servers of engines as processes of this machine: a Dask scheduler with workers, Beam's job service."""
 
 import contextlib
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import time
@@ -41,10 +42,10 @@ class Dask:
     """The flags that prepare on these workers."""
     return ["--engine=beam", "--", "--runner=DaskRunner", f"--dask_scheduler_file={self._file}"]
 
-  def add_worker(self) -> None:
-    """Starts one more worker."""
-    flags = ["--nthreads=1", "--no-dashboard", "--no-nanny", f"--local-directory={self._folder}"]
-    self.workers.append(self._start("worker", *flags))
+  def add_worker(self, *flags: str) -> None:
+    """Starts one more worker; flags are Dask's."""
+    own = ["--nthreads=1", "--no-dashboard", f"--local-directory={self._folder}"]
+    self.workers.append(self._start("worker", *own, *(flags or ["--no-nanny"])))
 
   def _start(self, kind: str, *flags: str) -> subprocess.Popen:
     command = [sys.executable, "-m", "distributed.cli.dask_" + kind, f"--scheduler-file={self._file}", *flags]
@@ -53,7 +54,7 @@ class Dask:
   def end(self) -> None:
     """Ends all processes."""
     for process in [*self.workers, self._scheduler]:
-      process.terminate()
+      process.terminate()  # a nanny ends its worker
       process.wait()
     self._log.close()
 
@@ -69,6 +70,34 @@ def dask(folder: pathlib.Path, workers: int) -> Iterator[Dask]:
     yield cluster
   finally:
     cluster.end()
+
+
+@contextlib.contextmanager
+def job_service() -> Iterator[list[str]]:
+  """Starts Beam's own portable job service; yields the flags that prepare on it."""
+  with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+  module = "apache_beam.runners.portability.local_job_service_main"
+  process = subprocess.Popen(
+    [sys.executable, "-m", module, f"--port={port}"],
+    env=ENVIRONMENT,
+    stdout=subprocess.DEVNULL,
+    stderr=subprocess.DEVNULL,
+  )
+
+  def is_open() -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("localhost", port)):
+      return True
+    return False
+
+  try:
+    wait_for(is_open)
+    endpoint = f"--job_endpoint=localhost:{port}"
+    yield ["--engine=beam", "--", "--runner=PortableRunner", endpoint, "--environment_type=LOOPBACK"]
+  finally:
+    process.kill()
+    process.wait()
 
 
 def wait_for(is_there) -> None:

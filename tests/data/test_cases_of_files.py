@@ -1,6 +1,8 @@
 """Files of people who prepare text: many small files, vocabularies with own markers, arrays of JSON."""
 
+import collections
 import dataclasses
+import gzip
 import importlib.util
 import json
 import sys
@@ -8,7 +10,7 @@ import sys
 import pytest
 from tokenizers import Tokenizer, models, processors
 
-from data import child, errors, manifest, seqio_tasks, sources, vocabulary
+from data import child, errors, manifest, rows, seqio_tasks, sources, text_files, vocabulary
 from data.prepare import command as prepare
 from data.prepare import packing, summary
 from data.vocabulary import __main__ as vocabulary_command
@@ -165,3 +167,36 @@ def test_examples_of_files_are_counted_for_a_rate_by_their_number(tmp_path):
   assert child.call(seqio_tasks.rates, relay=False, name="both", **given) == [["one", 30.0], ["two", 10.0]]
   with pytest.raises(errors.DataError, match=r"'failing': the rate of its Task 'two' .*ZeroDivisionError"):
     child.call(seqio_tasks.rates, relay=False, name="failing", **given)
+
+
+def test_an_array_of_json_is_read_as_lines_are(vocabulary_directory, tmp_path, monkeypatch):
+  monkeypatch.setattr(text_files, "FIRST_LOOK", 16)
+  monkeypatch.setattr(sources, "MIN_UNIT_BYTES", 500)
+  records = [
+    {"text": f'É "{paragraph}" [x], {{y}} \u2028', "n": number, "more": [1, {"a": [2]}]}
+    for number, (paragraph, *_) in enumerate(make_documents(40, seed=8))
+  ]
+  (tmp_path / "lines.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+  (tmp_path / "indented.json").write_text("\ufeff" + json.dumps(records, indent=1, ensure_ascii=False))
+  (tmp_path / "one.json").write_text(json.dumps(records))
+  with gzip.open(tmp_path / "packed.json.gz", "wt") as file:
+    json.dump(records, file, indent=2)
+  request, found = sources.Request(""), {}
+  for path in sorted(tmp_path.iterdir()):
+    units = sources.plan(dataclasses.replace(request, source=str(path))).units
+    documents = [d for unit in units for d in sources.read_documents(unit, request, collections.Counter())]
+    found[path.name] = documents, [row.fields for row in rows.read(str(path))], rows.columns(str(path))
+  assert all(of_file == found["lines.jsonl"] for of_file in found.values())
+  assert found["one.json"][1] == records
+  for content, told in (
+    ('[{"text": "a"}, 3]', "item 2"),
+    ('[{"text": "a"}, {"text": ]', "item 2"),
+    ('[{"text": "a"}', "item 2"),
+    ('[{"text": "a"}] {"text": "b"}', "behind its array"),
+  ):
+    (tmp_path / "bad.json").write_text(content)
+    with pytest.raises(errors.DataError, match=told):
+      list(rows.read(str(tmp_path / "bad.json")))
+    with pytest.raises(errors.DataError, match=told):
+      unit = sources.Unit("file", str(tmp_path / "bad.json"))
+      list(sources.read_documents(unit, request, collections.Counter()))

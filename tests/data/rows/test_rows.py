@@ -100,7 +100,7 @@ def test_standard_input_is_a_text_a_line(monkeypatch):
     ("a.csv", b"text,label\na,x\ncaf\xe9,y\n", "line 3: not UTF-8 (byte 0xe9 at 4)"),
     ("a.tsv", b"text\tlabel\na\tx\nb\ty\tz\n", "row 2: 3 cells, expected 2"),
     ("a.jsonl", b'{"text": "a"}\n{"text": "b"\n', "line 2: not JSON"),
-    ("a.jsonl", b'[{"text": "a"}]\n', "line 1: a list; expected one JSON object per line"),
+    ("a.jsonl", b'"a"\n', "line 1: a str; expected one JSON object per line"),
     ("a.csv", b"PK\x03\x04", "a zip archive; unpack it first"),
     ("a.csv.gz", gzip.compress(b"text,label\n" + b"a,x\n" * 9999, mtime=0)[:-9], "cannot be read"),
     ("a.parquet", b"nonsense", "cannot be read as Parquet"),

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO, NoReturn
 
-from data import arrow_files, binary_files, cells, errors
+from data import arrow_files, binary_files, cells, errors, manifest
 
 MAX_LINE_BYTES = 1 << 20  # of text; a longer line becomes several paragraphs, cut at a space if there is one
 MAX_RECORD_BYTES = 64 << 20  # of a JSON line; a longer one is an error
@@ -144,6 +144,13 @@ def check_start(path: str, file: BinaryIO) -> None:
     file.read(len(_BOM))
 
 
+def _decoded(line: bytes, counts: collections.Counter) -> str:
+  """Decodes UTF-8, bytes that are none as U+FFFD; counts the U+FFFD that the line has itself."""
+  if own := line.count(b"\xef\xbf\xbd"):
+    counts[manifest.REPLACEMENTS] += own
+  return line.decode("utf-8", "replace")
+
+
 def _lines(file: BinaryIO, stop: int, most_bytes: int) -> Iterator[bytes]:
   """Yields lines up to byte `stop`; a line longer than `most_bytes` is yielded in pieces."""
   position = file.tell() if stop >= 0 else 0
@@ -165,7 +172,7 @@ def _text_documents(file: BinaryIO, stop: int, counts: collections.Counter) -> I
       counts["long_lines_cut"] += 1
       end = max(line.rfind(b" ", len(line) // 2), 0) or _character_border(line)
       line, rest = line[:end], line[end:]
-    text = line.decode("utf-8", "replace").strip()
+    text = _decoded(line, counts).strip()
     if text:
       document.append(text)
       characters += len(text)
@@ -177,7 +184,7 @@ def _text_documents(file: BinaryIO, stop: int, counts: collections.Counter) -> I
       yield document
       document, characters = [], 0
   if rest.strip():
-    document.append(rest.decode("utf-8", "replace").strip())
+    document.append(_decoded(rest, counts).strip())
   if document:
     yield document
 
@@ -238,7 +245,7 @@ def _jsonl_documents(
     if not line.strip():
       continue
     try:
-      record = json.loads(line.decode("utf-8", "replace"))
+      record = json.loads(_decoded(line, counts))
     except (ValueError, RecursionError) as error:
       shown = line[:40].decode("utf-8", "replace").strip()
       place = f" ({error.msg} character {error.pos + 1})" if isinstance(error, json.JSONDecodeError) else ""
@@ -263,7 +270,7 @@ def _table_documents(
   def lines() -> Iterator[str]:
     nonlocal number
     for number, line in bounded_lines(path, file, 0, -1):  # noqa: B007 (read where a row is refused)
-      yield line.decode("utf-8", "replace")
+      yield _decoded(line, counts)
 
   rows = cells.read(kind_of(path), lines(), most=MAX_RECORD_BYTES)
   try:

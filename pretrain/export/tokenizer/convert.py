@@ -213,7 +213,8 @@ def read_tokenizer(folder: str | os.PathLike, output: str | os.PathLike) -> voca
   if opened and tokenizer_json.model_of(opened) != "WordPiece":
     return vocabulary_train.import_files(output, tokenizer=str(path), cased=True)
   pieces, cased = read_wordpiece.read(folder)
-  if tokenizer_json.own_tokens(content, tokenizer_files.special_names(folder)):  # a vocab.txt cannot have them
+  # A vocab.txt cannot have them.
+  if tokenizer_json.own_tokens(content, tokenizer_files.special_names(folder)):
     return vocabulary_train.import_files(output, tokenizer=str(path), cased=cased)
   with tempfile.TemporaryDirectory() as temporary:
     path = pathlib.Path(temporary) / "vocab.txt"

@@ -25,6 +25,7 @@ REPAIRS = (
   "long_documents_cut",
   "long_sentences_cut",
 )
+REPLACEMENTS = "replacement_characters"  # U+FFFD that the input has itself; also counted as invalid
 NO_DOCUMENTS = "files_without_documents"
 # Names of counts of records that are packed as 'segments': in all of them, and in the one with most.
 SEGMENTS, MOST_SEGMENTS = "segments", "most_segments_in_a_record"

@@ -1,4 +1,4 @@
-"""Reads documents from files: text, JSON lines, CSV, TSV (also as gzip or zstd), Parquet and Arrow.
+"""Reads documents from files: text, JSON lines or arrays, CSV, TSV (also as gzip or zstd), Parquet and Arrow.
 
 A document is a list of paragraphs. In a text file a line is a paragraph and a blank line ends the document;
 in other files a record is a document and its lines are the paragraphs. Memory is bounded for any input:
@@ -7,6 +7,7 @@ lines and documents above a limit are cut and counted.
 
 import collections
 import csv
+import functools
 import gzip
 import io
 import json
@@ -14,9 +15,9 @@ import os
 import pathlib
 import re
 from collections.abc import Iterator
-from typing import BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
-from data import arrow_files, binary_files, cells, errors
+from data import arrow_files, binary_files, cells, errors, manifest
 
 MAX_LINE_BYTES = 1 << 20  # of text; a longer line becomes several paragraphs, cut at a space if there is one
 MAX_RECORD_BYTES = 64 << 20  # of a JSON line; a longer one is an error
@@ -26,6 +27,7 @@ FIRST_LOOK = 64 << 10  # bytes read first to find the end of a unit; each furthe
 _BOM = b"\xef\xbb\xbf"
 _BORDER = re.compile(rb"\n[ \t\r]*\n")
 _LINE_END = re.compile(rb"\n")
+_BETWEEN_ITEMS = re.compile(r"[\s,]*")  # of an array of JSON
 
 
 def unpacked_name(path: str) -> str:
@@ -42,8 +44,16 @@ def kind_of(path: str) -> str:
 
 
 def is_whole(path: str) -> bool:
-  """Returns whether a file must be read from start to end: it is compressed, CSV, TSV or Arrow."""
-  return path.lower().endswith((".gz", ".zst")) or kind_of(path) in ("csv", "tsv", "arrow")
+  """Returns whether a file must be read from start to end: it is compressed, CSV, TSV, Arrow or an array."""
+  if path.lower().endswith((".gz", ".zst")) or kind_of(path) in ("csv", "tsv", "arrow"):
+    return True
+  with open(path, "rb") as file:
+    return kind_of(path) == "jsonl" and is_array(file)
+
+
+def is_array(file: Any) -> bool:
+  """Returns whether a file that is open for reading bytes goes on with an array of JSON."""
+  return file.peek(FIRST_LOOK).removeprefix(_BOM).lstrip()[:1] == b"["
 
 
 def byte_ranges(path: str, size: int, unit_bytes: int) -> list[tuple[int, int]]:
@@ -134,6 +144,13 @@ def check_start(path: str, file: BinaryIO) -> None:
     file.read(len(_BOM))
 
 
+def _decoded(line: bytes, counts: collections.Counter) -> str:
+  """Decodes UTF-8, bytes that are none as U+FFFD; counts the U+FFFD that the line has itself."""
+  if own := line.count(b"\xef\xbf\xbd"):
+    counts[manifest.REPLACEMENTS] += own
+  return line.decode("utf-8", "replace")
+
+
 def _lines(file: BinaryIO, stop: int, most_bytes: int) -> Iterator[bytes]:
   """Yields lines up to byte `stop`; a line longer than `most_bytes` is yielded in pieces."""
   position = file.tell() if stop >= 0 else 0
@@ -155,7 +172,7 @@ def _text_documents(file: BinaryIO, stop: int, counts: collections.Counter) -> I
       counts["long_lines_cut"] += 1
       end = max(line.rfind(b" ", len(line) // 2), 0) or _character_border(line)
       line, rest = line[:end], line[end:]
-    text = line.decode("utf-8", "replace").strip()
+    text = _decoded(line, counts).strip()
     if text:
       document.append(text)
       characters += len(text)
@@ -167,7 +184,7 @@ def _text_documents(file: BinaryIO, stop: int, counts: collections.Counter) -> I
       yield document
       document, characters = [], 0
   if rest.strip():
-    document.append(rest.decode("utf-8", "replace").strip())
+    document.append(_decoded(rest, counts).strip())
   if document:
     yield document
 
@@ -188,27 +205,60 @@ def bounded_lines(path: str, file: BinaryIO, start: int, stop: int) -> Iterator[
     yield number, line
 
 
+def json_records(path: str, file: BinaryIO, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+  """Yields (number, JSON text) of the lines of a file, as `bounded_lines`, or of the items of its array."""
+  if start or not is_array(file):
+    yield from bounded_lines(path, file, start, stop)
+    return
+  # Bytes as letters of Latin-1: all signs of JSON are ASCII, and each line is decoded where it is read.
+  text = io.TextIOWrapper(file, "latin-1", newline="")
+  decoder, buffer, at, number = json.JSONDecoder(strict=False), text.read(FIRST_LOOK), 0, 0
+  at = buffer.index("[") + 1
+  while True:
+    at = _BETWEEN_ITEMS.match(buffer, at).end()  # pyright: ignore[reportOptionalMemberAccess]
+    if buffer[at : at + 1] == "]":
+      break
+    try:
+      end = decoder.raw_decode(buffer, at)[1]
+    except (ValueError, RecursionError) as error:
+      more = text.read(max(len(buffer) - at, FIRST_LOOK)) if len(buffer) - at <= MAX_RECORD_BYTES else ""
+      if not more:
+        shown = buffer[at : at + 40].encode("latin-1").decode("utf-8", "replace")
+        raise errors.DataError(
+          f"{path}: item {number + 1} of its array is damaged, has no end, or exceeds "
+          f"{MAX_RECORD_BYTES >> 20} MiB: {shown}; restore the file"
+        ) from error
+      buffer, at = buffer[at:] + more, 0
+      continue
+    number += 1
+    yield number, buffer[at:end].encode("latin-1")
+    at = end
+  if (buffer[at + 1 :] + text.read(FIRST_LOOK)).strip():
+    raise errors.DataError(f"{path}: more text behind its array; expected one array, or an object per line")
+
+
 def _jsonl_documents(
   path: str, file: BinaryIO, start: int, stop: int, text_field: str, counts: collections.Counter
 ) -> Iterator[list[str]]:
-  for number, line in bounded_lines(path, file, start, stop):
+  refuse = functools.partial(_refuse, path, start, unit="line" if start or not is_array(file) else "item")
+  for number, line in json_records(path, file, start, stop):
     if not line.strip():
       continue
     try:
-      record = json.loads(line.decode("utf-8", "replace"))
+      record = json.loads(_decoded(line, counts))
     except (ValueError, RecursionError) as error:
       shown = line[:40].decode("utf-8", "replace").strip()
       place = f" ({error.msg} character {error.pos + 1})" if isinstance(error, json.JSONDecodeError) else ""
-      _refuse(path, start, number, f"not JSON: {shown}; expected one JSON object per line{place}")
+      refuse(number, f"not JSON: {shown}; expected one JSON object per line{place}")
     if not isinstance(record, dict):
-      _refuse(path, start, number, f"a {type(record).__name__}; expected a JSON object per line")
+      refuse(number, f"a {type(record).__name__}; expected a JSON object per line")
     text = record.get(text_field)
     if text is None and text_field in record:
       text = ""  # counted as an empty document, as in Parquet
     if not isinstance(text, str):
       fields = errors.listed(sorted(record)) or "nothing"
       there = type(text).__name__ if text_field in record else f"only {fields}"
-      _refuse(path, start, number, f"no text in the field {text_field!r}, found {there}; set --text_field")
+      refuse(number, f"no text in the field {text_field!r}, found {there}; set --text_field")
     yield from _paragraphs(text, counts)
 
 
@@ -220,7 +270,7 @@ def _table_documents(
   def lines() -> Iterator[str]:
     nonlocal number
     for number, line in bounded_lines(path, file, 0, -1):  # noqa: B007 (read where a row is refused)
-      yield line.decode("utf-8", "replace")
+      yield _decoded(line, counts)
 
   rows = cells.read(kind_of(path), lines(), most=MAX_RECORD_BYTES)
   try:
@@ -242,15 +292,15 @@ def _table_documents(
     _refuse(path, 0, number, problem)
 
 
-def _refuse(path: str, start: int, number: int, problem: str) -> NoReturn:
-  """Raises a DataError that names the line, counted from the start of the file."""
+def _refuse(path: str, start: int, number: int, problem: str, *, unit: str = "line") -> NoReturn:
+  """Raises a DataError that names the line, counted from the start of the file, or the item of an array."""
   if start:
     with open(path, "rb") as file:
       while start > 0:
         piece = file.read(min(start, 1 << 20))
         start -= len(piece)
         number += piece.count(b"\n")
-  raise errors.DataError(f"{path}: line {number} is {problem}")
+  raise errors.DataError(f"{path}: {unit} {number} is {problem}")
 
 
 def _paragraphs(text: str, counts: collections.Counter) -> Iterator[list[str]]:

@@ -7,6 +7,7 @@ from data import errors
 MOST_CHARACTERS = 10_000  # at the start of a document, from which the language is detected
 # Current codes of languages for which CLD2 uses an older code.
 _OLDER = {"he": "iw", "jv": "jw", "nb": "no"}
+_CURRENT = {"iw": "he", "jw": "jv"}  # shown for the older ones; 'no' stays, it is not only Bokmål
 _SEPARATOR = "+"
 # CLD2 rejects text with these characters: controls, lone surrogates, and noncharacters of Unicode.
 _REFUSED = re.compile(
@@ -38,7 +39,12 @@ def language(document: list[str], *, wanted: frozenset[str]) -> list[str] | str:
   code = detected("\n".join(document))
   if not code:
     return "language not detected"
-  return document if code in wanted else f"language {code}"
+  return document if code in wanted else f"language {current(code)}"
+
+
+def current(code: str) -> str:
+  """Returns the current code of a language for CLD2's, such as 'he' for 'iw'."""
+  return _CURRENT.get(code, code)
 
 
 def detected(text: str) -> str:

@@ -2,8 +2,6 @@
 
 import argparse
 import collections
-import pathlib
-import sys
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
@@ -17,6 +15,7 @@ from data import (
   sources,
   task_features,
   tfds_reader,
+  user_module,
   vocabulary,
 )
 from data.prepare import pipeline, sentences, tokenised
@@ -56,8 +55,7 @@ class Stream:
     'records' is the sha256 of a `PreparedTask`'s records, which can start at any block; '' for other Tasks.
     """
     name, task = self._asked.module, self._task
-    module = (sys.modules.get(name) or sys.modules.get(pathlib.Path(name).stem)) if name else None
-    file = getattr(module, "__file__", None)
+    file = user_module.import_module(name).__file__ if name else None
     return {
       "source": self._asked.source,
       "module": files.sha256(file) if file else "",

@@ -18,4 +18,4 @@ def detector() -> Callable[[str], str] | None:
     importlib.import_module("pycld2")
   except ImportError:
     return None
-  return lambda text: language.detected(text) or UNSURE
+  return lambda text: language.current(language.detected(text)) or UNSURE

@@ -60,6 +60,7 @@ def _sizes(looks: Sequence[Look], asked: Asked) -> Report:
       "pieces": f"{words.size:,}",
       "vocabulary sha256": words.digest[:12],
       **_use(look, look.records.unigram),
+      "unknown pieces of all records": f"{made.counts.get('unknown_tokens', 0):,} with the held-out ones",
       "training records read": f"{looked_at:,}",
       "copies among them": f"{look.records.copies:,} ({share(look.records.copies, looked_at)})",
       "held-out records read": f"{look.records.heldout:,}",

@@ -2,7 +2,7 @@
 
 from data.clean import apply as clean
 from data.errors import counted
-from data.manifest import MOST_SEGMENTS, NAME, NO_DOCUMENTS, REPAIRS, SEGMENTS, Manifest
+from data.manifest import MOST_SEGMENTS, NAME, NO_DOCUMENTS, REPAIRS, REPLACEMENTS, SEGMENTS, Manifest
 
 MOST_FILES = 3  # damaged input files that are named
 LEAST_FILLED = 0.5  # below it most records are the last of a shard, because two others are fuller together
@@ -73,7 +73,13 @@ def _files(made: Manifest) -> list[str]:
     lines.append(f"  {'' if lines else 'files':11} {name}: {', '.join(repairs) or 'no documents'}")
   if len(by_number) > MOST_FILES:
     lines.append(f"  {'':11} and {len(by_number) - MOST_FILES:,} more: 'damaged_files' in {NAME}")
-  if made.counts.get("invalid_characters"):
+  invalid = made.counts.get("invalid_characters", 0)
+  if 0 < invalid <= made.counts.get(REPLACEMENTS, 0):
+    lines.append(
+      "  warning     the text has U+FFFD, which another program wrote for what it could not read; each "
+      "became a space"
+    )
+  elif invalid:
     lines.append(
       "  warning     bytes that are not UTF-8 became spaces; if a file has another encoding, convert it: "
       "iconv -f ENCODING -t UTF-8 FILE > utf8.txt"

@@ -23,7 +23,7 @@ def read(path: str) -> Iterator[Row]:
 
   In CSV a cell in double quotes may have commas, line breaks and doubled quotes. In TSV a line is a row and
   quotes are ordinary characters, as in the official files of GLUE. Blank lines are skipped. JSON files have
-  one object per line.
+  one object per line, or an array of objects, which are numbered as items.
 
   Raises:
     DataError, with file and row: the file cannot be read, is damaged or not UTF-8; a row has another number
@@ -108,14 +108,15 @@ def _header(kind: str, path: str, table: Iterator[list[str]]) -> list[str]:
   return names
 
 
-def _decoded(path: str, file: BinaryIO) -> Iterator[str]:
-  """Yields lines as text; DataError names a line that is not UTF-8."""
-  for number, line in text_files.bounded_lines(path, file, 0, -1):
+def _decoded(path: str, file: BinaryIO, unit: str = "line") -> Iterator[str]:
+  """Yields lines as text, or the items of an array of JSON; DataError names one that is not UTF-8."""
+  read = text_files.bounded_lines if unit == "line" else text_files.json_records
+  for number, line in read(path, file, 0, -1):
     try:
       yield line.decode("utf-8")
     except UnicodeDecodeError as error:
       byte = f"byte 0x{line[error.start]:02x} at {error.start + 1:,}"
-      where = place(path, number, "line")
+      where = place(path, number, unit)
       raise DataError(f"{where}: not UTF-8 ({byte}); {_ENCODING}") from None
 
 
@@ -126,17 +127,18 @@ def _texts(path: str, file: BinaryIO) -> Iterator[Row]:
 
 
 def _jsonl(path: str, file: BinaryIO) -> Iterator[Row]:
-  for number, line in enumerate(_decoded(path, file), 1):
+  unit = "item" if text_files.is_array(file) else "line"
+  for number, line in enumerate(_decoded(path, file, unit), 1):
     if not line.strip():
       continue
-    where = place(path, number, "line")
+    where = place(path, number, unit)
     try:
       fields, replaced = read_json(line)
     except (ValueError, RecursionError):
       raise DataError(f"{where}: not JSON: {line[:40].strip()}; expected one JSON object per line") from None
     if not isinstance(fields, dict):
       raise DataError(f"{where}: a {type(fields).__name__}; expected one JSON object per line")
-    yield Row(fields, number, path, "line", replaced)
+    yield Row(fields, number, path, unit, replaced)
 
 
 def _cells(kind: str, path: str, file: BinaryIO) -> Iterator[list[str]]:

@@ -17,7 +17,7 @@ class Row:
   fields: dict[str, Any]
   number: int  # from 1: line in JSONL, text and CoNLL (first line), row after the header in tables
   source: str  # the file as the user named it
-  unit: str = "row"  # of `number`: 'row' or 'line'
+  unit: str = "row"  # of `number`: 'row', 'line', or 'item' of an array of JSON
   replaced: int = 0  # lone surrogates in JSON that were replaced with U+FFFD
 
   @property

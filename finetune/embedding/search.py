@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import jax
 import numpy as np
 
-from data.errors import ConfigError
+from data.errors import ConfigError, counted
 from data.tables import Report
 from finetune.embedding import batches, scores
 from finetune.embedding.load import load
@@ -160,7 +160,18 @@ class Embedding:
       *self.task.lines,
       f"embedding: objective {self.task.kind!r}, temperature {own.temperature:g}, {how}",
       f"embedding: a batch is {self.shapes.describe()}",
+      *self._few_rows(),
       *(plan.describe() for plan in self.plans),
+    ]
+
+  def _few_rows(self) -> list[str]:
+    """Returns a line if a batch has more places than there are rows."""
+    rows, size = len(self.task.train.texts), self._cells[0].batch_size
+    if rows >= size:
+      return []
+    return [
+      f"embedding: a batch has places for {size:,} rows, and there are {counted(rows, 'training row')}: an "
+      "epoch is one step, and a row has fewer negatives (--config.search.batch_sizes=N,)"
     ]
 
   def finish(self, search: Search, records: Sequence[Record]) -> None:

@@ -93,7 +93,16 @@ def read(folder: pathlib.Path, *, cased: bool, positions: int) -> EmbeddingSchem
     _refuse(folder, "include_prompt: false, which pools without the prompt's tokens")
   if limits.get("do_lower_case") and cased:
     _refuse(folder, "do_lower_case with a vocabulary that keeps case")
-  others = [name for name, text in prompts.items() if text and name not in ("query", passage)]
+  # As encode_query and encode_document: the default is the prompt of a side that has none.
+  usual = settings.get("default_prompt_name") or ""
+  own = {"queries": "query" in prompts, "passages": not set(prompts).isdisjoint(_PASSAGE_PROMPTS)}
+  borrowed = [side for side, is_named in own.items() if not is_named and prompts.get(usual)]
+  if borrowed:
+    logger.info(
+      f"{PROMPTS}: default_prompt_name {usual!r}: its prompt is the prefix of {' and '.join(borrowed)}"
+    )
+  of_side = {side: usual if side in borrowed else name for side, name in zip(own, ("query", passage))}
+  others = [name for name, text in prompts.items() if text and name not in of_side.values()]
   if others:
     logger.info(f"{PROMPTS}: prompts other than of query and document are not imported: {listed(others)}")
   if settings.get("similarity_fn_name") not in (None, "cosine"):
@@ -101,8 +110,8 @@ def read(folder: pathlib.Path, *, cased: bool, positions: int) -> EmbeddingSchem
   return EmbeddingSchema(
     pooling=_pooling(folder, pooling),
     unit=is_unit,
-    query_prefix=prompts.get("query") or "",
-    passage_prefix=prompts.get(passage) or "",
+    query_prefix=prompts.get(of_side["queries"]) or "",
+    passage_prefix=prompts.get(of_side["passages"]) or "",
     query_length=most,
     passage_length=most,
   )

@@ -31,7 +31,7 @@ class Intervals(Listener):
     """Continues with the sums of an unfinished interval from the checkpoint's meta `saved`."""
     self.every = run.config.train.log_every
     self._run, self._written, self._speed = run, written, speed
-    self._has_lines, self._is_compiling = has_lines, True
+    self._has_lines, self._compiled = has_lines, -1  # the step whose program was compiled
     self._skipped = 0  # updates of the interval that were not applied
     self._sums: Figures = {
       name: (total, weight) for name, (total, weight) in saved.get("interval_sums", {}).items()
@@ -46,14 +46,17 @@ class Intervals(Listener):
         continue  # of an update that was not applied: its loss may be NaN
       before = self._sums.get(name, (0.0, 0.0))
       self._sums[name] = (before[0] + total, 1.0 if name in COUNTED else before[1] + weight)
-    if self._is_compiling:  # the first step has been computed by now
+    if self._compiled < 0:  # the first step has been computed by now
       self._speed.restart(step)
-      self._is_compiling = False
+      self._compiled = step
     total = self._run.config.train.total_steps
     if step % self.every and step != total:
       return
     values = {f"train/{name}": value for name, value in reduce_metrics(self._sums).items()}
-    values |= {f"train/{name}": figures[name][0] for name in LAST} | self._speed.measure(step)
+    speed = self._speed.measure(step)
+    # The next step was computed while the first was awaited: its time alone is no speed.
+    speed = {} if step == self._compiled + 1 else speed
+    values |= {f"train/{name}": figures[name][0] for name in LAST} | speed
     self._written.write(step, values)
     if self._has_lines:
       logger.info(self._line(step, values))

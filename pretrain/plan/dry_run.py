@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from data import files, manifest, vocabulary
-from pretrain.checkpoints import resume
+from pretrain.checkpoints import resume, warm_start
 from pretrain.command import validate
 from pretrain.corruption.masking import TokenIds
 from pretrain.mesh import chips, sharding, trees
@@ -122,9 +122,10 @@ def local_bytes(abstract_tree: Any) -> int:
 def dry_run(config: ConfigDict, *, workdir: str) -> str:
   """Returns the resolved config, parameter counts, mesh, sharding and cost of a run, as text.
 
-  ConfigError: the config has problems.
+  ConfigError: the config has problems. DataError: a checkpoint to begin with is missing.
   """
   config = validate.check(config, num_devices=jax.device_count())
+  _ = warm_start.origins(config.to_dict()).paths  # looks for them
   settings = reading_settings(config)
   if feed.is_fed(config.data):
     tokens, lines = _feed(settings.data, settings.vocab_size)

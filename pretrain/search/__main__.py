@@ -230,7 +230,8 @@ def _query(asked: argparse.Namespace) -> None:
     return answered(list(map(source.text, part)), inputs)
 
   def summary() -> tuple[str, str, int, int]:
-    return "text", f"answered, {asked.top} rows each", embedder.cut, embedder.length("query")
+    most = min(asked.top, len(opened.vectors))
+    return "text", f"answered, {counted(most, 'row')} each", embedder.cut, embedder.length("query")
 
   asked.input = asked.queries
   identity = {"command": "pretrain.search", "index": files.sha256(opened.path / index.FILE)}

@@ -69,7 +69,7 @@ def directories(data: Mapping[str, Any]) -> list[str]:
 
 def _sources(text: str) -> list[Source]:
   """Parses 'DIR:RATE,DIR:RATE' or 'DIR,DIR'; with rates, a directory may contain commas."""
-  pieces = [piece.strip() for piece in text.split(",")]
+  pieces = [piece.strip() for piece in text.strip().removesuffix(";").split(",")]
   rates = [_rate_of(piece) for piece in pieces]
   sources = []
   if any(rate is not None for rate in rates):
@@ -96,10 +96,12 @@ def _sources(text: str) -> list[Source]:
 
 
 def _rate_of(piece: str) -> Fraction | None:
-  """Returns the rate at the end of 'DIR:RATE'; None without a rate. ValueError: it is not finite, or <= 0."""
+  """Returns the rate at the end of 'DIR:RATE'; None without one. ValueError: not finite, <= 0, or with %."""
   directory, colon, rate = piece.rpartition(":")
   if colon and _NOT_FINITE.fullmatch(rate):
     raise ValueError(f"the rate of {directory!r} is {rate}; expected a finite number above 0")
+  if colon and _RATE.fullmatch(rate.rstrip("% ")) and rate.endswith("%"):
+    raise ValueError(f"the rate of {directory!r} is {rate}; expected a number in any scale, without %")
   if not colon or not _RATE.fullmatch(rate):
     return None
   if Fraction(rate) <= 0:

@@ -1,6 +1,8 @@
 """Files of people who prepare text: many small files, vocabularies with own markers, arrays of JSON."""
 
+import collections
 import dataclasses
+import gzip
 import importlib.util
 import json
 import sys
@@ -8,12 +10,16 @@ import sys
 import pytest
 from tokenizers import Tokenizer, models, processors
 
-from data import child, errors, manifest, seqio_tasks, sources, vocabulary
+from data import child, errors, manifest, rows, seqio_tasks, sources, text_files, vocabulary
+from data.clean import language
+from data.inspect import command as inspect
+from data.inspect import languages
 from data.prepare import command as prepare
 from data.prepare import packing, summary
 from data.vocabulary import __main__ as vocabulary_command
 from data.vocabulary import tokenizer_files
 from pretrain.export.tokenizer import convert
+from pretrain.settings import mixture
 from tests import byte_level
 from tests.data.conftest import make_documents, write_text
 
@@ -165,3 +171,86 @@ def test_examples_of_files_are_counted_for_a_rate_by_their_number(tmp_path):
   assert child.call(seqio_tasks.rates, relay=False, name="both", **given) == [["one", 30.0], ["two", 10.0]]
   with pytest.raises(errors.DataError, match=r"'failing': the rate of its Task 'two' .*ZeroDivisionError"):
     child.call(seqio_tasks.rates, relay=False, name="failing", **given)
+
+
+def test_an_array_of_json_is_read_as_lines_are(vocabulary_directory, tmp_path, monkeypatch):
+  monkeypatch.setattr(text_files, "FIRST_LOOK", 16)
+  monkeypatch.setattr(sources, "MIN_UNIT_BYTES", 500)
+  records = [
+    {"text": f'É "{paragraph}" [x], {{y}} \u2028', "n": number, "more": [1, {"a": [2]}]}
+    for number, (paragraph, *_) in enumerate(make_documents(40, seed=8))
+  ]
+  (tmp_path / "lines.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+  (tmp_path / "indented.json").write_text("\ufeff" + json.dumps(records, indent=1, ensure_ascii=False))
+  (tmp_path / "one.json").write_text(json.dumps(records))
+  with gzip.open(tmp_path / "packed.json.gz", "wt") as file:
+    json.dump(records, file, indent=2)
+  request, found = sources.Request(""), {}
+  for path in sorted(tmp_path.iterdir()):
+    units = sources.plan(dataclasses.replace(request, source=str(path))).units
+    documents = [d for unit in units for d in sources.read_documents(unit, request, collections.Counter())]
+    found[path.name] = documents, [row.fields for row in rows.read(str(path))], rows.columns(str(path))
+  assert all(of_file == found["lines.jsonl"] for of_file in found.values())
+  assert found["one.json"][1] == records
+  for content, told in (
+    ('[{"text": "a"}, 3]', "item 2"),
+    ('[{"text": "a"}, {"text": ]', "item 2"),
+    ('[{"text": "a"}', "item 2"),
+    ('[{"text": "a"}] {"text": "b"}', "behind its array"),
+  ):
+    (tmp_path / "bad.json").write_text(content)
+    with pytest.raises(errors.DataError, match=told):
+      list(rows.read(str(tmp_path / "bad.json")))
+    with pytest.raises(errors.DataError, match=told):
+      unit = sources.Unit("file", str(tmp_path / "bad.json"))
+      list(sources.read_documents(unit, request, collections.Counter()))
+
+
+def test_a_valid_replacement_character_is_not_called_a_wrong_encoding(vocabulary_directory, tmp_path):
+  text = "\n\n".join("\n".join(document) for document in make_documents(9, seed=2))
+  for name, content, told in (
+    ("own.txt", f"a \ufffd b\n\n{text}".encode(), "another program"),
+    ("own.jsonl", json.dumps({"text": f"a \ufffd b {text}"}, ensure_ascii=False).encode(), "another program"),
+    ("wrong.txt", f"a \ufffd b\n\n{text}".encode() + b" caf\xe9.", "iconv"),
+    ("none.txt", text.encode(), ""),
+  ):
+    (tmp_path / name).write_bytes(content)
+    output = tmp_path / f"{name}.o"
+    assert prepared_at(output, tmp_path / name, vocabulary_directory, "--length=32") == 0
+    said = summary.of(manifest.read(output))
+    assert [word for word in ("another program", "iconv") if word in said] == ([told] if told else []), name
+
+
+def test_hebrew_is_shown_by_its_current_code():
+  pytest.importorskip("pycld2")
+  text = "שלום עולם, זהו משפט ארוך מספיק כדי לזהות את השפה העברית בלי טעות."
+  detect = languages.detector()
+  assert detect and detect(text) == "he" and detect("") == languages.UNSURE
+  assert language.language([text], wanted=language.codes("en")) == "language he"
+  assert language.language([text], wanted=language.codes("he")) == [text]
+
+
+def test_unknown_pieces_of_held_out_records_are_shown(vocabulary_directory, tmp_path, capsys):
+  documents = [
+    [f"{text} 日本" if at % 3 == 0 else text] for at, (text, *_) in enumerate(make_documents(60, seed=3))
+  ]
+  path = write_text(tmp_path / "a.txt", documents)
+  flags = ["--length=32", "--heldout_fraction=0.3"]
+  assert prepared_at(tmp_path / "o", path, vocabulary_directory, *flags) == 0
+  unknown = manifest.read(tmp_path / "o").counts["unknown_tokens"]
+  capsys.readouterr()
+  assert inspect.main([str(tmp_path / "o"), "--records=0"]) == 0
+  assert f"{unknown:,} with the held-out ones" in capsys.readouterr().out
+
+
+def test_rates_in_percent_are_refused_and_a_last_semicolon_is_read():
+  for name in ("mixture", "stages"):
+    first = {"mixture": "", "stages": "0: "}[name]
+    fields = {"mixture": "", "stages": ""}
+    (stage,) = mixture.stages(fields | {name: f"{first}a:0.7,b:0.3;"})
+    assert [(source.directory, float(source.rate or 0)) for source in stage.sources] == [
+      ("a", 0.7),
+      ("b", 0.3),
+    ]
+    with pytest.raises(ValueError, match="'a' is 70%; expected a number"):
+      mixture.stages(fields | {name: f"{first}a:70%,b:30%"})

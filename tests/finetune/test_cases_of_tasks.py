@@ -3,24 +3,31 @@
 import argparse
 import collections
 import json
+import types
 
 import numpy as np
 import pyarrow
 import pytest
+from ml_collections import ConfigDict
 from pyarrow import ipc, parquet
 
-from configs import finetune_embedding
+from configs import coco_lm_tiny, finetune_embedding
 from data import rows, vocabulary
-from data.errors import DataError
+from data.errors import ConfigError, DataError
 from data.output import columns as output_columns
 from data.output import formats
 from finetune import evaluate as finetune_evaluate
-from finetune.embedding import columns, load, mining, pairs, retrieval
+from finetune.embedding import columns, load, mining, pairs, retrieval, search
 from finetune.own import columns as own_columns
 from finetune.own import targets
 from finetune.own.schema import TaskSchema
+from finetune.search.session import Session
 from pretrain.embed.schema import EmbeddingSchema
 from pretrain.embed.vectors import Embedder
+from pretrain.export import embedding_files
+from pretrain.logs.intervals import LAST, Intervals
+from pretrain.logs.metrics import Throughput
+from pretrain.plan import dry_run
 from tests.finetune.embedding import small_beir
 
 CLASS = {"_type": "ClassLabel", "names": ["entailment", "not_entailment"]}
@@ -187,3 +194,69 @@ def test_figures_of_copies_do_not_depend_on_the_batch_and_lost_judgements_are_co
   judged.write_text("query-id\tcorpus-id\tscore\nq77\td1\t1\n")
   with pytest.raises(DataError, match="none of its queries"):
     small_beir.read(tmp_path / "b")
+
+
+def test_the_default_prompt_of_an_imported_model_is_the_prefix_of_sides_that_have_none(tmp_path, caplog):
+  modules = [{"type": "sentence_transformers.models.Transformer", "path": ""}]
+  modules.append({"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"})
+  (tmp_path / "1_Pooling").mkdir()
+  (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
+  (tmp_path / "modules.json").write_text(json.dumps(modules))
+  caplog.set_level("INFO")
+  for prompts, default, expected in (
+    ({"query": "q: ", "document": "d: "}, "document", ("q: ", "d: ")),
+    ({"query": "q: ", "passage": ""}, "query", ("q: ", "")),
+    ({"query": "q: "}, "query", ("q: ", "q: ")),
+    ({"sts": "s: ", "other": "o: "}, "sts", ("s: ", "s: ")),
+    ({"sts": "s: "}, None, ("", "")),
+  ):
+    caplog.clear()
+    settings = {"prompts": prompts, "default_prompt_name": default}
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    made = embedding_files.read(tmp_path, cased=False, positions=32)
+    assert made and (made.query_prefix, made.passage_prefix) == expected
+    assert ("default_prompt_name" in caplog.text) == (expected[0] == expected[1] != "")
+
+
+def test_a_message_about_embeddings_names_no_task_of_glue():
+  config = finetune_embedding.get_config()
+  config.search.cells, config.train.microbatches = "all", 7
+  session = types.SimpleNamespace(config=config, protocol=types.SimpleNamespace(name="taco"), size="base")
+  with pytest.raises(ConfigError) as caught:
+    Session.cells(session, "cola")  # type: ignore[arg-type]
+  assert "microbatches=7" in str(caught.value) and "cola" not in str(caught.value)
+
+
+def test_a_batch_with_more_places_than_rows_is_a_line():
+  for rows_of, told in ((44, ["512 rows", "44 training rows"]), (512, [])):
+    texts = np.zeros((rows_of, 2), np.int64)
+    asked = types.SimpleNamespace(
+      task=types.SimpleNamespace(train=types.SimpleNamespace(texts=texts)),
+      _cells=[types.SimpleNamespace(batch_size=512)],
+    )
+    line = " ".join(search.Embedding._few_rows(asked))  # type: ignore[arg-type]
+    assert all(words in line for words in told) and bool(line) == bool(told)
+
+
+def test_a_dry_run_finds_that_the_checkpoint_to_begin_with_is_missing(tmp_path):
+  config = coco_lm_tiny.get_config()
+  config.train.init_from = str(tmp_path / "none")
+  with pytest.raises(DataError, match=r"train\.init_from="):
+    dry_run.dry_run(config, workdir=str(tmp_path / "run"))
+
+
+def test_the_first_step_after_the_compiled_one_has_no_speed():
+  made, now = [], [0.0]
+  config = ConfigDict({"train": {"log_every": 100, "total_steps": 2}})
+  run = types.SimpleNamespace(config=config, recipe=types.SimpleNamespace(term_weights={}))
+  speed = Throughput(
+    tokens_before=lambda step: 4096 * step, flops_per_token=1.0, peak_flops=None, clock=lambda: now[0]
+  )
+  for total in (2, 3):
+    config.train.total_steps = total
+    written = types.SimpleNamespace(write=lambda step, values: made.append(values))
+    intervals = Intervals(run, {}, written, speed, has_lines=False)  # type: ignore[arg-type]
+    for step in range(1, total + 1):
+      now[0] += 0.01
+      intervals.seen(step, dict.fromkeys(["loss", *LAST], (0.0, 1.0)), None)
+  assert ["perf/tokens_per_second" in values for values in made] == [False, True]

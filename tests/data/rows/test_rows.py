@@ -90,7 +90,7 @@ REFUSED = [
   ("a.csv", b"text,label\na,x\ncaf\xe9,y\n", "line 3: not UTF-8 (byte 0xe9 at 4)"),
   ("a.tsv", b"text\tlabel\na\tx\nb\ty\tz\n", "row 2: 3 cells"),
   ("a.jsonl", b'{"text": "a"}\n{"text": "b"\n', "line 2: not JSON"),
-  ("a.jsonl", b'[{"text": "a"}]\n', "line 1: a list"),
+  ("a.jsonl", b'"a"\n', "line 1: a str"),
   ("a.csv", b"PK\x03\x04", "a zip archive"),
   ("a.csv.gz", gzip.compress(b"text,label\n" + b"a,x\n" * 9999)[:-9], "cannot be read"),
   ("a.parquet", b"nonsense", "Parquet"),

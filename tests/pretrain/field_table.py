@@ -1,13 +1,11 @@
 """Every field of `configs/base.py` with another value for it and the facets (of `facets.py`) it changes."""
 
+import ast
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
 from tests.pretrain import small_run
-
-_ALL = "start step eval"
-_LAYOUT = "start step eval layout"  # other arrays are there
 
 # Configs in which every field of `_ROWS` has something to do.
 _BASES = {
@@ -100,186 +98,127 @@ def base_config(base: str) -> ConfigDict:
   return config
 
 
-_ROWS: dict[str, list[tuple]] = {
-  "mlm": [
-    ("recipe", "other", "resume"),
-    ("seed", 7, "start step"),
-    ("model.vocab_size", 301, f"{_ALL} prepare"),
-    ("model.hidden_size", 32, _ALL),
-    ("model.num_layers", 3, _ALL),
-    ("model.num_heads", 4, _ALL),
-    ("model.mlp_size", 64, _ALL),
-    ("model.max_length", 64, _ALL),
-    ("model.num_segments", 2, _LAYOUT),
-    ("model.relative_position", "official", _ALL),
-    ("model.relative_buckets", 16, _ALL),
-    ("model.relative_max_distance", 24, "step eval"),
-    ("model.layer_norm_eps", 1e-12, "step eval"),
-    ("model.position", "none", _LAYOUT),
-    ("model.norm_placement", "pre", "step eval"),
-    ("model.mlp", "gated", _LAYOUT),
-    ("model.activation", "silu", "step eval"),
-    ("model.norm_bias", False, _LAYOUT),
-    ("model.attention_bias", False, _LAYOUT),
-    ("model.mlp_bias", False, _LAYOUT),
-    ("model.global_every", 2, "step eval"),
-    ("model.dropout", 0.2, "step"),
-    ("model.dropout_at", "attention", "step"),
-    ("model.init", "megatron_cut", "start"),
-    ("model.attention_dropout", 0.2, "step"),
-    ("model.init_stddev", 0.05, "start"),
-    ("model.dtype", "bfloat16", "step eval"),
-    ("model.attention", "plain", "step eval resume"),
-    ("model.remat", "full", "step eval resume"),
-    ("model.scan_unroll", 2, "step eval resume"),
-    ("model.vocab_chunk_rows", 3, "step eval resume"),
-    ("corruption.kind", "random", "step eval"),
-    ("corruption.mask_rule", "bernoulli", "step eval"),
-    ("corruption.mask_rate", 0.3, "step eval"),
-    ("corruption.mask_rates", ((0.0, 0.3), (0.5, 0.15)), "step eval"),
-    ("corruption.eval_mask_rate", 0.3, "eval"),
-    ("corruption.whole_words", True, "step eval"),
-    ("corruption.mask_special", "none", "step eval"),
-    ("corruption.mask_token_rate", 0.7, "step eval"),
-    ("corruption.random_token_rate", 0.05, "step eval"),
-    ("corruption.random_token_from", "all", "step eval"),
-    ("objectives.mlm.weight", 2.0, "step eval"),
-    ("optimizer.learning_rate", 2e-3, "step"),
-    ("optimizer.schedule", "electra_google", "step"),
-    ("optimizer.warmup_steps", 3, "step"),
-    ("optimizer.end_learning_rate", 1e-4, "step"),
-    ("optimizer.decay_scale", "rate_over_peak", "step"),
-    ("optimizer.update_clipping", "stable_adamw", "step layout"),
-    ("optimizer.adam_b1", 0.8, "step"),
-    ("optimizer.adam_b2", 0.95, "step"),
-    ("optimizer.adam_eps", 1e-4, "step"),
-    ("optimizer.adam_eps_placement", "corrected", "step"),
-    ("optimizer.adam_bias_correction", False, "step"),
-    ("optimizer.weight_decay", 0.1, "step"),
-    ("optimizer.decay", "no_bias_norm", "step layout"),
-    ("optimizer.clip_norm", 1.0, "step"),
-    ("optimizer.shard_update", True, "step layout resume"),
-    ("data.source", "more.txt", "prepare resume"),
-    ("data.feed", "seqio", "prepare"),
-    ("data.skip_hours", 1.0, "resume"),
-    ("data.directory", "elsewhere", "prepare resume"),
-    ("data.mixture", "RECORDS:1", "prepare resume"),
-    ("data.temperature", 2.0, "resume"),
-    ("data.stages", "0: RECORDS:1", "prepare resume"),
-    ("data.text_field", "body", "prepare"),
-    ("data.module", "tasks.py", "prepare resume"),
-    ("data.tfds_directory", "tfds", "prepare resume"),
-    ("data.clean", "exact", "prepare resume"),
-    ("data.vocabulary", "words", "prepare"),
-    ("data.vocabulary_kind", "wordpiece", "prepare"),
-    ("data.vocabulary_cased", True, "prepare"),
-    ("data.length", 40, "step eval prepare"),
-    ("data.packing", "concat", "prepare"),
-    ("data.fraction", 0.5, ""),
-    ("data.workers", 3, "prepare resume"),
-    ("train.batch_size", 32, "step eval"),
-    ("train.microbatches", 2, "step resume"),
-    ("train.total_steps", 8, "step resume"),
-    ("train.log_every", 2, "resume"),
-    ("train.eval_every", 3, "resume"),
-    ("train.eval_batches", 1, "resume"),
-    ("train.checkpoint_every", 3, "resume"),
-    ("train.checkpoints_to_keep", 1, "resume"),
-    ("train.checkpoint_steps", (1,), "resume"),
-    ("train.max_nonfinite_steps", 3, "resume"),
-    ("train.spike_zscore", 3.0, "resume"),
-    ("train.spike_window", 5, "resume"),
-    ("train.spike_roll_back", True, "resume"),
-    ("train.trackers", "wandb", "resume"),
-    ("train.probe_every", 2, "resume"),
-    ("train.probe_data", "annotated", "resume"),
-    ("train.replica_check_every", 100, "resume"),
-    ("train.multihost", True, "resume"),
-    ("train.platform", "cpu", "resume"),
-    ("train.peak_flops", 1e12, "resume"),
-    ("mesh.fsdp", 2, f"{_LAYOUT} resume"),
-    ("mesh.tensor", 2, f"{_LAYOUT} resume"),
-    ("mesh.fsdp_across_slices", True, "resume"),
-  ],
-  "modern": [
-    ("optimizer.decay_steps", 3, "step resume"),
-    ("optimizer.decay_shape", "one_minus_sqrt", "step resume"),
-    ("train.batch_size_start", 16, "step"),
-    ("train.batch_warmup_steps", 3, "step"),
-    ("model.rope_theta", 1e4, "step eval"),
-    ("model.rope_theta_local", 1e3, "step eval"),
-    ("model.window", 4, "step eval"),
-    ("model.global_layers", (0, 1), "step eval"),
-    ("model.norm", "rmsnorm", "step eval"),
-    ("model.embedding_norm", False, _LAYOUT),
-  ],
-  "coco_lm": [
-    ("model.freeze_embeddings", "none", f"{_LAYOUT} from"),
-    ("model.freeze_embeddings_from", "a", "from"),
-    ("train.init_from", "b", "from"),
-    ("train.init_grow", "tile", ""),
-    ("generator.init_from", "c", "from"),
-    ("generator.num_layers", 2, _ALL),
-    ("generator.hidden_size", 4, _ALL),
-    ("generator.mlp_size", 8, _ALL),
-    ("generator.num_heads", 1, _ALL),
-    ("generator.share_embeddings", "none", _LAYOUT),
-    ("generator.projection", "embeddings", _ALL),
-    ("generator.sampling_dropout", "train", "step"),
-    ("generator.temperature", 0.5, "step eval"),
-    ("generator.disallow_correct", True, "step eval"),
-    ("generator.loss_weight", 2.0, "step eval"),
-    ("generator.frozen", True, f"{_LAYOUT}"),
-    ("objectives.rtd.weight", 10.0, "step eval"),
-    ("objectives.rtd.head", "dense", _LAYOUT),
-    ("objectives.clm.weight", 2.0, "step eval"),
-    ("objectives.clm.form", "weighted", "step eval"),
-    ("objectives.clm.stop_gradient", False, "step eval"),
-    ("objectives.clm.copy", False, "step eval"),
-    ("objectives.scl.weight", 2.0, "step eval"),
-    ("objectives.scl.crop_fraction", 0.5, "step eval"),
-    ("objectives.scl.crop_add_cls", False, "step eval"),
-    ("objectives.scl.temperature", 0.5, "step eval"),
-    ("objectives.scl.head", "cls", _LAYOUT),
-    ("objectives.scl.projection_size", 24, _ALL),
-    ("objectives.scl.group_size", 4, "step eval"),
-  ],
-  "amos": [
-    ("generator.mlm_layers", (2,), "step eval"),
-    ("generator.separate_layers", (1, 2), _LAYOUT),
-    ("generator.detach_blocks", False, "step eval"),
-    ("generator.mixture", "uniform", _LAYOUT),
-    ("generator.gumbel_temperature", 0.5, "step"),
-    ("generator.reversal_multiplier", -0.5, "step"),
-    ("generator.adv_mlm_multiplier", 0.1, "step"),
-  ],
-  "tokens": [
-    ("objectives.mlm.positions", "masked", "step eval"),
-    ("objectives.all_token.weight", 2.0, "step eval"),
-    ("objectives.taco.weight", 2.0, "step eval"),
-    ("objectives.taco.anchors", "masked", "step eval"),
-    ("objectives.taco.window", 7, "step eval"),
-    ("objectives.taco.num_negatives", 3, "step eval"),
-    ("objectives.taco.temperature", 0.1, "step eval"),
-    ("objectives.taco.group_size", 4, "step eval"),
-  ],
-  "segments": [("objectives.scl.max_segments", 2, "step eval")],
-  "mae": [
-    ("objectives.mae.weight", 2.0, "step eval"),
-    ("objectives.mae.decoder_layers", 2, _ALL),
-    ("objectives.mae.decoder_positions", "shared", _LAYOUT),
-    ("objectives.mae.decoder_relative_position", True, _LAYOUT),
-    ("objectives.mae.decoder_dropout", "encoder", "step"),
-  ],
-  "sharded": [("mesh.data", 2, f"{_LAYOUT} resume")],
-  "fixed": [
-    ("generator.mixture_weights", (0.25, 0.75), "step eval"),
-    ("generator.temperature_start", 3.0, "step eval"),
-    ("generator.temperature_decay", 0.2, "step eval"),
-  ],
-}
+# What the other values of fields change in one of the bases, and the fields with these values.
+_TABLE = """
+mlm: resume
+  recipe='other' data.skip_hours=1.0 data.temperature=2.0 train.log_every=2 train.eval_every=3
+  train.eval_batches=1 train.checkpoint_every=3 train.checkpoints_to_keep=1 train.checkpoint_steps=(1,)
+  train.max_nonfinite_steps=3 train.spike_zscore=3.0 train.spike_window=5 train.spike_roll_back=True
+  train.trackers='wandb' train.probe_every=2 train.probe_data='annotated' train.replica_check_every=100
+  train.multihost=True train.platform='cpu' train.peak_flops=1000000000000.0 mesh.fsdp_across_slices=True
+mlm: start step
+  seed=7
+mlm: start step eval prepare
+  model.vocab_size=301
+mlm: start step eval
+  model.hidden_size=32 model.num_layers=3 model.num_heads=4 model.mlp_size=64 model.max_length=64
+  model.relative_position='official' model.relative_buckets=16
+mlm: start step eval layout
+  model.num_segments=2 model.position='none' model.mlp='gated' model.norm_bias=False
+  model.attention_bias=False model.mlp_bias=False
+mlm: step eval
+  model.relative_max_distance=24 model.layer_norm_eps=1e-12 model.norm_placement='pre'
+  model.activation='silu' model.global_every=2 model.dtype='bfloat16' corruption.kind='random'
+  corruption.mask_rule='bernoulli' corruption.mask_rate=0.3 corruption.mask_rates=((0.0,0.3),(0.5,0.15))
+  corruption.whole_words=True corruption.mask_special='none' corruption.mask_token_rate=0.7
+  corruption.random_token_rate=0.05 corruption.random_token_from='all' objectives.mlm.weight=2.0
+  train.batch_size=32
+mlm: step
+  model.dropout=0.2 model.dropout_at='attention' model.attention_dropout=0.2 optimizer.learning_rate=0.002
+  optimizer.schedule='electra_google' optimizer.warmup_steps=3 optimizer.end_learning_rate=0.0001
+  optimizer.decay_scale='rate_over_peak' optimizer.adam_b1=0.8 optimizer.adam_b2=0.95
+  optimizer.adam_eps=0.0001 optimizer.adam_eps_placement='corrected' optimizer.adam_bias_correction=False
+  optimizer.weight_decay=0.1 optimizer.clip_norm=1.0
+mlm: start
+  model.init='megatron_cut' model.init_stddev=0.05
+mlm: step eval resume
+  model.attention='plain' model.remat='full' model.scan_unroll=2 model.vocab_chunk_rows=3
+mlm: eval
+  corruption.eval_mask_rate=0.3
+mlm: step layout
+  optimizer.update_clipping='stable_adamw' optimizer.decay='no_bias_norm'
+mlm: step layout resume
+  optimizer.shard_update=True
+mlm: prepare resume
+  data.source='more.txt' data.directory='elsewhere' data.mixture='RECORDS:1' data.stages='0:RECORDS:1'
+  data.module='tasks.py' data.tfds_directory='tfds' data.clean='exact' data.workers=3
+mlm: prepare
+  data.feed='seqio' data.text_field='body' data.vocabulary='words' data.vocabulary_kind='wordpiece'
+  data.vocabulary_cased=True data.packing='concat'
+mlm: step eval prepare
+  data.length=40
+mlm:
+  data.fraction=0.5
+mlm: step resume
+  train.microbatches=2 train.total_steps=8
+mlm: start step eval layout resume
+  mesh.fsdp=2 mesh.tensor=2
+modern: step resume
+  optimizer.decay_steps=3 optimizer.decay_shape='one_minus_sqrt'
+modern: step
+  train.batch_size_start=16 train.batch_warmup_steps=3
+modern: step eval
+  model.rope_theta=10000.0 model.rope_theta_local=1000.0 model.window=4 model.global_layers=(0,1)
+  model.norm='rmsnorm'
+modern: start step eval layout
+  model.embedding_norm=False
+coco_lm: start step eval layout from
+  model.freeze_embeddings='none'
+coco_lm: from
+  model.freeze_embeddings_from='a' train.init_from='b' generator.init_from='c'
+coco_lm:
+  train.init_grow='tile'
+coco_lm: start step eval
+  generator.num_layers=2 generator.hidden_size=4 generator.mlp_size=8 generator.num_heads=1
+  generator.projection='embeddings' objectives.scl.projection_size=24
+coco_lm: start step eval layout
+  generator.share_embeddings='none' generator.frozen=True objectives.rtd.head='dense'
+  objectives.scl.head='cls'
+coco_lm: step
+  generator.sampling_dropout='train'
+coco_lm: step eval
+  generator.temperature=0.5 generator.disallow_correct=True generator.loss_weight=2.0
+  objectives.rtd.weight=10.0 objectives.clm.weight=2.0 objectives.clm.form='weighted'
+  objectives.clm.stop_gradient=False objectives.clm.copy=False objectives.scl.weight=2.0
+  objectives.scl.crop_fraction=0.5 objectives.scl.crop_add_cls=False objectives.scl.temperature=0.5
+  objectives.scl.group_size=4
+amos: step eval
+  generator.mlm_layers=(2,) generator.detach_blocks=False
+amos: start step eval layout
+  generator.separate_layers=(1,2) generator.mixture='uniform'
+amos: step
+  generator.gumbel_temperature=0.5 generator.reversal_multiplier=-0.5 generator.adv_mlm_multiplier=0.1
+tokens: step eval
+  objectives.mlm.positions='masked' objectives.all_token.weight=2.0 objectives.taco.weight=2.0
+  objectives.taco.anchors='masked' objectives.taco.window=7 objectives.taco.num_negatives=3
+  objectives.taco.temperature=0.1 objectives.taco.group_size=4
+segments: step eval
+  objectives.scl.max_segments=2
+mae: step eval
+  objectives.mae.weight=2.0
+mae: start step eval
+  objectives.mae.decoder_layers=2
+mae: start step eval layout
+  objectives.mae.decoder_positions='shared' objectives.mae.decoder_relative_position=True
+mae: step
+  objectives.mae.decoder_dropout='encoder'
+sharded: start step eval layout resume
+  mesh.data=2
+fixed: step eval
+  generator.mixture_weights=(0.25,0.75) generator.temperature_start=3.0 generator.temperature_decay=0.2
+"""
 
-ROWS = {
-  base: [Row(field, value, frozenset(changes.split())) for field, value, changes in rows]
-  for base, rows in _ROWS.items()
-}
+
+def _rows() -> dict[str, list[Row]]:
+  rows: dict[str, list[Row]] = {}
+  for line in _TABLE.strip().splitlines():
+    if not line.startswith(" "):
+      base, _, changes = line.partition(":")
+      continue
+    for field in line.split():
+      name, _, value = field.partition("=")
+      rows.setdefault(base, []).append(Row(name, ast.literal_eval(value), frozenset(changes.split())))
+  return rows
+
+
+ROWS = _rows()

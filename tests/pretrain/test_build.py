@@ -33,11 +33,6 @@ def test_models_have_their_published_sizes(subtests):
       assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)) == published
 
 
-def test_objectives_of_weight_zero_are_absent():
-  assert list(small_recipe(COCO_LM).objectives) == ["rtd", "clm", "scl"]
-  assert small_recipe({"objectives.mlm.weight": 1.0}).generator is None
-
-
 def test_token_ids_must_fit_the_table():
   config = base.get_config()
   config.model.vocab_size = 100

@@ -77,6 +77,10 @@ def _changed_by_others(cases, unchanged, records) -> list[str]:
 def test_fields_change_nothing_else_of_a_masked_lm_run(unchanged, small_records):
   cases = [("mlm", facet) for facet in (*TRACED, "layout")]
   assert not _changed_by_others(cases, unchanged, small_records)
+  (clip,) = (
+    row for row in ROWS["mlm"] if row.field == "optimizer.clip_norm"
+  )  # the only one read by `run.py`
+  assert Facets(_config("mlm", clip), small_records).text("step") != unchanged("mlm", "step")
 
 
 @pytest.mark.nightly

@@ -21,7 +21,16 @@ from tests.pretrain.recipe_cases import (
   totals_of,
   zero_leaves,
 )
-from tests.pretrain.small_recipe import AMOS, TOKENS, UNION, cut, random_params, small_batch, small_recipe
+from tests.pretrain.small_recipe import (
+  AMOS,
+  COCO_LM,
+  TOKENS,
+  UNION,
+  cut,
+  random_params,
+  small_batch,
+  small_recipe,
+)
 
 TERMS = {
   "mlm": "masked_lm_loss",
@@ -57,19 +66,6 @@ def test_totals_count_masked_tokens_tokens_and_anchors():
   }
   weights = {name: result_of("union")[1][name][1] for name in totals}
   assert {name: float(total) for name, total in totals.items()} == weights
-
-
-def test_two_microbatches_of_whole_groups_equal_the_whole_batch():
-  loss, metrics, gradient = result_of("union")
-  totals = totals_of("union", masked("union"))
-  parts = [gradient_of("union", cut(masked("union"), i, i + 4), totals) for i in (0, 4)]
-  summed = jax.tree.map(lambda *x: np.asarray(sum(x)), *parts)
-  np.testing.assert_allclose(summed[0][0], loss, rtol=1e-5)
-  for name, (total, weight) in metrics.items():
-    np.testing.assert_allclose(summed[0][1][name], (total, weight), rtol=1e-4, err_msg=name)
-  difference = jax.tree.map(lambda a, b: np.sum((a - b) ** 2), summed[1], gradient)
-  size = sum(np.sum(leaf**2) for leaf in jax.tree.leaves(gradient))
-  assert np.sqrt(sum(jax.tree.leaves(difference)) / size) < 1e-5
 
 
 def test_a_group_of_padding_changes_nothing():
@@ -145,18 +141,6 @@ def test_mixture_weights_are_means_over_the_tokens_that_were_chosen():
 # Precision, dropout.
 
 
-def test_bfloat16_stays_close_to_float32():
-  fields = {"objectives.mlm.weight": 1.0, "objectives.taco.weight": 1.0}
-  found = []
-  for dtype in ("float32", "bfloat16"):
-    recipe = small_recipe({**fields, "model.dtype": dtype})
-    batch = recipe.mask(BATCH)
-    loss = jax.jit(functools.partial(recipe.loss_fn, train=False))
-    found.append(float(loss(random_params(recipe), batch, recipe.totals(batch))[0]))
-  # Masks do not depend on the dtype; states are rounded to 0.4 %, cosines divided by tau 0.07.
-  np.testing.assert_allclose(found[1], found[0], rtol=0.02)
-
-
 def test_without_training_there_is_no_dropout_and_given_draws_are_used():
   recipe, params = recipe_of("coco_lm"), params_of("coco_lm")
   view = jax.jit(functools.partial(recipe.view, train=False))
@@ -216,3 +200,59 @@ def test_slots_of_one_position_give_the_encoder_the_token_that_detection_is_aske
   ids = np.take_along_axis(np.asarray(corrupted.input_ids), np.minimum(positions, last), axis=1)
   rows = np.asarray(params["encoder"]["embeddings"]["token"]["embedding"])[ids]
   np.testing.assert_allclose(np.asarray(draws.embeddings)[used], rows[used], atol=1e-6)
+
+
+# What is drawn, and which pass has dropout.
+
+
+def _corrupt(recipe, *, train: bool):
+  """`recipe.corrupt` of masked batches as one program."""
+  return jax.jit(functools.partial(recipe.corrupt, train=train))
+
+
+def test_samples_come_from_a_pass_without_dropout_unless_the_mode_says_otherwise():
+  recipes = [small_recipe({**COCO_LM, "generator.sampling_dropout": mode}) for mode in ("eval", "train")]
+  params, batch = random_params(recipes[0]), recipes[0].mask(BATCH)
+  without = _corrupt(recipes[0], train=False)(params, batch)[0].input_ids
+  in_eval, in_train = (_corrupt(recipe, train=True)(params, batch)[0].input_ids for recipe in recipes)
+  # The noise of the draw is the same: other tokens can only come from other logits.
+  np.testing.assert_array_equal(in_eval, without)
+  assert not np.array_equal(in_train, without)
+
+
+def test_every_step_draws_its_own_masks_and_samples():
+  recipe = small_recipe(COCO_LM)
+  next_step = small_batch(8, step=1)._replace(ids=BATCH.ids)
+  chosen = masked("coco_lm").corrupted.masking.selected
+  assert not np.array_equal(masked("coco_lm", next_step).corrupted.masking.selected, chosen)
+  corrupt, params = _corrupt(recipe, train=False), random_params(recipe)
+  first, again, other = (
+    corrupt(params, recipe.mask(batch._replace(given={"selected": chosen})))[0].input_ids
+    for batch in (BATCH, BATCH, next_step)
+  )
+  np.testing.assert_array_equal(first, again)
+  assert not np.array_equal(first, other)
+
+
+def test_the_two_views_of_a_sequence_have_dropout_of_their_own():
+  recipe = small_recipe({"objectives.scl.weight": 1.0})
+  # Nothing is masked or cut: one text twice, whose states would be the same.
+  same = BATCH._replace(given={"selected": jnp.zeros(BATCH.ids.shape, bool), "crop_ids": BATCH.ids})
+  view = jax.jit(functools.partial(recipe.view, train=True))
+  found, _ = view(random_params(recipe), recipe.mask(same))
+  assert np.max(np.abs(np.asarray(found.hidden)[:, 0] - found.crop_hidden)) > 0.1
+
+
+def test_the_temperature_of_sampling_follows_the_progress_and_is_a_metric():
+  changing = {"generator.temperature_start": 50.0, "generator.temperature_decay": 0.1}
+  recipe = small_recipe({**COCO_LM, **changing})
+  params, corrupt = random_params(recipe), _corrupt(recipe, train=False)
+  (hot, of_hot), (cold, of_cold) = (
+    corrupt(params, recipe.mask(small_batch(8, progress=progress))) for progress in (0.0, 1.0)
+  )
+  found = [float(draws.metrics["generator_temperature"][0]) for draws in (of_hot, of_cold)]
+  np.testing.assert_allclose(found, [50.0, 1.0022245], rtol=1e-6)
+  usual = small_recipe(COCO_LM)
+  at_one, draws = _corrupt(usual, train=False)(params, usual.mask(small_batch(8)))
+  assert "generator_temperature" not in draws.metrics
+  assert np.sum(hot.input_ids != at_one.input_ids) > 0 and np.sum(cold.input_ids != at_one.input_ids) <= 1

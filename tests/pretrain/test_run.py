@@ -17,7 +17,7 @@ from pretrain.models.encoder import init_encoder
 from pretrain.ops.draws import row_random
 from pretrain.ops.draws.row_random import Use
 from pretrain.reading import prepared
-from pretrain.run import initial_key, make_run, pad_rows
+from pretrain.run import initial_key, make_run
 from pretrain.settings.run import reading_settings
 from tests.pretrain.field_table import base_config
 from tests.pretrain.small_recipe import TOKENS
@@ -80,11 +80,6 @@ def test_initial_state_has_no_updates_and_depends_on_the_seed(runs):
   jax.tree.map(near, beginning, first.params["encoder"])
 
 
-def test_missing_rows_become_padding():
-  ids = pad_rows(np.ones((2, 3), np.int32), 4, pad_id=7)
-  np.testing.assert_array_equal(ids, [[1, 1, 1], [1, 1, 1], [7, 7, 7], [7, 7, 7]])
-
-
 def test_a_chunk_of_logits_is_that_of_the_rows_of_a_device():
   config = base_config("sharded")  # 8 rows on 4 x 2 devices
   config.model.vocab_chunk_rows = 6
@@ -103,14 +98,6 @@ def test_the_learning_rate_is_at_its_end_when_the_run_is():
     assert float(rate(0)) == float(rate(config.train.total_steps)) == 0
     assert float(rate(config.optimizer.warmup_steps)) == pytest.approx(peak)
     assert float(rate(config.train.total_steps - 1)) > 0
-
-
-def test_batches_grow_by_microbatches():
-  config = base_config("modern")  # from 8 rows to 32, in 4 microbatches, within 6 steps
-  run = make_run(config, _TOKENS)
-  assert [int(run.turns(jnp.int32(at))) for at in range(8)] == [1, 1, 2, 2, 3, 3, 4, 4]
-  config.train.update({"batch_size_start": 0, "batch_warmup_steps": 0})
-  assert make_run(config, _TOKENS).turns(jnp.int32(0)) is None
 
 
 def test_every_random_thing_in_a_step_has_draws_of_its_own():

@@ -23,14 +23,15 @@ from tests.pretrain.small_recipe import (
 )
 
 TEXTS = ([7, 5], [4, 6, 5], [16])  # tokens of the texts in each packed row; the first row has padding
+ULTRA = MODERN | {"model.norm": "rmsnorm", "model.embedding_norm": False, "model.activation": "silu"}
+PRE = {"model.norm_placement": "pre", "model.relative_position": "none", "model.embedding_norm": False}
+RTD = COCO_LM | {"objectives.clm.weight": 0.0, "objectives.scl.weight": 0.0}
 KINDS = {
-  "mlm": {"objectives.mlm.weight": 1.0} | MODERN,
+  "mlm": {"objectives.mlm.weight": 1.0, "model.global_layers": (1,)} | ULTRA,
   "coco_lm": COCO_LM | {"objectives.scl.weight": 0.0},
-  "all_token": COCO_LM
-  | {"objectives.all_token.weight": 1.0, "objectives.clm.weight": 0.0, "objectives.scl.weight": 0.0}
-  | MODERN,
+  "all_token": RTD | {"objectives.all_token.weight": 1.0} | MODERN,
   "amos": AMOS | MODERN,
-  "mae": {"objectives.mae.weight": 1.0, "objectives.mae.decoder_layers": 1},
+  "mae": {"objectives.mae.weight": 1.0, "objectives.mae.decoder_layers": 1} | PRE,
 }
 
 
@@ -129,44 +130,6 @@ def test_segments_are_contrasted_as_texts_of_their_own_but_not_with_those_of_the
   loss = jax.jit(lambda params: packed.loss_fn(params, masked, packed.totals(masked), train=False))
   metrics = jax.device_get(loss(random_params(apart))[1])
   assert metrics["scl_segments_dropped"] == (1.0, 6.0) and metrics["scl_accuracy"][1] == used.sum()
-
-
-def _given_pairs(negatives: int = 4) -> dict[int, tuple]:
-  """{rows of the batch: `taco.sample_pairs`} of the texts packed and in rows of their own, the same pairs."""
-  random = np.random.default_rng(1)
-  owners = [row for row, texts in enumerate(TEXTS) for _ in texts]
-  starts = [sum(texts[:at]) for texts in TEXTS for at in range(len(texts))]
-  sizes = [length for texts in TEXTS for length in texts]
-  pairs = {
-    rows: [np.zeros((rows, LENGTH, *more), np.int32) for more in ((), (negatives,), (negatives,))]
-    for rows in (len(TEXTS), len(sizes))
-  }
-  for text, size in enumerate(sizes):
-    for place in range(size):
-      positive = random.integers(size)
-      others = random.choice([at for at in range(len(sizes)) if owners[at] != owners[text]], negatives)
-      columns = np.asarray([random.integers(sizes[at]) for at in others])
-      positives, rows, places = pairs[len(sizes)]
-      positives[text, place], rows[text, place], places[text, place] = positive, others, columns
-      positives, rows, places = pairs[len(TEXTS)]
-      at = owners[text], starts[text] + place
-      positives[at] = starts[text] + positive
-      rows[at], places[at] = np.asarray(owners)[others], np.asarray(starts)[others] + columns
-  return jax.tree.map(jnp.asarray, {rows: tuple(arrays) for rows, arrays in pairs.items()})
-
-
-def test_tokens_are_aligned_as_in_texts_of_their_own(monkeypatch):
-  given = _given_pairs()
-  monkeypatch.setattr(taco, "sample_pairs", lambda keys, *_, **__: given[len(keys)])
-  fields = {
-    "objectives.taco.weight": 1.0,
-    "objectives.taco.group_size": 0,
-    "objectives.taco.temperature": 0.5,
-  }
-  fields |= {"corruption.mask_rate": 0.5} | MODERN
-  recipes = small_recipe(fields | {"data.packing": "segments"}), small_recipe(fields)
-  losses_of = (_loss_of(*pair) for pair in zip(recipes, _batches(LENGTH // 2)))
-  _assert_same(random_params(recipes[0]), *losses_of)
 
 
 def _masked(recipe: Recipe, row: list[int]):

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from pretrain import optim, step
-from pretrain.gradients import accumulate, make_gradients, split
+from pretrain.gradients import make_gradients, split
 from pretrain.mesh import trees
 from tests.pretrain.small_recipe import random_params, small_batch, small_recipe
 
@@ -126,16 +126,6 @@ def test_a_step_reads_only_its_first_parts():
     )
     few = jax.tree.map(lambda leaf, rows=rows: leaf[:rows], poisoned)
     _assert_same_steps(_make(microbatches=turns), grown, few, poisoned)
-
-
-def test_accumulate_takes_consecutive_rows_together():
-  parts = []
-  accumulate(
-    lambda part: jax.debug.callback(lambda x: parts.append(x.tolist()), part, ordered=True) or jnp.zeros(()),
-    split(jnp.arange(6), microbatches=3),
-  )
-  jax.effects_barrier()
-  assert parts == [[0, 1], [2, 3], [4, 5]]
 
 
 def test_a_poisoned_loss_changes_nothing_but_the_counters():

@@ -139,16 +139,6 @@ def test_tokens_are_drawn_from_the_softmax_at_the_temperature(subtests):
       np.testing.assert_allclose(np.bincount(found[0], minlength=3) / slots, expected, atol=0.02)
 
 
-def test_a_changing_temperature_keeps_the_product_with_the_table_in_bfloat16(monkeypatch):
-  # The dtype is seen only here: the values differ by rounding.
-  states, asked = jnp.zeros((1, 1, 2, 3), jnp.bfloat16), []
-  monkeypatch.setattr(mixture, "sample_from_mixture", lambda *given: asked.append(given[1].dtype) or (0, 0))
-  output = GeneratorOutput(states, states, np.zeros((1, 3), np.float32))
-  options = {"row_keys": row_random.step_row_keys(0, 0, np.arange(1)), "temperature": jnp.float32(1.3)}
-  mixture.propose(_choice("none"), np.ones((1, 2, 1)), output, jnp.zeros((3, 3)), chunk=2, **options)
-  assert asked == [jnp.bfloat16]
-
-
 def test_a_forbidden_token_is_not_drawn_and_given_noise_decides():
   forbidden, _ = _propose(_choice("uniform"), ALIKE)
   found, _ = _propose(_choice("uniform"), ALIKE, forbidden=forbidden)
@@ -156,15 +146,3 @@ def test_a_forbidden_token_is_not_drawn_and_given_noise_decides():
   wanted = np.asarray(drawn.integers(5, V, B, M))
   found, _ = _propose(_choice("uniform"), ALIKE, noise=1e3 * np.eye(V)[wanted])
   np.testing.assert_array_equal(found, wanted)
-
-
-def test_a_rows_draws_do_not_depend_on_the_batch_around_it(subtests):
-  output = GeneratorOutput(FEATURES[:, 2:], OUTPUT.transformed[:, 2:], OUTPUT.biases)
-  for kind in ("random_layer", "adversarial"):
-    with subtests.test(kind):
-      weights = _weights(_choice(kind))
-      part_weights = _weights(_choice(kind), rows=ROWS[2:], features=FEATURES[:, 2:])
-      np.testing.assert_allclose(part_weights, weights[2:], rtol=1e-6)
-      whole, _ = _propose(_choice(kind), weights)
-      part, _ = _propose(_choice(kind), part_weights, output, rows=ROWS[2:])
-      np.testing.assert_array_equal(part, np.asarray(whole)[2:])

@@ -11,6 +11,7 @@ import pytest
 from pretrain.mesh import sharding
 from pretrain.models import encoder
 from pretrain.models.config import EncoderConfig, activation_bytes
+from pretrain.models.relative_position import official_buckets, t5_buckets
 from pretrain.settings.mesh import MeshSettings
 from tests.pretrain import drawn
 from tests.pretrain.models.small_encoder import (
@@ -100,6 +101,25 @@ def test_padding_does_not_change_the_states_of_tokens_nor_a_row_of_it_other_rows
   (_, last), gradient = jax.device_get(jax.jit(jax.value_and_grad(total, has_aux=True))(params))
   assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves((last, gradient)))
   np.testing.assert_allclose(last[[0, 1, 3]], states[-1][[0, 1, 3]], atol=1e-5)
+
+
+def test_the_bias_is_the_tables_row_of_the_bucket_of_each_distance(subtests):
+  """Without queries a head attends by its bias alone; values and outputs are the identity."""
+  sizes = {"num_buckets": 8, "max_distance": 12}
+  buckets = {"t5": t5_buckets(L, **sizes), "official": official_buckets(L, max_length=16, **sizes)}
+  x, mask = drawn.normal(0, 1, L, 32), np.ones((1, L), bool)
+  for kind, ids in buckets.items():
+    config = dataclasses.replace(CONFIG, relative_position=kind, norm_placement="pre", num_layers=1)
+    trunk = jax.tree.map(jnp.zeros_like, init_encoder(config)["trunk"])
+    table = trunk["relative_position"]["embedding"] = drawn.normal(1, 8, 2)
+    attention = trunk["layers"]["attention"]
+    for name, shape in (("value", (1, 32, 2, 16)), ("output", (1, 2, 16, 32))):
+      attention[name]["kernel"] = jnp.eye(32).reshape(shape)
+    weights = jax.nn.softmax(jnp.asarray(table)[ids], axis=1)  # [query, key, head]
+    attended = jnp.einsum("qkh,khd->qhd", weights, x[0].reshape(L, 2, 16)).reshape(L, 32)
+    found = encoder.run_trunk(trunk, config, x, mask, None, collect="all").layers[0, 0]
+    with subtests.test(kind):
+      np.testing.assert_allclose(found, x[0] + attended, atol=1e-5)
 
 
 def test_bfloat16_stays_close_to_float32(params, states):

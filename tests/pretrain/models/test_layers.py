@@ -55,35 +55,27 @@ def _norm(x, params):
 
 
 def _dense(x, params):
-  return np.tensordot(x, params["kernel"], axes=1) + params["bias"]
+  return np.tensordot(x, params["kernel"], axes=1) + params.get("bias", 0.0)
 
 
 def _gelu(x):
   return x * 0.5 * (1.0 + np.vectorize(math.erf)(x / math.sqrt(2.0)))
 
 
-def test_a_layer_is_post_norm_with_exact_gelu_and_an_unscaled_bias(layer):
+def test_a_layer_is_post_norm_with_exact_gelu_an_unscaled_bias_and_no_attention_without_a_token(layer):
   params, x, bias = layer
-  p, row = jax.tree.map(lambda a: np.asarray(a, np.float64), params), np.asarray(x[0], np.float64)
+  p, rows = jax.tree.map(lambda a: np.asarray(a, np.float64), params), np.asarray(x, np.float64)
   attention = p["attention"]
-  query, key, value = (_dense(row, attention[name]) for name in ("query", "key", "value"))
+  query, key, value = (_dense(rows[0], attention[name]) for name in ("query", "key", "value"))
   scores = np.einsum("qhd,khd->hqk", query, key) / 2.0 + np.asarray(bias)  # head_dim 4
   weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
   mixed = np.einsum("hqk,khd->qhd", weights, value)
   output = np.einsum("qhd,hde->qe", mixed, attention["output"]["kernel"]) + attention["output"]["bias"]
-  middle = _norm(row + output, p["attention_norm"])
+  # The second row has no token: not even the output's bias is added to it.
+  middle = _norm(rows + np.stack([output, 0 * output]), p["attention_norm"])
   expected = _norm(middle + _dense(_gelu(_dense(middle, p["up"])), p["down"]), p["mlp_norm"])
   found = _run(params, CONFIG, Carry(x), _rows(bias)).normed
-  np.testing.assert_allclose(found[0], expected, atol=1e-5)  # float32 against float64
-
-
-def test_a_row_without_tokens_gets_no_attention_output_not_even_its_bias(layer):
-  params, x, bias = layer
-  p = jax.tree.map(lambda a: np.asarray(a, np.float64), params)
-  middle = _norm(np.asarray(x[1], np.float64), p["attention_norm"])
-  expected = _norm(middle + _dense(_gelu(_dense(middle, p["up"])), p["down"]), p["mlp_norm"])
-  found = _run(params, CONFIG, Carry(x), _rows(bias)).normed
-  np.testing.assert_allclose(found[1], expected, atol=1e-5)
+  np.testing.assert_allclose(found, expected, atol=1e-5)  # float32 against float64
 
 
 PRE_NORM = dataclasses.replace(
@@ -110,20 +102,25 @@ def _turned(x, theta):
   return np.concatenate(parts, axis=-1)
 
 
+VARIANTS = {
+  "layernorm": {},
+  "rmsnorm": {"norm": "rmsnorm"},
+  "biases": {"attention_bias": True, "mlp_bias": True, "norm_bias": True, "activation": "gelu"},
+}
+
+
 @pytest.mark.parametrize("is_global", [True, False], ids=["global", "local"])
-@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
-def test_a_pre_norm_layer_rotates_looks_into_its_window_and_gates(is_global, norm):
-  config = dataclasses.replace(PRE_NORM, norm=norm)
+@pytest.mark.parametrize("variant", list(VARIANTS))
+def test_a_pre_norm_layer_rotates_looks_into_its_window_and_gates(is_global, variant):
+  config = dataclasses.replace(PRE_NORM, **VARIANTS[variant])
   stream, normed = drawn.normal(0, B, L, 8), drawn.normal(1, B, L, 8)
   params = _parameters(config, Carry(normed, stream), None)
   assert sorted(params) == ["attention", "attention_norm", "down", "gate", "mlp_norm", "up"]
-  assert all("bias" not in leaf for leaf in (*params["attention"].values(), params["up"], params["mlp_norm"]))
+  parts = (*params["attention"].values(), params["up"], params["gate"], params["mlp_norm"])
+  assert {"bias" in leaf for leaf in parts} == {variant == "biases"}
   p = jax.tree.map(lambda a: np.asarray(a, np.float64), params)
-  row, kernels = (
-    np.asarray(normed[0], np.float64),
-    {name: each["kernel"] for name, each in p["attention"].items()},
-  )
-  query, key, value = (np.tensordot(row, kernels[name], axes=1) for name in ("query", "key", "value"))
+  row, attention = np.asarray(normed[0], np.float64), p["attention"]
+  query, key, value = (_dense(row, attention[name]) for name in ("query", "key", "value"))
   theta = 100.0 if is_global else 10.0
   scores = np.einsum("qhd,khd->hqk", _turned(query, theta), _turned(key, theta)) / 2.0
   is_near = np.abs(np.arange(L)[:, None] - np.arange(L)[None, :]) <= 1
@@ -131,17 +128,19 @@ def test_a_pre_norm_layer_rotates_looks_into_its_window_and_gates(is_global, nor
   weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
   mixed = np.einsum("hqk,khd->qhd", weights, value)
 
-  def norm_of(x, scale):
-    x = x if norm == "rmsnorm" else x - x.mean(-1, keepdims=True)
-    return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * scale
+  def norm_of(x, params):
+    x = x if variant == "rmsnorm" else x - x.mean(-1, keepdims=True)
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * params["scale"] + params.get("bias", 0.0)
 
-  middle = np.asarray(stream[0], np.float64) + np.einsum("qhd,hde->qe", mixed, kernels["output"])
-  y = norm_of(middle, p["attention_norm"]["scale"])
-  gate = y @ p["gate"]["kernel"]
-  expected = middle + (gate / (1 + np.exp(-gate)) * (y @ p["up"]["kernel"])) @ p["down"]["kernel"]
+  output = np.einsum("qhd,hde->qe", mixed, attention["output"]["kernel"]) + attention["output"].get("bias", 0)
+  middle = np.asarray(stream[0], np.float64) + output
+  y = norm_of(middle, p["attention_norm"])
+  gate = _dense(y, p["gate"])
+  activated = _gelu(gate) if variant == "biases" else gate / (1 + np.exp(-gate))
+  expected = middle + _dense(activated * _dense(y, p["up"]), p["down"])
   found = _run(params, config, Carry(normed, stream), _rows(None), is_global)
   np.testing.assert_allclose(found.stream[0], expected, atol=1e-5)  # float32 against float64
-  np.testing.assert_allclose(found.normed[0], norm_of(expected, p["mlp_norm"]["scale"]), atol=1e-5)
+  np.testing.assert_allclose(found.normed[0], norm_of(expected, p["mlp_norm"]), atol=1e-5)
 
 
 def test_norms_add_the_eps_of_the_config_to_the_variance():

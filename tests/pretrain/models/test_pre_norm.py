@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pretrain.checkpoints import growth
 from pretrain.models import encoder
 from pretrain.models.layers import normalised_inner
 from tests.pretrain import drawn
@@ -17,7 +16,6 @@ from tests.pretrain.models.small_encoder import (
   KINDS,
   MASK,
   MODERN,
-  ULTRA,
   L,
   drawn_parameters,
   init_encoder,
@@ -29,54 +27,6 @@ def _assert_same(found, expected, factor=1e-5):
   for (path, one), other in zip(jax.tree.leaves_with_path(found), jax.tree.leaves(expected), strict=True):
     atol = factor * max(float(np.max(np.abs(other))), 0.5)
     np.testing.assert_allclose(one, other, rtol=0, atol=atol, err_msg=jax.tree_util.keystr(path))
-
-
-def test_grown_layers_read_the_norms_of_those_that_they_copy(subtests):
-  learned = dataclasses.replace(CONFIG, norm_placement="pre")
-  for name, config in (("pre_t5", learned), ("ultra", dataclasses.replace(ULTRA, global_layers=()))):
-    config = dataclasses.replace(config, num_layers=3)
-    larger, params = dataclasses.replace(config, num_layers=5), drawn_parameters(config)
-    shapes = jax.eval_shape(lambda larger=larger: init_encoder(larger))
-    grown = growth.grow(jax.device_get(params), shapes, is_pre=True)  # of layers 0, 1, 1, 2, 2
-    for branch in (grown["trunk"]["layers"]["attention"]["output"], grown["trunk"]["layers"]["down"]):
-      for leaf in branch.values():
-        leaf[[1, 3]] = 0  # the first ones add nothing, so the rest is the old encoder
-    made, old = (
-      encoder.encode(of, size, IDS, MASK, pad_id=TOKENS.pad)[1].last
-      for of, size in ((grown, larger), (params, config))
-    )
-    with subtests.test(name):
-      np.testing.assert_allclose(made, old, atol=1e-5)
-
-
-def test_a_packed_row_gives_what_its_segments_give_alone(subtests):
-  lengths, row = [7, 3, 5], np.full((1, L), TOKENS.pad, np.int32)
-  numbers, apart = np.zeros((1, L), np.int32), np.full((3, L), TOKENS.pad, np.int32)
-  places = list(zip(np.cumsum([0, *lengths[:-1]]), lengths, strict=True))
-  for number, (start, length) in enumerate(places):
-    text = [TOKENS.cls, *np.asarray(IDS)[0, number + 1 : number + length - 1], TOKENS.sep]
-    row[0, start : start + length] = apart[number, :length] = text
-    numbers[0, start : start + length] = number + 1
-  probe = drawn.normal(7, L, CONFIG.hidden_size)
-
-  def loss(params, config, ids, segments):
-    mask = ids != TOKENS.pad
-    last = encoder.encode(params, config, ids, mask, pad_id=TOKENS.pad, segment_ids=segments)[1].last
-    states = [
-      last[0, start : start + length] if segments is not None else last[number, :length]
-      for number, (start, length) in enumerate(places)
-    ]
-    parts = zip(states, places, strict=True)
-    return sum(jnp.sum(state * probe[start : start + length]) for state, (start, length) in parts), states
-
-  run = jax.jit(jax.value_and_grad(loss, has_aux=True), static_argnums=1)
-  for kind in ("ultra", "post_rope", "pre_learned"):
-    params = drawn_parameters(KINDS[kind])
-    (_, states), gradient = run(params, KINDS[kind], row, numbers)
-    (_, states_alone), gradient_alone = run(params, KINDS[kind], apart, None)
-    with subtests.test(kind):
-      _assert_same(states, states_alone, factor=2e-5)
-      _assert_same(gradient, gradient_alone, factor=3e-5)
 
 
 def test_nothing_of_another_segment_or_beyond_the_window_is_read():

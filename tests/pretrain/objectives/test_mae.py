@@ -121,8 +121,9 @@ def test_gradients_reach_the_row_of_the_mask_and_no_position_that_was_left_out(p
 
 def test_the_decoder_has_distances_if_asked_for_and_the_layers_and_positions_of_a_modern_encoder():
   for value, names in ((False, {"layers"}), (True, {"layers", "relative_position"})):
-    recipe = small_recipe(MAE | {"objectives.mae.decoder_relative_position": value})
-    assert set(jax.eval_shape(recipe.init, jax.random.key(0))["heads"]["mae"]["trunk"]) == names
+    fields = {"objectives.mae.decoder_relative_position": value, "model.num_segments": 2}
+    decoder = jax.eval_shape(small_recipe(MAE | fields).init, jax.random.key(0))["heads"]["mae"]
+    assert set(decoder["trunk"]) == names and set(decoder["embeddings"]) == {"norm", "position"}
   recipe = _recipe("modern")
   params = random_params(recipe)
   decoder, encoder = params["heads"]["mae"], params["encoder"]
@@ -150,12 +151,3 @@ def test_the_decoder_has_dropout_only_where_it_is_asked_for():
     plain, dropped, again = decode(*given), decode(*given, batch.row_keys), decode(*given, batch.row_keys)
     np.testing.assert_array_equal(dropped, again)
     assert np.allclose(dropped, plain, atol=1e-2) == (dropout == "zero")
-
-
-def test_contrast_reads_the_same_states():
-  fields = {"objectives.scl.weight": 1.0, "corruption.mask_special": "sep_only"}
-  recipe = small_recipe(MAE | fields)
-  masked = recipe.mask(small_batch())
-  loss = jax.jit(lambda params: recipe.loss_fn(params, masked, recipe.totals(masked), train=True))
-  metrics = loss(random_params(recipe))[1]
-  assert {"mae_loss", "scl_loss"} <= set(metrics) and np.isfinite(metrics["scl_loss"][0])

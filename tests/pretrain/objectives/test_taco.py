@@ -7,11 +7,9 @@ import jax.extend
 import jax.numpy as jnp
 import numpy as np
 
-from pretrain import losses
 from pretrain.objectives import taco
 from pretrain.objectives.taco import TokenAlignmentLoss, alignment_loss_sum, contextual_score_metrics
 from pretrain.ops.draws import row_random
-from tests.pretrain import drawn
 from tests.pretrain.objectives import views
 from tests.pretrain.one_program import one_program
 
@@ -38,7 +36,7 @@ def _pairs(lengths, *, rows=None, step=0, **changes):
 
 
 def test_inside_a_row_positives_are_uniform_over_the_window_without_the_token_itself():
-  for window, half in ((3, 1), (5, 2), (10, 5)):
+  for window, half in ((1, 1), (3, 1), (5, 2), (10, 5)):
     positives, _, _ = _pairs([200] * 40, length=200, window=window)
     inner = slice(half, 200 - half)
     offsets = (positives - np.arange(200))[:, inner].ravel()
@@ -162,22 +160,6 @@ def test_products_with_negatives_of_bfloat16_lose_their_rounding_and_no_more():
   for rounded, wanted in zip(jax.tree.leaves(loss_of(others)), jax.tree.leaves(loss_of(exact)), strict=True):
     assert rounded.dtype == jnp.float32 and not np.array_equal(rounded, wanted)
     np.testing.assert_allclose(rounded, wanted, atol=2**-8 * float(jnp.max(jnp.abs(wanted))))
-  # In both directions: with mixed dtypes GPUs would widen all negatives in memory.
-  anchors, negatives = drawn.normal(0, 2, 3, 8), drawn.normal(2, 2, 5, 3, 8).astype(jnp.bfloat16)
-  given = negatives, jnp.ones((2, 5, 3), bool), jnp.ones((2, 3))
-  loss = lambda anchors: jnp.sum(losses.token_alignment_loss(anchors, anchors, *given, temperature=0.1))  # noqa: E731
-  assert _products(jax.make_jaxpr(jax.grad(loss))(anchors).jaxpr) == [{"bfloat16"}] * 2
-
-
-def _products(program) -> list[set[str]]:
-  """The dtypes of each product's sides."""
-  found = []
-  for equation in program.eqns:
-    if equation.primitive.name == "dot_general":
-      found.append({side.aval.dtype.name for side in equation.invars})
-    for inner in jax.extend.core.jaxprs_in_params(equation.params):
-      found += _products(inner)
-  return found
 
 
 def test_gradient_reaches_the_anchors_hidden_and_embedded_states_with_opposite_signs_only():

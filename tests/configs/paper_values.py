@@ -160,6 +160,8 @@ _METRO = _COCO_LM | _of("""
   generator: num_layers=4 share_embeddings=tokens sampling_dropout=zero
   objectives.clm: copy=False
   objectives.scl: weight=0.0
+  optimizer: learning_rate=0.0004 clip_norm=0.0
+  data: packing=complete_doc
 """)
 # yumeng5/MAE-LM, run_pretrain.sh; the base setting as COCO-LM's
 _MAE = _BACKBONE | _PURE_MASK | _OFF
@@ -171,7 +173,7 @@ _MAE |= _of("""
 # DeBERTaV3 and microsoft/DeBERTa at 4d7fe0b: rtd_base.json, rtd_task.py, mlm_task.py; a summary's tables.
 _DEBERTA_V3 = _BACKBONE | _PURE_MASK | _OFF
 _DEBERTA_V3 |= _of("""
-  corruption: mask_special=none
+  corruption: mask_rule=deberta mask_special=none
   generator: num_layers=6 hidden_size=0 share_embeddings=gdes sampling_dropout=train temperature=1.0
   generator: temperature_start=0.0 disallow_correct=False loss_weight=1.0
   objectives.rtd: weight=50.0

@@ -95,7 +95,7 @@ def test_the_numbers_of_the_papers_tables_are_in_the_recipes():
 
 
 def test_recipes_differ_from_their_baselines_in_their_method_only():
-  for name in ("roberta_base", "electra_base", "all_token_base", "mae_lm_base", "metro_lm_base"):
+  for name in ("roberta_base", "electra_base", "all_token_base", "mae_lm_base"):
     groups = {field.partition(".")[0] for field in _differences(name, "coco_lm_base")}
     assert groups <= {"recipe", "corruption", "generator", "objectives"}, name
   for size in ("base", "small"):

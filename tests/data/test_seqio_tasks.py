@@ -127,6 +127,20 @@ def test_a_row_is_padded_with_our_pad_and_has_positions_and_a_segment(results):
   assert found["encoder_segment_ids"] == [1] * size + [0] * (16 - size)
 
 
+def test_texts_of_a_row_are_kept_apart_as_the_trainer_does(results):
+  from pretrain.ops import positions  # what attention reads here
+
+  rows, cls, pad = results["texts of rows"]
+  assert max(max(row["encoder_segment_ids"]) for row in rows) >= 3
+  for row in rows:
+    ids = np.asarray([row["encoder_input_tokens"]])
+    mask = (ids != pad).astype(np.int32)
+    segments = positions.segments_of(ids, mask, cls=cls)
+    np.testing.assert_array_equal(segments[0], row["encoder_segment_ids"])
+    places = positions.positions_in_segments(segments) * mask
+    np.testing.assert_array_equal(places[0], row["encoder_positions"])
+
+
 def test_examples_that_are_ids_are_packed_or_are_records_already(results):
   (train,) = results["tokenised sentences"]
   long = [*range(5, 45)]  # 40 ids: [CLS], 30 of them, [SEP], and the rest

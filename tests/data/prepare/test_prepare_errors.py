@@ -113,7 +113,7 @@ def test_an_unfinished_preparation_of_other_input_or_of_an_older_version_is_refu
   (tmp_path / "corpus" / "part3.txt").unlink()
   path = tmp_path / "output" / "work" / "settings.json"
   settings = json.loads(path.read_text())
-  assert settings.pop("format") == 2
+  assert settings.pop("format") == 3
   path.write_text(json.dumps(settings))
   code, line = refused(capsys, *flags)
   assert code == 3 and f"older version; remove it and start again:\n  rm -r {tmp_path / 'output'}" in line

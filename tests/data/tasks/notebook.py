@@ -189,6 +189,12 @@ def converter() -> None:
   first = next(iter(seqio.get_dataset("row", {"inputs": 16}, converted("row")).as_numpy_iterator()))
   size = len(ids(task.get_dataset(shuffle=False))[0])
   results["converter"] = {name: value.tolist() for name, value in first.items()} | {"size": size}
+  task = data.tasks.register_packed(
+    "texts", f"{DIRECTORY}/part0.txt", PLAIN, 256, "segments", heldout_fraction=0
+  )
+  rows = seqio.get_dataset("texts", {"inputs": 256}, converted("texts"), shuffle=False).take(40)
+  rows = [{name: row.tolist() for name, row in each.items()} for each in rows.as_numpy_iterator()]
+  results["texts of rows"] = [rows, task.vocabulary.bos_id, task.vocabulary.pad_id]
 
 
 def tokenised() -> None:

@@ -26,7 +26,7 @@ def module(tmp_path):
   return path
 
 
-def test_steps_are_in_the_order_in_which_they_are_written(module):
+def test_steps_are_in_the_order_in_which_they_are_written(module, monkeypatch):
   listed = f"exact, near:0.7,near,length:200-300,words:5,words,repetition,symbols,stop_words,{module}:keep"
   found = steps.parse(listed)
   assert [step.label for step in found] == [item.strip() for item in listed.split(",")]
@@ -45,6 +45,8 @@ def test_steps_are_in_the_order_in_which_they_are_written(module):
     assert found[number].rule(document) == answer
   assert found[7].rule is rules.symbols and found[8].rule is rules.stop_words
   assert steps.parse("") == () and len(steps.parse("near:0.3,near:1,length:5-5")) == 3
+  monkeypatch.chdir(module.parent)
+  assert steps.parse(f"{module.name}:keep")[0].is_own  # a file of the current folder
 
 
 def test_what_makes_no_sense_is_refused(module, monkeypatch):

@@ -130,6 +130,9 @@ def test_lists_as_pandas_and_numpy_write_them_are_lists():
   assert columns.guess_separator(made[:3], "label") == "|"
   row = rows({"text": "['EU', 'rejects']", "label": "['B-ORG' 'O']"})[0]
   assert tagging.tags_of(row, schema("tagging")) == ["B-ORG", "O"]
+  for words in ([], ["EU", " "], "EU", [3]):
+    with pytest.raises(DataError, match="'text'"):
+      tagging.words_of(rows({"text": words})[0], "text")
   edges = rows({"text": "['a', 'cat']", "label": "[{'span1': [0, 1], 'label': 'x'}]"})[0]
   assert spans.labels_of(edges, schema("span_pairs")) == ["x"]
 

@@ -15,7 +15,6 @@ from pretrain.settings.field_types import (
   FractionBelowOne,
   Limit,
   NotNegative,
-  Positive,
 )
 from pretrain.settings.model import Dtype, Remat
 
@@ -69,7 +68,7 @@ FIELDS: Mapping[str, Any] = {
   "own.targets": ("standard", "largest"),
   "embedding.objective": ("auto", "ranking", "cosent", "cosine", "simcse"),
   "embedding.pooling": ("auto", *POOLINGS),
-  "embedding.temperature": Positive,
+  "embedding.temperature": Annotated[float, Limit(1e-4, 1e4)],  # beyond, float32 products are not finite
   "embedding.query_length": CountOrZero,
   "embedding.passage_length": CountOrZero,
   "embedding.negatives": CountOrZero,

@@ -100,6 +100,10 @@ def open_file(path: pathlib.Path, special: Mapping[str, str]) -> OpenedTokenizer
   if kind not in MODELS or model.get("end_of_word_suffix"):
     kind += " with end_of_word_suffix" * (kind in MODELS)
     raise errors.DataError(f"{path}: its model is {kind}; expected {', '.join(MODELS)}; {_ADVICE}")
+  if (largest := max(tokenizer.get_vocab().values(), default=0)) >= tokenizer_files.MAX_PIECES:
+    raise errors.DataError(
+      f"{path}: it has the id {largest:,}; expected ids below {tokenizer_files.MAX_PIECES:,}; {_ADVICE}"
+    )
   pieces = pieces_of(tokenizer)
   ids = {role: tokenizer_files.special_id(path, pieces, piece) for role, piece in special.items()}
   _check_template(path, tokenizer, ids)

@@ -5,6 +5,7 @@ Format and rules are those of beir's GenericDataLoader.
 
 import dataclasses
 import pathlib
+import re
 
 from data import rows
 from data.errors import DataError, listed
@@ -96,10 +97,11 @@ def _qrels(path: str) -> dict[str, dict[str, int]]:
     raise DataError(f"{path}: the first line is {listed(names)}; expected the header {_QRELS}, tab-separated")
   for row in rows.read(path):
     query, document, score = (row.fields[name] for name in names)
-    try:
-      qrels.setdefault(query, {})[document] = int(score)
-    except ValueError:
+    if not re.fullmatch(r"-?\d{1,9}", score.strip()):  # trec_eval's numbers are 32 bits wide
       row.refuse(f"the score is {score!r}; expected a whole number, 0 for an irrelevant passage")
+    known = qrels.setdefault(query, {}).setdefault(document, int(score))
+    if known != int(score):
+      row.refuse(f"{document!r} has the score {score} for {query!r}, and {known} in a row before; remove one")
   if not qrels:
     raise no_row(path)
   return qrels

@@ -161,6 +161,7 @@ PADDING = {"strategy": "BatchLongest", "direction": "Right", "pad_to_multiple_of
 PADDING |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
 TRUNCATION = {"max_length": 9, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
 FORMS = [  # change of the file, what the error must contain
+  (lambda it: it["model"]["vocab"].update({"far": 2**31 - 5}), "2,147,483,643"),  # no list so long is made
   (lambda it: it.update(truncation=TRUNCATION), '\n  "truncation": null'),
   (lambda it: it.update(padding=PADDING), '\n  "padding": null'),
   (lambda it: it.update(post_processor=None), "expected '[CLS] a [SEP]' [402, "),

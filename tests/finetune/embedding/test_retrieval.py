@@ -38,6 +38,8 @@ def test_queries_with_judgements_are_read_in_the_order_of_their_file(tmp_path):
 # (file, what is replaced in it, by what, what is told). None: the whole file; twice: it is removed.
 MISTAKES = [
   ("qrels/test.tsv", "\td9\t2", "\td9\tyes", "test.tsv, row 7: the score"),
+  ("qrels/test.tsv", "\td9\t2", "\td9\t" + "9" * 30, "test.tsv, row 7: the score"),
+  ("qrels/test.tsv", "\td9\t2", "\td9\t2\nq2\td9\t1", "test.tsv, row 8: 'd9' has the score 1 for 'q2'"),
   ("qrels/test.tsv", "query-id\tcorpus-id\tscore\n", "", "header"),
   ("corpus.jsonl", '"d2"', '"d1"', "corpus.jsonl, line 3: the _id 'd1'"),
   ("corpus.jsonl", '"_id": "d2", ', "", "corpus.jsonl, line 3: no column '_id'"),

@@ -67,11 +67,15 @@ def read(path: pathlib.Path) -> tuple[Any, dict[str, Any]]:
 
   content = tokenizer_files.read_bytes(path)
   try:
-    return Tokenizer.from_buffer(content), json.loads(content)
+    tokenizer, described = Tokenizer.from_buffer(content), json.loads(content)
   except Exception as error:  # the library raises bare Exceptions
     raise errors.DataError(
       f"{path}: not a readable tokenizer ({errors.reason(error)[:80]}); restore the original file"
     ) from error
+  most = tokenizer_files.MAX_PIECES
+  if (largest := max(tokenizer.get_vocab().values(), default=0)) >= most:  # lists by id would fill the memory
+    raise errors.DataError(f"{path}: it has the id {largest:,}, expected ids below {most:,}; {_ADVICE}")
+  return tokenizer, described
 
 
 def model_of(tokenizer: Any) -> str:
@@ -100,10 +104,6 @@ def open_file(path: pathlib.Path, special: Mapping[str, str]) -> OpenedTokenizer
   if kind not in MODELS or model.get("end_of_word_suffix"):
     kind += " with end_of_word_suffix" * (kind in MODELS)
     raise errors.DataError(f"{path}: its model is {kind}; expected {', '.join(MODELS)}; {_ADVICE}")
-  if (largest := max(tokenizer.get_vocab().values(), default=0)) >= tokenizer_files.MAX_PIECES:
-    raise errors.DataError(
-      f"{path}: it has the id {largest:,}; expected ids below {tokenizer_files.MAX_PIECES:,}; {_ADVICE}"
-    )
   pieces = pieces_of(tokenizer)
   ids = {role: tokenizer_files.special_id(path, pieces, piece) for role, piece in special.items()}
   _check_template(path, tokenizer, ids)

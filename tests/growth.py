@@ -60,7 +60,7 @@ def main() -> int:
   for part in PARTS:
     grown, of_month = now[part] - before[part], now[part] - monthly[part]
     print(f"{part:8} {now[part]:7,} lines, {grown:+,}; this month {of_month:+,}")
-  grown = sum(now[part] - before[part] for part in PARTS)
+  grown = sum(max(0, now[part] - before[part]) for part in PARTS)  # fewer tests pay for no product
   if grown > allowed:
     print(
       f"{grown:,} lines more than {commit[:8]}, and messages since then name {allowed:,}; remove as much, "

@@ -56,9 +56,8 @@ def write_shard(packed: Packed, split: str, shards: int, shard: int) -> manifest
   name = f"{split}-{shard:05d}-of-{shards:05d}.arrayrecord"
   final = pathlib.Path(job.output) / name
   entry = job.work / f"{name}.json"
-  with contextlib.suppress(
-    OSError, ValueError, TypeError
-  ):  # not written, or damaged since: it is written again
+  # A shard that is missing, or damaged since it was written, is written again.
+  with contextlib.suppress(OSError, ValueError, TypeError):
     known = manifest.Shard(**json.loads(entry.read_bytes()))
     if files.sha256(final) == known.sha256:
       return known

@@ -5,7 +5,7 @@ from data.errors import counted
 from data.manifest import MOST_SEGMENTS, NAME, NO_DOCUMENTS, REPAIRS, REPLACEMENTS, SEGMENTS, Manifest
 
 MOST_FILES = 3  # damaged input files that are named
-LEAST_FILLED = 0.5  # below it most records are the last of a shard, because two others are fuller together
+LEAST_FILLED = 0.5  # packing joins any two records that are emptier, unless they are of two shards
 MOST_UNKNOWN = 0.1  # fraction of unknown tokens above which a line warns
 
 
@@ -49,8 +49,8 @@ def of(made: Manifest) -> str:
   is_alone = made.packing in ("complete_doc", "eos")  # texts that share no record
   if train.records >= 10 and train.tokens < LEAST_FILLED * train.records * made.length and not is_alone:
     lines.append(
-      "  warning     records are not half full: texts of two shards of the source share none; give it fewer, "
-      "larger shards, or prepare its files: --source='FOLDER/*'"
+      "  warning     records are less than half full: texts of different shards never share a record; give "
+      "the source fewer, larger shards, or prepare its files: --source='FOLDER/*'"
     )
   if counts.get("heldout_blocks"):
     lines.append(

@@ -118,7 +118,6 @@ class Session:
         cell is published.
     """
     search, name, microbatches = self.config.search, self.protocol.name, self.config.train.microbatches
-    shown = task if self.config.kind == "glue" else "this data"  # which borrows the space of a task
     # In the order of the fields of a cell.
     dimensions = ("batch_sizes", "learning_rates", "epochs", "warmup_fractions")
     values = {dimension: search[dimension] for dimension in dimensions if search[dimension]}
@@ -127,8 +126,8 @@ class Session:
       known = spaces.one(width) if is_one else spaces.best_known(name, task, self.size)
       if known is None:
         raise ConfigError(
-          f"search.cells='best_known': no best cell is published for {shown}, protocol {name!r}, {self.size} "
-          "encoders; use one of\n  --config.search.cells=one\n  --config.search.cells=all"
+          f"search.cells='best_known': no best cell is published for this task, protocol {name!r}, "
+          f"{self.size} encoders; use one of\n  --config.search.cells=one\n  --config.search.cells=all"
         )
       fixed: dict = {dimension: (value,) for dimension, value in zip(dimensions, known) if value is not None}
       values = fixed | values
@@ -137,7 +136,7 @@ class Session:
       if cell.batch_size % microbatches:
         raise ConfigError(
           f"train.microbatches={microbatches} does not divide the batch size {cell.batch_size} of cell "
-          f"{cell.name} ({shown}); use a divisor of all batch sizes, or set search.batch_sizes"
+          f"{cell.name}; use a divisor of all batch sizes, or set search.batch_sizes"
         )
     return cells
 

@@ -142,8 +142,8 @@ def select_deberta(
 ) -> jax.Array:
   """Chooses one token of each window of int(1 / rate) maskable tokens, from the left: [batch, length] bool.
 
-  At most max(1, round(rate * n)) of a row's n tokens are chosen, special tokens counted, and at most 80. So a
-  row of few special tokens has no masks at its end. [UNK] is never chosen.
+  At most max(1, round(rate * n)) of a row's n tokens are chosen, special tokens counted, and at most 80. At
+  rate 0.15 the last tenth of a long row therefore has none. [UNK] is never chosen.
 
   Source: microsoft/DeBERTa mlm_task.py `NGramMaskGenerator` with runs of one token, as DeBERTaV3 uses it.
   """
@@ -156,8 +156,10 @@ def select_deberta(
   order = jnp.cumsum(maskable, axis=-1, dtype=jnp.int32) - 1
   window = jnp.clip(order // size, 0, slots - 1)
   is_drawn = maskable & (order == window * size + jnp.take_along_axis(drawn, window, axis=1))
+  # A table in float64, as the official rounding.
+  most = np.clip(np.round(settings.mask_rate * np.arange(ids.shape[1] + 1)), 1, slots).astype(np.int32)
   lengths = jnp.sum(ids != tokens.pad, axis=-1, keepdims=True)
-  return is_drawn & (window < jnp.clip(jnp.round(settings.mask_rate * lengths), 1, slots))
+  return is_drawn & (window < jnp.asarray(most)[lengths])
 
 
 def random_tokens(words: jax.Array, shape: tuple[int, ...], tokens: TokenIds, *, special: bool) -> jax.Array:

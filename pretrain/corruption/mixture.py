@@ -60,7 +60,7 @@ def temperature_at(settings: GeneratorSettings, progress: jax.Array) -> jax.Arra
   """Returns the temperature of sampling at a progress, a float32 scalar; None where it does not change.
 
   `progress` is [batch] float32, step / total_steps, the same in every row. Source: the form that
-  reviews of Fast-ELECTRA (2310.07347) describe; its constants are ours.
+  reviews of Fast-ELECTRA (2310.07347) describe.
   """
   if not settings.temperature_start:
     return None

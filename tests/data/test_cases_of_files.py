@@ -192,23 +192,23 @@ def test_an_array_of_json_is_read_as_lines_are(vocabulary_directory, tmp_path, m
     found[path.name] = documents, [row.fields for row in rows.read(str(path))], rows.columns(str(path))
   assert all(of_file == found["lines.jsonl"] for of_file in found.values())
   assert found["one.json"][1] == records
-  for content, told in (
+  for content, phrase in (
     ('[{"text": "a"}, 3]', "item 2"),
     ('[{"text": "a"}, {"text": ]', "item 2"),
     ('[{"text": "a"}', "item 2"),
     ('[{"text": "a"}] {"text": "b"}', "behind its array"),
   ):
     (tmp_path / "bad.json").write_text(content)
-    with pytest.raises(errors.DataError, match=told):
+    with pytest.raises(errors.DataError, match=phrase):
       list(rows.read(str(tmp_path / "bad.json")))
-    with pytest.raises(errors.DataError, match=told):
+    with pytest.raises(errors.DataError, match=phrase):
       unit = sources.Unit("file", str(tmp_path / "bad.json"))
       list(sources.read_documents(unit, request, collections.Counter()))
 
 
 def test_a_valid_replacement_character_is_not_called_a_wrong_encoding(vocabulary_directory, tmp_path):
   text = "\n\n".join("\n".join(document) for document in make_documents(9, seed=2))
-  for name, content, told in (
+  for name, content, phrase in (
     ("own.txt", f"a \ufffd b\n\n{text}".encode(), "another program"),
     ("own.jsonl", json.dumps({"text": f"a \ufffd b {text}"}, ensure_ascii=False).encode(), "another program"),
     ("wrong.txt", f"a \ufffd b\n\n{text}".encode() + b" caf\xe9.", "iconv"),
@@ -218,7 +218,9 @@ def test_a_valid_replacement_character_is_not_called_a_wrong_encoding(vocabulary
     output = tmp_path / f"{name}.o"
     assert prepared_at(output, tmp_path / name, vocabulary_directory, "--length=32") == 0
     said = summary.of(manifest.read(output))
-    assert [word for word in ("another program", "iconv") if word in said] == ([told] if told else []), name
+    assert [word for word in ("another program", "iconv") if word in said] == ([phrase] if phrase else []), (
+      name
+    )
 
 
 def test_hebrew_is_shown_by_its_current_code():

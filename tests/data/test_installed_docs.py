@@ -10,7 +10,7 @@ Title of it
 ===========
 
 Compute the mean of the values along an axis, see :func:`~numpy.mean` and ``axis`` for **more** details.
-Of what is said there this part <https://a.b/c> is *as good* as [the first](https://a.b/d).
+The second part <https://a.b/c> is *as long* as [the first part](https://a.b/d) of the manual.
 
 .. deprecated:: 1.2
    Use the other function instead, because this one will be removed from the library.
@@ -46,8 +46,8 @@ x = 1; y = f(x) % 3 == 0 and (z[4] or w["k"] // 2)
 """
 
 EXPECTED = [
-  "Compute the mean of the values along an axis, see numpy.mean and axis for more details. Of what is said "
-  "there this part is as good as the first.",
+  "Compute the mean of the values along an axis, see numpy.mean and axis for more details. The second part "
+  "is as long as the first part of the manual.",
   "Use the other function instead, because this one will be removed from the library.",
   "The numbers that are averaged over the axis that was given by the caller of the function.",
   "Array that holds the numbers whose mean is wanted by the caller.",
@@ -86,15 +86,15 @@ def test_the_corpus_is_sorted_without_repeated_paragraphs_and_gathered_once(tmp_
     ("a/__pycache__/c.py", "Words of a cache. "),
   ):
     (root / name).parent.mkdir(parents=True, exist_ok=True)
-    text = f'"""{first}{filler}\n\nA paragraph that stands in every one of the modules.\n"""\n'
+    text = f'"""{first}{filler}\n\nEvery module of this small package has this paragraph.\n"""\n'
     (root / name).write_text(text)
   (root / "a" / "broken.py").write_text("def f(:\n" + '"""' + filler)
   monkeypatch.setattr(installed_docs, "default_root", lambda: str(root))  # else this environment is read
   with workers.pool(1) as pool:
     path = workers.gather_installed_docs(tmp_path / "source", pool)
     one, other = path.read_text().strip("\n").split("\n\n")
-    assert one.split("\n")[1] == "A paragraph that stands in every one of the modules."
-    assert other.startswith("Words of the first module") and "every one of the modules" not in other
+    assert one.split("\n")[1] == "Every module of this small package has this paragraph."
+    assert other.startswith("Words of the first module") and "Every module" not in other
     path.write_text("kept\n")
     assert workers.gather_installed_docs(tmp_path / "source", pool).read_text() == "kept\n"
     monkeypatch.setattr(installed_docs, "default_root", lambda: str(tmp_path / "nothing"))

@@ -66,7 +66,7 @@ class Ground(NamedTuple):
     return children.fork(action, self.folder / f"{name}.log", cache=self.cache)
 
   def difference(self, name: str) -> str:
-    """What a finished run has other than the one left in peace; '' if all is equal to the bit."""
+    """Returns how a finished run differs from the undisturbed one; '' if they are bit-equal."""
 
     def said() -> int:
       print(_difference(self.folder / name, self.folder / "whole"), end="")
@@ -87,7 +87,7 @@ def prepare_command(folder: Path) -> list[str]:
 
 
 def prepare(folder: Path, cache: Path) -> Ground:
-  """Prepares the records, exports the programs, and runs the run that is left in peace."""
+  """Prepares the records, exports the programs, and makes the undisturbed run."""
   subprocess.run(prepare_command(folder), check=True, capture_output=True, cwd=ROOT)
   ground, started = Ground(folder, cache), 0.0
   for name in ("exporting", "whole"):
@@ -270,7 +270,7 @@ def main() -> int:
   wrong = moments(folder, cache) if asked.moments else soak(asked.seed, asked.cycles, prepare(folder, cache))
   output.write_text(json.dumps(wrong, indent=1) + "\n")
   if any(wrong.values()):
-    print(*wrong.values(), f"what was left is in {folder}", sep="\n")
+    print(*wrong.values(), f"the runs are in {folder}", sep="\n")
   elif asked.folder is None:
     shutil.rmtree(folder)
   return int(any(wrong.values()))

@@ -228,14 +228,14 @@ def test_a_message_about_embeddings_names_no_task_of_glue():
 
 
 def test_a_batch_with_more_places_than_rows_is_a_line():
-  for rows_of, told in ((44, ["512 rows", "44 training rows"]), (512, [])):
+  for rows_of, phrase in ((44, ["512 rows", "44 training rows"]), (512, [])):
     texts = np.zeros((rows_of, 2), np.int64)
     asked = types.SimpleNamespace(
       task=types.SimpleNamespace(train=types.SimpleNamespace(texts=texts)),
       _cells=[types.SimpleNamespace(batch_size=512)],
     )
     line = " ".join(search.Embedding._few_rows(asked))  # type: ignore[arg-type]
-    assert all(words in line for words in told) and bool(line) == bool(told)
+    assert all(words in line for words in phrase) and bool(line) == bool(phrase)
 
 
 def test_a_dry_run_finds_that_the_checkpoint_to_begin_with_is_missing(tmp_path):

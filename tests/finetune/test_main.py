@@ -206,7 +206,7 @@ def test_bad_input_is_one_line(places, tmp_path, capsys):
   (glue / "SST-2" / "train.tsv").write_text("sentence\tlabel\ngood\t2\n")
   (tmp_path / "file").write_text("")
   failures = []
-  for more, code, told in (
+  for more, code, phrase in (
     (["--config.tasks=sst3"], 2, "'sst2'"),
     (["--config.tasks="], 2, "tasks"),
     (["--config.checkpoint="], 2, "--config.checkpoint=DIR"),
@@ -226,7 +226,7 @@ def test_bad_input_is_one_line(places, tmp_path, capsys):
     said = capsys.readouterr().err
     line, *ways = said[said.index("error: ") :].splitlines()
     is_right = (
-      found == code and told in "\n".join([line, *ways]) and all(way.startswith("  ") for way in ways)
+      found == code and phrase in "\n".join([line, *ways]) and all(way.startswith("  ") for way in ways)
     )
     failures += [f"{more}: {found} {line}"] * (not is_right or (tmp_path / "bad").exists())
   assert not failures, "\n".join(failures)

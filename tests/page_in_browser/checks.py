@@ -23,7 +23,7 @@ PATIENCE = 2.0  # seconds for what a key does to be done
 
 
 class View:
-  """A page opened at a width and in a colour scheme, and what the browser said of it meanwhile."""
+  """A page opened at a width and in a colour scheme, with the messages of the browser's console."""
 
   def __init__(self, browser: Any, path: pathlib.Path, width: int, scheme: str) -> None:
     self.path, self.width, self.scheme = path, width, scheme

@@ -70,7 +70,7 @@ def records(text_file, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(records, tmp_path_factory):
-  """An uninterrupted run of the command, the first on its text: (workdir, what it said)."""
+  """An uninterrupted run of the command, the first on its text: (workdir, its output)."""
   workdir = tmp_path_factory.mktemp("whole")
   process = _start(*records, f"--workdir={workdir}", *LONG, program=("-c", _CHECKED))
   said, _ = process.communicate(timeout=TIMEOUT)

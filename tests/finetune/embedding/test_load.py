@@ -85,10 +85,10 @@ def test_columns_are_known_by_their_names_or_named():
     ("u v w", {}, DataError, "--config.data.text=NAME --config.data.text_pair=NAME"),
     ("premise hypothesis label", {}, DataError, "--config.data.label=label"),
   ]
-  for names, given, error, told in refused:
+  for names, given, error, phrase in refused:
     with pytest.raises(error) as caught:
       _find(names, **given)
-    failures += [f"{names}: {caught.value}"] * (told not in str(caught.value))
+    failures += [f"{names}: {caught.value}"] * (phrase not in str(caught.value))
   assert not failures, "\n".join(failures)
 
 
@@ -199,10 +199,10 @@ def test_bad_rows_are_refused_in_a_line(read):
     ([], {}, "no row"),
   ]  # fmt: skip
   failures = []
-  for number, (given, options, told) in enumerate(cases):
+  for number, (given, options, phrase) in enumerate(cases):
     try:
       read(given, **options)
       failures.append(f"{number}: accepted")
     except (ConfigError, DataError) as error:
-      failures += [f"{number}: {error}"] * (told not in str(error))
+      failures += [f"{number}: {error}"] * (phrase not in str(error))
   assert not failures, "\n".join(failures)

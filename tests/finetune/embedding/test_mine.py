@@ -61,12 +61,12 @@ def test_known_are_all_positives_of_a_query_and_its_own_text(tmp_path):
 
 def test_pairs_have_no_scores_and_a_corpus_has_a_column_of_texts(tmp_path):
   path = tmp_path / "pairs.csv"
-  for header, flags, told in (
+  for header, flags, phrase in (
     ("id,question,sentence,score", {}, "'score'"),
     ("id,question,sentence", {"text": "question"}, "--text=NAME --text_pair=NAME"),
   ):
     path.write_text(f"{header}\n1,a,x,2\n")
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=phrase):
       Pairs(str(path), **flags)
   for header, cells, text in (("title,text", "t,x", "t x"), ("id,positive", "1,x", "x"), ("body", "x", "x")):
     path.write_text(f"{header}\n{cells}\n")
@@ -176,7 +176,7 @@ def test_negatives_of_a_corpus_need_no_positive_in_it(model, pairs, vectors, tmp
 
 def test_a_mistake_is_one_line(tmp_path, capsys):
   failures = []
-  for flags, content, code, told in (
+  for flags, content, code, phrase in (
     (["--negatives=0"], "", 2, "--negatives=0"),
     (["--margin=-1"], "", 2, "--margin=-1.0"),
     (["--skip=-1"], "", 2, "--skip=-1"),
@@ -192,6 +192,6 @@ def test_a_mistake_is_one_line(tmp_path, capsys):
     source.write_text(f'{{"query": "x", "positive": "y"}}\n{content}\n')
     found = _mine(tmp_path / "none", source, tmp_path / "out.jsonl", *flags)
     said = capsys.readouterr().err
-    if found != code or told not in said or [path.name for path in tmp_path.iterdir()] != ["pairs.jsonl"]:
+    if found != code or phrase not in said or [path.name for path in tmp_path.iterdir()] != ["pairs.jsonl"]:
       failures.append(f"{flags} {content}: {found} {said}")
   assert not failures, "\n".join(failures)

@@ -198,7 +198,7 @@ def test_values_and_gradients_are_those_of_the_definition(objective, sides):
 
 
 def test_a_row_whose_only_rivals_are_known_answers_costs_exactly_nothing():
-  """Of rows 0 to 2 row 1 shares its positive with one and its query with the other."""
+  """Row 1 has the positive of one other row and the query of the second, so both are its answers."""
   texts = jnp.asarray(np.random.default_rng(0).normal(size=(3, 2, 4)), jnp.float32)
   for both_ways in (False, True):
     given = {"keys": KEYS[:3, :2], "weights": np.float32([0, 1, 0]), "scores": SCORES[:3]}

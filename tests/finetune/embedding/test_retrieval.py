@@ -35,7 +35,7 @@ def test_queries_with_judgements_are_read_in_the_order_of_their_file(tmp_path):
   assert [beir.passage(Row(fields, 1, "f")) for fields in texts] == ["A b", "b", "b", "b"]
 
 
-# (file, what is replaced in it, by what, what is told). None: the whole file; twice: it is removed.
+# Rows are (file, old text, new text, a part of the error). Old None replaces the file, new None removes it.
 MISTAKES = [
   ("qrels/test.tsv", "\td9\t2", "\td9\tyes", "test.tsv, row 7: the score"),
   ("qrels/test.tsv", "\td9\t2", "\td9\t" + "9" * 30, "test.tsv, row 7: the score"),
@@ -54,7 +54,7 @@ MISTAKES = [
 
 def test_a_mistake_is_named_with_file_and_row(tmp_path):
   failures = []
-  for number, (name, old, new, told) in enumerate(MISTAKES):
+  for number, (name, old, new, phrase) in enumerate(MISTAKES):
     folder = small_beir.write(tmp_path / str(number))
     (folder / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\n")
     path = folder / name
@@ -66,7 +66,7 @@ def test_a_mistake_is_named_with_file_and_row(tmp_path):
       path.unlink()
     with pytest.raises(DataError) as error:
       beir.read(str(folder), "test")
-    failures += [f"{number}: {error.value}"] * (told not in str(error.value))
+    failures += [f"{number}: {error.value}"] * (phrase not in str(error.value))
   assert not failures, "\n".join(failures)
 
 
@@ -239,7 +239,7 @@ def test_a_beir_folder_is_searched_by_each_size_by_words_and_by_a_second_model(
 
 
 def test_a_mistake_is_one_line(model, tmp_path, monkeypatch, capsys):
-  """(flags, rows of the file or None for a BEIR folder, exit code, what is told)."""
+  """Cases of flags, rows of the file (None: a BEIR folder), exit code, and a part of the error."""
   folder, bare = small_beir.write(tmp_path / "beir"), tmp_path / "model"
   shutil.copytree(model, bare, ignore=lambda _, names: {"vocabulary"} & {*names})
   cases = [
@@ -254,11 +254,11 @@ def test_a_mistake_is_one_line(model, tmp_path, monkeypatch, capsys):
     ([f"--model={bare}"], "x,y,2", 3, "\n  --vocabulary=DIR"),
   ]
   failures, source = [], tmp_path / "in.csv"
-  for flags, content, code, told in cases:
+  for flags, content, code, phrase in cases:
     source.write_text(f"text1,text2,label\nx,y,1\n{content}\n")
     found = _evaluate(model, folder if content is None else source, f"--output={tmp_path / 'scores'}", *flags)
     said = capsys.readouterr().err
-    if found != code or told not in said or (tmp_path / "scores").exists():
+    if found != code or phrase not in said or (tmp_path / "scores").exists():
       failures.append(f"{flags} {content}: {found} {said}")
   assert not failures, "\n".join(failures)
   find = importlib.util.find_spec

@@ -154,7 +154,7 @@ def test_a_killed_run_ends_as_one_that_was_not(run, trained, tmp_path, monkeypat
 
 def test_bad_fields_are_refused_before_anything_compiles(run, tmp_path, monkeypatch, capsys):
   failures = []
-  for fields, told in (
+  for fields, phrase in (
     ({"embedding__score_range": "5,0"}, "embedding.score_range"),
     ({"embedding__sizes": "8,8"}, "embedding.sizes"),
     ({"embedding__sizes": "16"}, "embedding.sizes"),
@@ -169,7 +169,7 @@ def test_bad_fields_are_refused_before_anything_compiles(run, tmp_path, monkeypa
     if not fields:
       monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:3])
     code, said = run(tmp_path / "run", **fields), capsys.readouterr().err
-    if code not in (2, 3) or told not in said or (tmp_path / "run").exists():
+    if code not in (2, 3) or phrase not in said or (tmp_path / "run").exists():
       failures.append(f"{fields}: {code} {said}")
   assert not failures, "\n".join(failures)
 

@@ -1,4 +1,4 @@
-"""Predictions of GLUE's test sets: read, told, kept, handed in. Nothing is trained or compiled here."""
+"""Predictions of GLUE's test sets: read, listed, stored, written for the server. Nothing is trained."""
 
 import collections
 import csv
@@ -159,7 +159,7 @@ def test_a_submission_has_all_eleven_files_with_a_row_per_official_row(tmp_path)
   }
   assert {rows[0] for rows in found.values()} == {"index\tprediction"}
   assert found["RTE.tsv"][1] == "0\tnot_entailment" and found["RTE.tsv"][-1] == "2999\tnot_entailment"
-  # What was not predicted is said, and holds the majority class.
+  # A line lists the tasks without predictions; their files hold the majority class.
   assert lines[1].endswith(
     "CoLA.tsv (1), SST-2.tsv (1), MRPC.tsv (1), STS-B.tsv (2.701), MNLI-m.tsv (contradiction), MNLI-mm.tsv "
     "(contradiction), QNLI.tsv (not_entailment), QQP.tsv (0), WNLI.tsv (0), AX.tsv (contradiction)"

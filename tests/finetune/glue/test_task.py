@@ -107,7 +107,7 @@ def test_mnli_without_its_mismatched_half_is_evaluated_on_the_matched_one(words,
   zeros = lambda batch: np.zeros((1, 4, 3), np.float32)  # noqa: E731
   scores = glue.evaluate(data, zeros, num_runs=1, batch_size=4, pad_id=0)
   assert [list(score) for score in scores] == [["accuracy"]]
-  for asked, used in ((3, 3), (5, 5), (6, 5)):  # more than there are is all of them, and told
+  for asked, used in ((3, 3), (5, 5), (6, 5)):  # more rows than there are: all are used, and a line names it
     data = glue.load("mnli", str(tmp_path), _encoding(words), train_rows=asked)
     assert len(data.train.ids) == used
     assert any("data.train_rows=6" in line for line in data.lines) == (asked == 6)

@@ -240,7 +240,7 @@ def test_a_mistake_is_one_line_and_flags(small_encoder_run, colours, tmp_path, c
   (other / "task.json").write_text(json.dumps(described))
   source, output, failures = tmp_path / "in.csv", tmp_path / "out.csv", []
   texts = "text,label\nx,red\n"
-  for command, content, flags, code, told in (
+  for command, content, flags, code, phrase in (
     (_predict, "id,review\n1,x\n", [], 3, "\n  --text=NAME"),
     (_predict, texts, ["--text_pair=b"], 2, "--text_pair=b"),
     (_predict, "text\n", [], 3, "no row"),
@@ -259,6 +259,6 @@ def test_a_mistake_is_one_line_and_flags(small_encoder_run, colours, tmp_path, c
     source.write_text(content)
     found, said = command(colours, source, f"--output={output}", *flags), capsys.readouterr().err
     lines = said.splitlines()[1:]
-    is_right = found == code and told in said and all(line.startswith("  --") for line in lines)
+    is_right = found == code and phrase in said and all(line.startswith("  --") for line in lines)
     failures += [f"{flags} {content}: {found} {said}"] * (not is_right or output.exists())
   assert not failures, "\n".join(failures)

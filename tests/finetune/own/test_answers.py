@@ -232,7 +232,7 @@ def test_a_long_sentence_is_cut_around_its_spans(words):
 
 def test_spans_that_are_none_of_their_text_are_refused(words):
   failures, wanted = [], schema("span_pairs", **EDGES)
-  for target, told in (
+  for target, phrase in (
     (pair([0, 9]), "target 1: span1 is [0, 9]"),
     (pair([2, 2]), "target 1: span1 is"),
     (pair([0, 1], "cat"), "target 1: span2 is 'cat'"),
@@ -246,7 +246,7 @@ def test_spans_that_are_none_of_their_text_are_refused(words):
     with pytest.raises(DataError) as caught:
       spans.inputs(made, wanted, words)
       targets.targets(made, wanted)
-    failures += [f"{target}: {caught.value}"] * (f"a.csv, row 1: {told}" not in str(caught.value))
+    failures += [f"{target}: {caught.value}"] * (f"a.csv, row 1: {phrase}" not in str(caught.value))
   assert not failures, "\n".join(failures)
 
 

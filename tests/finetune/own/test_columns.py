@@ -16,7 +16,7 @@ def _find(names, **given):
 
 
 def test_columns_are_guessed_by_name_or_named():
-  """(columns, flags, text and pair and label, or the error and the flag that is told)."""
+  """Cases of columns, flags, and what is chosen: text, pair and label, or the error and a flag in it."""
   failures = []
   for names, given, *expected in (
     ("id Text label", {}, ("Text",), "label"),
@@ -145,7 +145,7 @@ def test_labels_that_look_alike_are_named():
 
 
 def test_the_order_of_tags_is_checked():
-  """(labels, tags, what is told of them, or their classes)."""
+  """Cases of labels, tags, and the expected class numbers, or a part of the error."""
   bioes, failures = ("O", "B-X", "I-X", "E-X", "S-X"), []
   for labels, tags, expected in (
     (BIO, "B-PER I-PER O B-LOC", [1, 2, 0, 3]),

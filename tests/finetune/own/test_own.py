@@ -141,8 +141,8 @@ def test_guesses_are_printed_and_part_of_the_file_is_held_out(run, tmp_path, cap
   fields = {"data__train_file": tmp_path / "a.jsonl", "search__epochs": 1}
   assert run(tmp_path / "out", "finetune_own", "--dry_run", **fields) == 0
   said = capsys.readouterr().out
-  told = ("'text'", "'tags'", "own.task=multilabel", "held out by a hash of the text", "a 2", "4 labels")
-  assert all(part in said for part in told) and not (tmp_path / "out").exists()
+  phrase = ("'text'", "'tags'", "own.task=multilabel", "held out by a hash of the text", "a 2", "4 labels")
+  assert all(part in said for part in phrase) and not (tmp_path / "out").exists()
 
 
 def test_tags_of_a_conll_file_are_learned_and_saved(run, tmp_path, capsys):
@@ -206,7 +206,7 @@ def test_questions_of_ones_own_go_the_way_of_squad():
 def test_bad_input_is_one_line(run, tmp_path, capsys):
   content = "text,label\na good film,x\na bad film,y\nthe cat sat,x\nthe mat,y\nvery good,x\nnot bad,y\n"
   failures = []
-  for train, dev, fields, told in (
+  for train, dev, fields, phrase in (
     (content, content, {"data__label": "class"}, "data.label='class'"),
     (content, content + "on the mat,z\n", {}, "row 7: label 'z'"),
     (content.replace(",y", ",x"), content, {}, "only the label 'x'"),
@@ -230,7 +230,7 @@ def test_bad_input_is_one_line(run, tmp_path, capsys):
     except SystemExit as exit_:
       code = exit_.code
     line, *ways = capsys.readouterr().err.splitlines()
-    told_well = line.startswith("error: ") and told in "\n".join([line, *ways])
+    told_well = line.startswith("error: ") and phrase in "\n".join([line, *ways])
     if code not in (2, 3) or not told_well or (tmp_path / "out").exists():
-      failures.append(f"{told}: {code} {line}")
+      failures.append(f"{phrase}: {code} {line}")
   assert not failures, "\n".join(failures)

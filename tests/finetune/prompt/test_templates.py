@@ -119,12 +119,12 @@ def test_words_stand_for_the_labels_that_the_data_side_reads_as_these_classes(wo
 
 
 def test_label_words_are_different_pieces_of_the_vocabulary_one_per_class(words):
-  for given, told in (
+  for given, phrase in (
     (("no", "unsure"), r"'unsure' .* is un ##sure; .*\n  --config\.prompt\.words="),
     (("中", "no"), r"'中' .* is \[UNK\]"),
     (("No", "no"), "'No' and 'no' are the same piece no"),
   ):
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=phrase):
       prompt_templates.check_words(words, given)
   template = TEMPLATES["mnli"]
   assert prompt_templates.choose_words(template) == ("No", "Yes", "Maybe")

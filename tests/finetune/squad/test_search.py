@@ -190,9 +190,9 @@ def test_every_field_of_squad_reaches_what_it_is_for(place, tmp_path):
 
 
 def test_mistakes_are_reported_before_anything_compiles(place, tmp_path):
-  for changed, error, told in (
+  for changed, error, phrase in (
     ({"squad.dev_file": "dev-v1.1.json"}, DataError, r"squad.dev_file='dev-v1.1.json'"),
     ({"squad.max_query_length": 64}, ConfigError, r"\n  --config.squad.max_query_length="),
   ):
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=phrase):
       Squad(make_session(place, tmp_path, **changed), download=False)

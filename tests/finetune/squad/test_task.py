@@ -158,7 +158,7 @@ def test_what_is_missing_or_mixed_is_told(tmp_path):
   write(tmp_path / "old.json", contexts(2), version="1.1")
   (tmp_path / "none.json").write_text(json.dumps({"data": []}))
   failures = []
-  for train, dev, group, told in (
+  for train, dev, group, phrase in (
     (
       "train.json",
       "dev-v2.0.json",
@@ -172,5 +172,5 @@ def test_what_is_missing_or_mixed_is_told(tmp_path):
   ):
     with pytest.raises(DataError) as caught:
       squad_files.read(train, dev, str(tmp_path), group=group)
-    failures += [f"{train} {dev}: {caught.value}" for part in told if part not in str(caught.value)]
+    failures += [f"{train} {dev}: {caught.value}" for part in phrase if part not in str(caught.value)]
   assert not failures, "\n".join(failures)

@@ -217,5 +217,5 @@ def test_a_span_is_the_mean_of_its_words_and_two_are_joined():
   np.testing.assert_array_equal(spans.vectors(lambda _: [states], two), [[[8.0, 2.0], [80.0, 20.0]]])
   gold = [("a",), ("b", "c")]
   assert edges.f1(gold, gold) == 1.0 and edges.f1(gold, [("x",), ()]) == 0.0
-  # Two are right, of three that there are and of four that were said.
+  # Two of four predicted labels are right, and the text has three.
   assert edges.f1(gold, [("a", "b", "c"), ("b",)]) == pytest.approx(4 / 7)

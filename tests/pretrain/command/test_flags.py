@@ -130,7 +130,7 @@ def test_all_mistakes_are_in_one_list():
   assert (
     len(_refused("--config=configs/amos_tny.py", "--config.model.dropout=2", "--config.model.hidden=3")) == 3
   )
-  # Eight fake devices; neither line alone would name the other, and who joins others is not told of them.
+  # Eight fake devices; each line names both fields, and a process of several gets no such line.
   sizes = ("--config.train.batch_size=12", "--config.train.log_every=0")
   lines = _refused(f"--config={CONFIG}", *sizes)
   assert any("use 8 or 16" in line for line in lines) and any("train.log_every=0" in line for line in lines)

@@ -110,8 +110,8 @@ def test_every_field_keeps_its_type_its_choices_and_its_limits():
       refused += [float("nan"), float("inf"), -float("inf")]
     if kind.choices:
       refused.append(kind.choices[0] + "x")
-    told = [validate.value_problem(name, value) or "" for value in refused]
-    failures += [f"{name}: {line!r}" for line in told if not line.startswith(f"{name}=")]
+    phrase = [validate.value_problem(name, value) or "" for value in refused]
+    failures += [f"{name}: {line!r}" for line in phrase if not line.startswith(f"{name}=")]
     taken = [default, *kind.choices]
     failures += [f"{name}={value!r}" for value in taken if validate.value_problem(name, value) is not None]
     if not isinstance(default, bool | tuple):

@@ -6,7 +6,7 @@ from data.errors import ConfigError, DataError
 
 
 def failing(rows: Iterable[tuple], run: Callable, error: type[Exception] = DataError) -> str:
-  """Calls run(*inputs) of rows (*inputs, word): a line for each that raised another error, or said no `word`.
+  """Calls run(*inputs) of rows (*inputs, word): a line for each with another error, or without `word` in it.
 
   `ways` that a message ends with are lines that begin with two spaces: what the user types.
   """

@@ -52,7 +52,7 @@ def test_states_and_gradients_equal_those_of_the_whole_layer_with_its_dropout(
 
   run = jax.jit(jax.value_and_grad(total, has_aux=True), static_argnums=1)
   ((_, found), gradient), ((_, expected), whole) = (jax.device_get(run(params, few)) for few in (True, False))
-  np.testing.assert_allclose(found, expected, atol=2e-5)
+  np.testing.assert_allclose(found, expected, atol=1e-5)
   for (path, a), b in zip(jax.tree.leaves_with_path(gradient), jax.tree.leaves(whole)):
     atol = 2e-5 * max(float(np.max(np.abs(b))), 0.5)
     np.testing.assert_allclose(a, b, rtol=0, atol=atol, err_msg=jax.tree_util.keystr(path))

@@ -198,9 +198,11 @@ def test_a_child_that_fails_gives_its_own_reason_and_class_with_fields_and_ways_
   # Advice that would fail too is not given.
   assert message("a b.txt", "error: no such file", 3).endswith("cannot be prepared here (no such file)")
   said = "error: too large: use --train_vocabulary_size=90 or less, or set --text_field; see --help"
-  told = "(too large: use --config.model.vocab_size=90 or less, or set --config.data.text_field; see --help)"
+  phrase = (
+    "(too large: use --config.model.vocab_size=90 or less, or set --config.data.text_field; see --help)"
+  )
   for error in (ConfigError, DataError, StorageError):
-    assert message(str(tmp_path / "a.txt"), said, error.exit_code, error).endswith(told)
+    assert message(str(tmp_path / "a.txt"), said, error.exit_code, error).endswith(phrase)
   assert "(killed by signal 9)" in message(
     "a b.txt", "reading", "__import__('os').kill(__import__('os').getpid(), 9)"
   )

@@ -42,7 +42,9 @@ def get_config() -> ConfigDict:
 def _model() -> ConfigDict:
   return ConfigDict(
     {
-      "dropout": -1.0,  # of hidden states and attention probabilities; -1: the protocol's, 0.1 in all of them
+      # Of hidden states and attention probabilities. -1: the protocol's, 0.1 in all of them; for kind
+      # 'embedding' the checkpoint's own rates.
+      "dropout": -1.0,
       "dtype": "auto",  # of the computation: 'float32', 'bfloat16', 'auto' (float32 on CPU, else bfloat16)
       "remat": FieldReference("cheap", field_type=object),  # as in configs/base.py: 'none', 'cheap', 'full'
       # Layers unrolled in each iteration of the loop over layers; 0: all, without a loop, on TPUs and GPUs.

@@ -7,8 +7,10 @@ Command: python -m finetune.main --config=configs/finetune_embedding.py --config
   --config.data.text, data.text_pair and data.label change them. A tenth of the rows, about 4,000 at most,
   is held out unless --config.data.dev_file=FILE is set.
 Source: multiple-negatives ranking (Henderson et al. 2017) with cosines, temperature 0.05 and a warm-up of a
-  tenth of the steps, as sentence-transformers trains. Batch size 64 and 3 epochs: our choice. More negatives
-  usually help: --config.search.batch_sizes=512, with --config.train.microbatches=8 has the memory of 64.
+  tenth of the steps, as sentence-transformers' examples. The optimizer is that of COCO-LM's fine-tuning
+  (Adam 0.9, 0.98; decay 0.01 of all arrays; no clip); --config.protocol=taco has sentence-transformers' one
+  (AdamW 0.9, 0.999; no decay; clip 1). Batch size 64 and 3 epochs: our choice. More negatives usually help:
+  --config.search.batch_sizes=512, with --config.train.microbatches=8 has the memory of 64.
 Expected: results.md with the scores before and after; the model in OUT/model, for pretrain.embed,
   pretrain.search, finetune.evaluate, finetune.mine and pretrain.export.
 Cost: three epochs of the file, and four evaluations of the held-out rows an epoch.

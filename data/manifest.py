@@ -78,6 +78,7 @@ class Manifest:
     str, dict[str, int]
   ]  # input file -> counts of REPAIRS and NO_DOCUMENTS; only the first files that have any
   format: int = FORMAT
+  unigram: str = ""  # sha256 of unigram.npy; '' in older manifests
 
 
 def write(directory: str | os.PathLike, manifest: Manifest) -> None:

@@ -20,9 +20,11 @@ UNIGRAM = "unigram.npy"
 
 
 def unigram(directory: str | os.PathLike) -> np.ndarray:
-  """Returns the count of each id in the training records, [vocab] int64; DataError if unreadable."""
+  """Returns the count of each id in the training records, [vocab] int64; DataError if it is damaged."""
   path = os.path.join(directory, UNIGRAM)
   with errors.reading(path, advice="prepare the records again"):
+    if (known := manifest.read(directory).unigram) and files.sha256(path) != known:
+      raise errors.DataError(f"{path}: not the file of these records (sha256); prepare the records again")
     try:
       return np.load(path, allow_pickle=False)
     except (EOFError, ValueError) as error:

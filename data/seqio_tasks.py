@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import logging
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -16,27 +17,32 @@ import numpy as np
 from data import errors, task_features, tfds_reader, user_module
 from data.corpora import CORPORA
 
+logger = logging.getLogger(__name__)
 SPLIT = tfds_reader.TRAIN
+HELDOUT = ("validation", "heldout", "test")  # the first of these that a Task has is its text for evaluation
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """A seqio Task of a source, its number of shards, and the fraction of its documents to read."""
+  """A split of a seqio Task of a source, its number of shards, and the fraction of its documents to read."""
 
   task: str
   num_shards: int
   keep: float = 1.0  # fraction of its documents
   tokenised: task_features.Tokenised | None = None  # None: its examples are text
+  split: str = SPLIT
+  has_heldout: bool = False  # whether the Task has a split for evaluation, so that no other text is held out
 
   @property
   def description(self) -> tuple:
     """The values that identify the Task in the digest of an input."""
     ids = self.tokenised
-    return (self.task, self.num_shards, self.keep, *((ids.feature, ids.digest) if ids else ()))
+    of_split = () if self.split == SPLIT else (self.split,)
+    return (self.task, self.num_shards, self.keep, *((ids.feature, ids.digest) if ids else ()), *of_split)
 
 
 def plan(name: str, *, module: str, tfds_directory: str, text_field: str, download: bool) -> list[Part]:
-  """Returns a `Part` for each Task of a registered Task or Mixture.
+  """Returns a `Part` for each Task of a registered Task or Mixture, then those of the splits for evaluation.
 
   Of a Mixture the largest sample without repetition is read in which the Tasks have its rates, counted in
   documents. `module` is a Python file or module that registers more Tasks; '': none.
@@ -53,14 +59,27 @@ def plan(name: str, *, module: str, tfds_directory: str, text_field: str, downlo
     keeps = _keeps(
       name, [(task.name, _rate_in(mixture_or_task, task), _num_documents(task)) for task in tasks]
     )
-  parts = []
+  parts: list[Part] = []
+  heldout: list[Part] = []
   for task, keep in zip(tasks, keeps):
-    with readable(f"seqio:{task.name}"):
-      num_shards = len(task.source.list_shards(SPLIT))
-    if not num_shards:
-      raise errors.DataError(f"seqio Task {task.name!r}: its split {SPLIT!r} has no file; correct the Task")
-    parts.append(Part(task.name, num_shards, keep, task_features.ids_of(task, text_field)))
-  return parts
+    if unused := task_features.unused_ids(task):
+      logger.info(
+        f"seqio Task {task.name!r}: its text is read; its ids ({errors.listed(unused)}) are not used"
+      )
+    found = heldout_split(task)
+    for split in [SPLIT, found] if found else [SPLIT]:
+      with readable(f"seqio:{task.name}"):
+        num_shards = len(task.source.list_shards(split))
+      if not num_shards:
+        raise errors.DataError(f"seqio Task {task.name!r}: its split {split!r} has no file; correct the Task")
+      part = Part(task.name, num_shards, keep, task_features.ids_of(task, text_field), split, bool(found))
+      (parts if split == SPLIT else heldout).append(part)
+  return parts + heldout
+
+
+def heldout_split(task) -> str:
+  """Returns the split of a Task whose text is for evaluation; '': it has none."""
+  return next((split for split in HELDOUT if split in task.splits), "")
 
 
 @contextlib.contextmanager
@@ -186,7 +205,7 @@ def _rate_in(mixture, task) -> float:
 def read(
   part: Part, shard: int, *, module: str, tfds_directory: str, text_field: str
 ) -> Iterator[str | np.ndarray]:
-  """Yields the texts (or ids, [tokens] int32) in one shard of a Task's training split.
+  """Yields the texts (or ids, [tokens] int32) in one shard of a split of a Task.
 
   Shards count from 0. Whether `part.keep` includes a text depends only on its content. DataError: the
   examples cannot be read, or have no text feature (see `task_features.text_feature`). Other errors as `plan`.
@@ -196,7 +215,7 @@ def read(
   shard_info = seqio.ShardInfo(shard, part.num_shards) if part.num_shards > 1 else None
   with readable(f"seqio:{part.task}"):
     dataset = task.get_dataset(
-      sequence_length=None, split=SPLIT, shuffle=False, seed=0, shard_info=shard_info
+      sequence_length=None, split=part.split, shuffle=False, seed=0, shard_info=shard_info
     )
     if part.tokenised:
       feature = part.tokenised.feature
@@ -252,9 +271,7 @@ def _registry(module: str, tfds_directory: str):
 @functools.cache  # a name can be registered once per process
 def register_corpora():
   """Registers the Mixtures of CORPORA once; returns seqio."""
-  tfds_reader.import_tfds()
-  import seqio
-
+  seqio = tfds_reader.import_seqio()
   for mixture, corpus in CORPORA.items():
     rates = []
     for part in corpus.tfds:

@@ -92,6 +92,11 @@ class Unit:
     """True if the unit holds ids instead of text."""
     return bool(self.part and self.part.tokenised)
 
+  @property
+  def is_heldout(self) -> bool:
+    """True if the unit is of a Task's split for evaluation."""
+    return bool(self.part and self.part.split != seqio_tasks.SPLIT)
+
   def __str__(self) -> str:
     """The unit for messages: 'corpus/a.txt from 0 to 1048576'."""
     if self.rest:

@@ -42,6 +42,18 @@ def ids_of(task, text_field: str) -> Tokenised | None:
   return Tokenised(name, words.directory, words.digest, *blocks)
 
 
+def unused_ids(task) -> list[str]:
+  """Returns the names of a Task's features with ids of a vocabulary that is not of this project."""
+  return [
+    name
+    for name, feature in task.output_features.items()
+    if feature.dtype == "int32"
+    and feature.rank == 1
+    and not hasattr(feature.vocabulary, "digest")
+    and type(feature.vocabulary).__name__ != "PassThroughVocabulary"
+  ]
+
+
 def text_feature(task, features, text_field: str) -> str:
   """Returns the name of the text feature: `text_field`, its `_pretokenized` copy, or the only string.
 

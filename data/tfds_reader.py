@@ -4,6 +4,7 @@
 process reads the data sets.
 """
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -115,14 +116,42 @@ def check_installed(what: str) -> None:
 def import_tfds() -> Any:
   """Imports and returns TFDS, and hides accelerators from TensorFlow; ConfigError if not installed."""
   check_installed("reading a TFDS data set or a seqio Task")
-  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no notices about CUDA; errors still raise
+  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise
   # Reading text needs no accelerator, and TensorFlow would allocate all of its memory before the trainer can.
   # In a notebook that imported TensorFlow itself nothing is hidden: its own model may need the accelerator.
   if "tensorflow" not in sys.modules:
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-  import tensorflow_datasets as tfds
+  with _without_notices():
+    import tensorflow  # noqa: F401 (tensorflow_datasets would import it later)
+    import tensorflow_datasets as tfds
 
   return tfds
+
+
+def import_seqio() -> Any:
+  """Imports and returns seqio, as `import_tfds`."""
+  import_tfds()
+  with _without_notices():
+    import seqio
+
+  return seqio
+
+
+@contextlib.contextmanager
+def _without_notices() -> Iterator[None]:
+  """Drops what TensorFlow's libraries write to file descriptor 2 when they are imported, at any log level."""
+  try:
+    stderr = os.dup(2)
+  except OSError:  # the command has no stderr
+    yield
+    return
+  try:
+    with open(os.devnull, "wb") as nowhere:
+      os.dup2(nowhere.fileno(), 2)
+    yield
+  finally:
+    os.dup2(stderr, 2)
+    os.close(stderr)
 
 
 def listing(directory: str | pathlib.Path) -> list[tuple[str, int]]:

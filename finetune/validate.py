@@ -41,7 +41,7 @@ def _together(config: Mapping[str, Any]) -> list[str]:
   problems = [*_task_problems(config)]
   dropout = config["model.dropout"]
   if dropout != -1.0 and not 0 <= dropout < 1:
-    problems.append(f"model.dropout={dropout}: expected a number in [0, 1), or -1 for the protocol's")
+    problems.append(f"model.dropout={dropout}: expected a number in [0, 1), or -1 for the usual rate")
   if not config["checkpoint"]:
     problems.append(
       "checkpoint: none given; --config.checkpoint=DIR, the workdir of a pretraining run or the output of "

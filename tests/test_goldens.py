@@ -6,11 +6,12 @@ The checker itself is tried on small files of numbers that are worked out below 
 import json
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests import goldens
-from tests.golden import files
+from tests.golden import files, modern
 from tests.golden.compare import Checks
 from tests.golden.files import Golden
 
@@ -88,6 +89,17 @@ def test_the_checker_compares_every_key_and_one_changed_value_is_a_miss(tmp_path
   )
   assert len(misses) == 1  # a gradient that nothing compares
   assert len(_check(tmp_path, "d_scl_x", {"unrelated": np.zeros(2)}, CONTRAST)[1]) == 1
+
+
+def test_a_head_with_one_output_is_judged_by_squared_errors_and_a_curved_decay_is_not_taken_for_a_line(
+  tmp_path,
+):
+  assert modern.mean_loss(jnp.array([[2.0], [-1.0]]), jnp.ones(2)) == 2.5  # (1 + 4) / 2
+  steps, config = np.array([0, 5], np.int32), np.array([1.0, 0.0, 10.0, 0.0, 1.0], np.float32)
+  arrays = {"lr/0/cfg": config, "lr/0/steps": steps, "lr/0/lr": np.array([1.0, 0.5], np.float32)}
+  arrays |= {"lr/1/cfg": config + np.eye(5, dtype=np.float32)[4], "lr/1/steps": steps}
+  arrays |= {"lr/1/lr": np.array([1.0, 0.25], np.float32)}
+  assert _check(tmp_path, "h_schedule_x", arrays) == (2, ["lr/1/lr: not supported: power 2"])
 
 
 def test_zero_rows_nan_shapes_and_tolerances_are_judged():

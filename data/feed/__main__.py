@@ -49,7 +49,7 @@ def serve(argv: Sequence[str] | None) -> None:
   os.dup2(2, 1)  # a user's module may print, and stdout carries the messages
   begin: queue.Queue[int] = queue.Queue()
   threading.Thread(target=_listen, args=(begin,), daemon=True).start()
-  tfds_reader.import_tfds()
+  tfds_reader.import_seqio()
   from data.feed.stream import Stream
 
   stream = Stream(asked)

@@ -21,7 +21,6 @@ from data import (
 from data.prepare import pipeline, sentences, tokenised
 from data.tasks import PreparedTask
 
-HELDOUT = ("validation", "heldout", "test")  # the first of these that exists is the split for evaluation
 PACKAGES = ("seqio", "tensorflow", "tensorflow-datasets")  # their versions affect the order of examples
 CHUNK_CHARACTERS = 1_000_000  # of text packed at a time; only the last block of a chunk is short
 CHUNK_IDS = 250_000  # the same for Tasks of ids
@@ -65,11 +64,10 @@ class Stream:
 
   def described(self) -> dict:
     """Returns the vocabulary's directory, the packing, the split for evaluation ('': none) and all splits."""
-    splits = [split for split in HELDOUT if split in self._task.splits]
     return {
       "vocabulary": self._vocabulary(),
       "packing": (self._ids and self._ids.packing) or self._asked.packing,
-      "heldout": splits[0] if splits else "",
+      "heldout": seqio_tasks.heldout_split(self._task),
       "splits": sorted(self._task.splits),
     }
 

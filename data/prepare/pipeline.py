@@ -63,6 +63,13 @@ def document_fraction(document: Iterable[str], purpose: str, seed: int) -> float
   return int.from_bytes(digest.digest(), "big") / 2**64
 
 
+def split_of(unit: sources.Unit, document: list[str], *, seed: int, heldout_fraction: float) -> str:
+  """Returns 'train' or 'heldout': a Task's split for evaluation, else a fraction of the documents."""
+  if unit.part and unit.part.has_heldout:
+    return "heldout" if unit.is_heldout else "train"
+  return "heldout" if document_fraction(document, "heldout", seed) < heldout_fraction else "train"
+
+
 def sampled_documents(
   job: Job, unit: sources.Unit, counts: collections.Counter | None = None
 ) -> Iterator[list[str]]:
@@ -83,8 +90,7 @@ def documents(
   dropped = clean.Dropped(counts, [] if examples is None else examples)
   for part in unit.parts:
     for document in clean.documents(job.cleaning, part, sampled_documents(job, part, counts), dropped):
-      is_heldout = document_fraction(document, "heldout", job.seed) < job.heldout_fraction
-      yield "heldout" if is_heldout else "train", document
+      yield split_of(part, document, seed=job.seed, heldout_fraction=job.heldout_fraction), document
 
 
 def text_chunks(
@@ -142,8 +148,7 @@ def tokenised_chunks(
     if not ids.size:
       counts["empty_documents"] += 1
       continue
-    is_heldout = document_fraction(text, "heldout", job.seed) < job.heldout_fraction
-    chunk["heldout" if is_heldout else "train"].append(ids)
+    chunk[split_of(unit, text, seed=job.seed, heldout_fraction=job.heldout_fraction)].append(ids)
     counts["documents"] += 1
     size += ids.size
     if size >= CHUNK_IDS:

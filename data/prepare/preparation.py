@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from data import errors, files, manifest, sources, vocabulary
+from data import errors, files, manifest, records, sources, vocabulary
 from data.clean import apply as clean
 from data.clean import steps as cleaning_steps
 from data.prepare import (
@@ -92,7 +92,8 @@ def _make(
   request = workers.gathered(request, output, args.workers)  # here: other machines have other packages
   plan = sources.plan(request, digests=lambda paths: pool.map(sources.content_digest, paths, name="read"))
   output_directory.refuse_other_input(output, plan.input_digest)
-  units = _checked(args, plan.units)
+  # --heldout_fraction=0 holds nothing out, a Task's own split neither.
+  units = _checked(args, tuple(unit for unit in plan.units if args.heldout_fraction or not unit.is_heldout))
   job = pipeline.Job(
     request,
     args.output,
@@ -128,7 +129,7 @@ def _make(
   splits = _write_splits(packed, counts, pool)
   buffer = io.BytesIO()
   np.save(buffer, unigram)
-  files.write_atomically(output / "unigram.npy", buffer.getvalue())
+  files.write_atomically(output / records.UNIGRAM, buffer.getvalue())
   if args.clean:
     dropped = (unit_files.path(job.work, number, "dropped") for number in range(len(units)))
     clean.write_examples(output / clean.EXAMPLES, (json.loads(path.read_text()) for path in dropped))
@@ -145,6 +146,7 @@ def _make(
     splits=splits,
     counts={name: counts[name] for name in sorted(counts) if counts[name]},
     damaged_files=dict(itertools.islice(damaged.items(), MAX_DAMAGED_FILES)),
+    unigram=files.sha256(output / records.UNIGRAM),
   )
 
 

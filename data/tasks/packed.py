@@ -44,17 +44,22 @@ class DocumentSource(seqio.DataSource):
     self._folder = tempfile.TemporaryDirectory()  # removed with this object
     request = workers.gathered(self._request, pathlib.Path(self._folder.name), 1)
     units = sources.plan(request).units
+    units = tuple(unit for unit in units if self._heldout_fraction or not unit.is_heldout)
     if any(unit.is_tokenised for unit in units):
       raise errors.DataError(f"{request.source} has ids; register_packed needs text")
     return units
 
-  def _documents(self) -> Iterator[list[str]]:
+  def _has_heldout(self) -> bool:
+    """Returns whether any document is of the split 'heldout'; reads all of them if none is."""
     counts: collections.Counter = collections.Counter()
-    for unit in self._units:
-      yield from sources.read_documents(unit, self._request, counts)
+    return any(
+      self._split_of(unit, document) == "heldout"
+      for unit in self._units
+      for document in sources.read_documents(unit, self._request, counts)
+    )
 
-  def _is_heldout(self, document: list[str]) -> bool:
-    return pipeline.document_fraction(document, "heldout", self._seed) < self._heldout_fraction
+  def _split_of(self, unit: sources.Unit, document: list[str]) -> str:
+    return pipeline.split_of(unit, document, seed=self._seed, heldout_fraction=self._heldout_fraction)
 
   @property
   def supports_arbitrary_sharding(self) -> bool:
@@ -77,7 +82,7 @@ class DocumentSource(seqio.DataSource):
 
     DataError: the split 'heldout' has no document in any shard, although heldout_fraction is above 0.
     """
-    if split == "heldout" and self._heldout_fraction and not any(map(self._is_heldout, self._documents())):
+    if split == "heldout" and self._heldout_fraction and not self._has_heldout():
       raise errors.DataError(
         f"heldout_fraction={self._heldout_fraction} of the documents of {self._request.source} is none; use "
         "a larger fraction, or prepared records, which hold out single blocks:\n  python -m data.prepare"
@@ -95,7 +100,7 @@ class DocumentSource(seqio.DataSource):
           yield {
             "text": sentences.repair("\n".join(document), counts),  # TensorFlow rejects lone surrogates
             "unit": number,
-            "is_read": self._is_heldout(document) == (split == "heldout"),
+            "is_read": self._split_of(self._units[number], document) == split,
           }
 
     kinds = {"text": tf.string, "unit": tf.int64, "is_read": tf.bool}

@@ -44,6 +44,7 @@ class Embedding:
     positions = session.start.encoder.config.max_length
     vocabulary = session.start.encoder.vocabulary
     self.task = load(config, vocabulary, self.schema, positions=positions, download=download)
+    self._set_dropout()
     dev = self.task.dev
     self._dev = Examples(list(dev.ids), {}, {})
     options = {"most": config.data.buckets, "multiple": config.data.bucket_multiple}
@@ -63,6 +64,19 @@ class Embedding:
       )
     self.plans = [self._plan()]
     self._before: dict[str, float] = {}  # scores of the encoder before the stage
+
+  def _set_dropout(self) -> None:
+    """Gives SimCSE, whose second view of a text is another dropout, the protocol's rate if there is none."""
+    session = self.session
+    if self.task.kind != "simcse" or session.encoder.dropout or session.encoder.attention_dropout:
+      return
+    if session.config.model.dropout == 0:
+      raise ConfigError(
+        "model.dropout=0: embedding.objective='simcse' compares a text with itself under other dropout; use\n"
+        "  --config.model.dropout=0.1"
+      )
+    rate = session.protocol.dropout
+    session.encoder = dataclasses.replace(session.encoder, dropout=rate, attention_dropout=rate)
 
   def _schema(self) -> EmbeddingSchema:
     """Returns the schema of the model; ConfigError: a length or size does not fit the encoder."""
@@ -152,13 +166,15 @@ class Embedding:
 
   def describe(self) -> list[str]:
     """Returns lines that describe checkpoint, data and search."""
-    own = self.session.config.embedding
+    own, encoder = self.session.config.embedding, self.session.encoder
     how = f"{self.schema.pooling} of the last layer" + (", unit length" if self.schema.unit else "")
     how += "".join(f", {side} prefix {prefix!r}" for side in SIDES if (prefix := self.schema.prefix(side)))
     return [
       self.session.describe(),
       *self.task.lines,
       f"embedding: objective {self.task.kind!r}, temperature {own.temperature:g}, {how}",
+      f"embedding: dropout {encoder.dropout:g}, of attention {encoder.attention_dropout:g} "
+      "(--config.model.dropout changes both)",
       f"embedding: a batch is {self.shapes.describe()}",
       *self._few_rows(),
       *(plan.describe() for plan in self.plans),

@@ -56,8 +56,12 @@ class Session:
     if config.size == "auto":
       self.size = protocols.encoder_size(self.start.encoder.config.hidden_size)
     self.protocol = protocols.get(config.protocol, self.size)
-    rate = self.protocol.dropout if config.model.dropout < 0 else config.model.dropout
-    fields = config.model.to_dict() | {"dropout": rate, "attention_dropout": rate}
+    fields = config.model.to_dict()
+    rate = fields.pop("dropout")
+    # The embedding stage keeps the rates of the checkpoint, which its export says.
+    if rate >= 0 or config.kind != "embedding":
+      rate = self.protocol.dropout if rate < 0 else rate
+      fields |= {"dropout": rate, "attention_dropout": rate}
     self.encoder: EncoderConfig = dataclasses.replace(self.start.encoder.config, **fields)
 
   @property

@@ -156,7 +156,8 @@ def test_damage_in_a_file_too_large_for_digests_is_noticed_when_it_is_read(copy,
   with pytest.raises(errors.DataError, match="prepare it again"):
     source = records.PackedRecords(copy, length=32, seed=0)
     source.rows(0, len(source))
-  (copy / "unigram.npy").write_bytes(b"none")
+  counts = records.unigram(copy)
+  np.save(copy / "unigram.npy", counts + 1)
   with pytest.raises(errors.DataError, match=r"unigram\.npy"):
     records.unigram(copy)
 

@@ -61,6 +61,12 @@ def test_the_shards_of_a_task_and_a_mixture_are_read_once_at_its_rates(results):
   assert results["rates rated"] == [["one_of_two", 100.0], ["twenty", 0.3]]
 
 
+def test_a_split_for_evaluation_is_the_held_out_text_unless_nothing_is_held_out(results):
+  trained = [["train", [f"train {at}"]] for at in range(9)]
+  assert results["evaluated 0.5"] == [*trained, *(["heldout", [f"heldout {at}"]] for at in range(9))]
+  assert results["evaluated 0.0"] == trained
+
+
 def test_examples_of_a_task_are_rows_with_texts_for_what_it_tokenises(results):
   place = "seqio:labelled#validation, example"
   assert results["rows of a Task"] == [

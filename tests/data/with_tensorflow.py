@@ -80,6 +80,11 @@ def register() -> None:
   absent = seqio.TfdsDataSource("wikipedia/20230601.en:1.0.0", splits=["train"])
   seqio.TaskRegistry.add("absent", absent, preprocessors=[], output_features=TEXT)
   bytes_of = seqio.Feature(seqio.ByteVocabulary())
+  tokens = {**TEXT, "tokens": seqio.Feature(seqio.ByteVocabulary(), required=False)}
+  by_split = {name: [f"{name} {at}" for at in range(9)] for name in ("train", "heldout", "test")}
+  several = lambda split, shuffle_files, seed=None: texts({"text": by_split[split]})  # noqa: E731
+  source = seqio.FunctionDataSource(several, [*by_split])
+  seqio.TaskRegistry.add("evaluated", source, preprocessors=[], output_features=tokens)
   films = {"inputs": ["a film", "a mat"], "targets": ["x", "y"], "score": [0.5, 2.0]}
   seqio.TaskRegistry.add(
     "labelled",
@@ -115,6 +120,13 @@ def texts() -> None:
   names = ("hundred", "even", "only_ids", "untrained", "zero", "hundre")
   for name in names:
     results[f"seqio:{name}"] = texts_of(f"seqio:{name}")
+  request = sources.Request("seqio:evaluated")
+  for fraction in (0.5, 0.0):
+    job = pipeline.Job(request, "", 16, "complete", 0, heldout_fraction=fraction, fraction=1.0)
+    units = [unit for unit in sources.plan(request).units if fraction or not unit.is_heldout]
+    results[f"evaluated {fraction}"] = [
+      each for unit in units for each in pipeline.documents(job, unit, collections.Counter())
+    ]
   results["seqio:absent"] = texts_of("seqio:absent", tfds_directory=str(TFDS))
   results["no module"] = texts_of("seqio:hundred", module="no_such_module")
   options = {"module": "", "tfds_directory": "", "download": False}

@@ -108,8 +108,10 @@ def check_pre_norm(golden: Golden, checks: Checks) -> None:
         checks.compare("rope", f"rope/{kind}/{name}", np.concatenate([table, table], axis=1))
 
 
-def _mean_loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
-  """Mean cross-entropy over labels >= 0."""
+def mean_loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
+  """Mean cross-entropy over labels >= 0; of a head with one output, as in the class, mean squared error."""
+  if logits.shape[-1] == 1:
+    return jnp.mean(jnp.square(logits[..., 0] - labels))
   picked = jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.maximum(labels, 0)[..., None], axis=-1)[..., 0]
   return -jnp.sum(jnp.where(labels >= 0, picked, 0.0)) / jnp.sum(labels >= 0)
 
@@ -127,7 +129,7 @@ def _check_masked_lm(model: _Model, golden: Golden, checks: Checks) -> None:
     labels = jnp.asarray(golden["labels"])
 
     def loss(params: dict) -> jax.Array:
-      return _mean_loss(logits(params), labels)
+      return mean_loss(logits(params), labels)
 
     checks.compare("losses", "mlm_loss", jax.jit(loss)(model.params))
     checks.compare_all("gradients", "grad/", model.gradients(loss, model.parts))
@@ -146,7 +148,7 @@ def _check_classification(model: _Model, golden: Golden, checks: Checks) -> None
     labels = jnp.asarray(golden["labels"])
 
     def loss(params: dict, logits: Callable = logits, labels: jax.Array = labels) -> jax.Array:
-      return _mean_loss(logits(params), labels)
+      return mean_loss(logits(params), labels)
 
     checks.compare("losses", f"{pooling}_loss", jax.jit(loss)(model.params))
     found = model.gradients(loss, [*model.parts, model.head_parts["classifier"]])
@@ -159,7 +161,7 @@ def _check_tagging(model: _Model, golden: Golden, checks: Checks) -> None:
     return model.real(heads.apply_tagging_head(params["heads"]["tagging"], hidden, config=model.config))
 
   def loss(params: dict) -> jax.Array:
-    return _mean_loss(logits(params), jnp.asarray(golden["tags"]))
+    return mean_loss(logits(params), jnp.asarray(golden["tags"]))
 
   checks.compare("logits", "tag_logits", jax.jit(logits)(model.params))
   checks.compare("losses", "tag_loss", jax.jit(loss)(model.params))

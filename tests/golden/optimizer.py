@@ -35,12 +35,14 @@ def check_schedule(golden: Golden, checks: Checks) -> None:
 
 
 def _check_rates(golden: Golden, checks: Checks, index: str) -> None:
-  peak, warmup, total, end, _ = _decimals(golden[f"lr/{index}/cfg"])
+  peak, warmup, total, end, power = _decimals(golden[f"lr/{index}/cfg"])
   steps = golden[f"lr/{index}/steps"]
   sizes = {"learning_rate": peak, "warmup_steps": int(warmup), "total_steps": int(total)}
   fairseq = optim.OptimizerSettings(**sizes, end_learning_rate=end)
   for key, settings in ((f"lr/{index}/lr", fairseq), (f"hf/{index}/lr", optim.OptimizerSettings(**sizes))):
-    if key in golden:
+    if key in golden and power != 1 and settings is fairseq:
+      checks.hold("lr", key, condition=False, found=f"not supported: power {power:g}")
+    elif key in golden:
       checks.compare("lr", key, jax.vmap(optim.make_schedule(settings))(jnp.asarray(steps)))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from configs import finetune_embedding
+from data.errors import ConfigError
 from finetune import main
 from finetune.embedding.search import Embedding
 from finetune.search import loop, user_file
@@ -21,7 +22,7 @@ from pretrain.embed.vectors import Embedder
 from pretrain.export import task_fields
 from pretrain.pod.stop import StopRequest
 from tests.finetune import shared_programs, stored
-from tests.finetune.glue.small_glue import WORDS
+from tests.finetune.glue.small_glue import WORDS, checkpoint
 
 FAST = (
   "--config=configs/finetune_embedding.py",
@@ -194,3 +195,30 @@ def test_the_schema_is_that_of_the_checkpoint_unless_the_config_says_otherwise(p
   changed = {"passage_prefix": "", "pooling": "mean", "unit": False, "query_length": 9, "sizes": (8,)}
   asked = {f"embedding.{name}": value for name, value in changed.items()} | {"data.max_length": 20}
   assert made(**asked).schema == EmbeddingSchema("mean", False, "the ", "", 9, 20, (8,))
+
+
+def test_the_dropout_is_that_of_the_checkpoint_but_two_views_of_a_text_need_some(pairs, tmp_path):
+  plain = tmp_path / "plain.txt"
+  plain.write_text("".join(f"{WORDS[n % 7]} {WORDS[n // 7]}\n" for n in range(49)))
+  for rates, file, asked, expected in (
+    ((0.0, 0.0), pairs, -1.0, (0.0, 0.0)),
+    ((0.2, 0.3), pairs, -1.0, (0.2, 0.3)),
+    ((0.2, 0.3), pairs, 0.0, (0.0, 0.0)),
+    ((0.0, 0.3), plain, -1.0, (0.0, 0.3)),
+    ((0.0, 0.0), plain, -1.0, (0.1, 0.1)),
+    ((0.0, 0.0), plain, 0.0, None),
+  ):
+    run = tmp_path / f"run_{rates[0]:g}_{rates[1]:g}"
+    if not run.exists():
+      checkpoint(run, dropout=rates[0], attention_dropout=rates[1])
+    config = finetune_embedding.get_config()
+    given = {"checkpoint": str(run), "data.train_file": str(file), "model.dropout": asked}
+    config.update_from_flattened_dict(given | {"search.batch_sizes": (16,)})
+    session = Session(config, str(tmp_path / "out"), stop=StopRequest())
+    if expected is None:
+      with pytest.raises(ConfigError, match=r"\n  --config\.model\.dropout=0\.1"):
+        Embedding(session, download=False)
+      continue
+    made = Embedding(session, download=False)
+    assert (session.encoder.dropout, session.encoder.attention_dropout) == expected, (rates, file, asked)
+    assert f"embedding: dropout {expected[0]:g}, of attention {expected[1]:g} " in "\n".join(made.describe())

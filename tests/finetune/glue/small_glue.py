@@ -18,16 +18,18 @@ SIZES = {"hidden_size": 16, "num_heads": 2, "mlp_size": 32, "max_length": 32}
 
 
 def checkpoint(
-  directory: pathlib.Path, *, recipe: str = "tiny", num_layers: int = 1, with_clm_head: bool = False
+  directory: pathlib.Path, *, recipe: str = "tiny", num_layers: int = 1, with_clm_head: bool = False, **fields
 ) -> pathlib.Path:
-  """Writes a run's workdir with step 7 and `vocabulary`; returns it."""
+  """Writes a run's workdir with step 7 and `vocabulary`, `fields` of the model; returns it."""
   words = directory / "vocabulary"
   words.mkdir(parents=True)
   (words / "vocab.txt").write_text("\n".join([*SPECIAL, *WORDS]) + "\n", encoding="utf-8")
   described = vocabulary.write_description(words, kind="wordpiece", cased=False)
   config = base.get_config()
   config.recipe = recipe
-  config.model.update(SIZES | {"vocab_size": described.size, "init_stddev": 0.1, "num_layers": num_layers})
+  config.model.update(
+    SIZES | {"vocab_size": described.size, "init_stddev": 0.1, "num_layers": num_layers} | fields
+  )
   encoder = EncoderConfig(
     **{name: config.model[name] for name in EncoderConfig.__dataclass_fields__ if name in config.model}
   )

@@ -220,7 +220,6 @@ def _data() -> ConfigDict:
       # 'records': text is prepared first, and a run resumes at once; 'seqio': a Task or Mixture, source
       # 'seqio:NAME', is read during training, and again from its beginning when the run resumes.
       "feed": "records",
-      "skip_hours": 0.25,  # feed 'seqio': a resume that must read again for longer is an error
       "directory": "",  # prepared records; '': prepared/<source, vocabulary, packing, length>
       # Several prepared directories instead: 'DIR:RATE,DIR:RATE', rates of blocks in any scale; 'DIR,DIR': in
       # proportion to their records; 'seqio:NAME': the Tasks and rates of a Mixture. docs/guides/mixtures.md.

@@ -117,14 +117,15 @@ def import_tfds() -> Any:
   """Imports and returns TFDS, and hides accelerators from TensorFlow; ConfigError if not installed."""
   check_installed("reading a TFDS data set or a seqio Task")
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise
-  # Reading text needs no accelerator, and TensorFlow would allocate all of its memory before the trainer can.
-  # In a notebook that imported TensorFlow itself nothing is hidden: its own model may need the accelerator.
-  if "tensorflow" not in sys.modules:
-    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+  is_first = "tensorflow" not in sys.modules
   with _without_notices():
-    import tensorflow  # noqa: F401 (tensorflow_datasets would import it later)
+    import tensorflow as tf
     import tensorflow_datasets as tfds
 
+    # Reading text needs no accelerator, and TensorFlow would take all of its memory from the trainer.
+    # In a notebook that imported TensorFlow itself nothing is hidden: its own model may need the accelerator.
+    if is_first:
+      tf.config.set_visible_devices([], "GPU")
   return tfds
 
 

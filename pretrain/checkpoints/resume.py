@@ -38,7 +38,6 @@ SAFE_FIELDS = (
   "train.platform",
   "train.peak_flops",
   "data.source",  # the digest of the records, or the facts of a feed, are compared instead
-  "data.skip_hours",
   "data.directory",
   "data.mixture",  # the batches read so far are compared instead, see _check_mixture
   "data.temperature",
@@ -186,7 +185,7 @@ def _check_mixture(asked: list | None, meta: Mapping[str, Any]) -> None:
 def _check_feed(given: Mapping[str, Any] | None, saved: Mapping[str, Any] | None) -> None:
   """Raises ConfigError or DataError if a feed may return other blocks than the saved one.
 
-  Both are as in `data.feed.stream.Stream.facts`, or None for prepared records.
+  Both are as in `data.feed.Stream.facts`, or None for prepared records.
   """
   if given == saved:
     return

@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 from data import vocabulary
 from data.errors import ConfigError
-from data.feed.client import FedRecords
+from data.feed import FedRecords
 from data.manifest import VocabularyInfo
 from data.records import HeldoutRecords, TrainingRecords
 from pretrain.corruption.masking import TokenIds
@@ -46,7 +46,7 @@ class Prepared:
     return dataclasses.replace(self.tokens, word_starts=words.word_starts)
 
   def close(self) -> None:
-    """Ends the child process of a feed."""
+    """Ends the reading of a feed."""
     if isinstance(self.train, FedRecords):
       self.train.close()
 

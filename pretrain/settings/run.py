@@ -50,7 +50,6 @@ class DataFields:
 
   source: str
   feed: Literal["records", "seqio"]
-  skip_hours: NotNegative
   directory: str
   mixture: str
   temperature: Annotated[float, Limit(0, 100)]

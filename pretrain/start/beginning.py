@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from data import command
 from data.errors import DataError
-from data.feed.client import FedRecords
+from data.feed import FedRecords
 from pretrain.checkpoints import checkpoint, resume, warm_start
 from pretrain.checkpoints import workdir as workdir_files
 from pretrain.checkpoints.checkpoint import Checkpoints
@@ -132,7 +132,7 @@ def start(run: Run, records: Prepared, origins: Origins, workdir: str) -> Start:
     begun = _start_at(newest, run, records, origins, workdir)
     if isinstance(records.train, FedRecords) and begun.step < run.config.train.total_steps:
       saved = checkpoint.read_meta(checkpoint.step_path(workdir, begun.step)) if begun.step else {}
-      feed.begin(reading_settings(run.config), records.train, saved)
+      feed.begin(records.train, saved)
     return begun
 
   return peers.together("the initial state", begin, seconds=LOOKING)

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from data import progress
-from data.feed.client import FedRecords
+from data.feed import FedRecords
 from pretrain.checkpoints import resume
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.checkpoints.saves import Saves

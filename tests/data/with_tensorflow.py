@@ -16,9 +16,7 @@ import seqio
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from data import child, errors, glue, records, seqio_tasks, sources, squad, tfds_reader, vocabulary
-from data.feed import __main__ as feed
-from data.feed import stream
+from data import child, errors, feed, glue, records, seqio_tasks, sources, squad, tfds_reader, vocabulary
 from data.glue import command as glue_command
 from data.prepare import pipeline, sentences, shards
 from data.rows import datasets
@@ -226,18 +224,17 @@ def damaged() -> None:
 # Streams of a feed.
 
 
-def opened(name: str, *, seed: int = 0, packing: str = "eos", words: bool = True) -> stream.Stream:
-  flags = [f"--source=seqio:{name}", f"--module={USER}/user_tasks.py", f"--packing={packing}"]
-  flags += [f"--vocabulary={USER}/words"] * words
-  return stream.Stream(
-    feed.parse([*flags, f"--length={LENGTH}", f"--seed={seed}", "--batch_size=8", "--heldout=5"])
+def opened(name: str, *, seed: int = 0, packing: str = "eos", words: bool = True) -> feed.Stream:
+  vocabulary_of = f"{USER}/words" if words else ""
+  return feed.Stream(
+    feed.Asked(f"seqio:{name}", LENGTH, seed, packing, vocabulary_of, f"{USER}/user_tasks.py")
   )
 
 
 def blocks(name: str, number: int, **options) -> list[list[int]]:
   """Returns the first training blocks of a Task."""
   _, chunks = opened(name, **options).chunks()
-  return np.concatenate([*stream._first(chunks, number)]).tolist()
+  return np.concatenate([*feed._first(chunks, number)]).tolist()
 
 
 def chunk(name: str, **options) -> list[list[int]]:
@@ -245,7 +242,7 @@ def chunk(name: str, **options) -> list[list[int]]:
 
 
 def streams() -> None:
-  stream.CHUNK_CHARACTERS, stream.CHUNK_IDS, stream.CHUNK_BLOCKS = 2_000, 600, 8
+  feed.CHUNK_CHARACTERS, feed.CHUNK_IDS, feed.CHUNK_BLOCKS = 2_000, 600, 8
   words = vocabulary.load(USER / "words")
   results["special"] = vars(words.special_ids)
   for name in ("one_train", "one_validation", "two_train"):  # a block for each line, without TensorFlow
@@ -257,7 +254,7 @@ def streams() -> None:
     "segments": blocks("one", 100, packing="segments"),
     "chunks": [sorted(chunk("one", seed=seed)) for seed in (0, 1)],
     "held out": [opened("one").heldout(number).tolist() for number in (5, 500)],
-    "none held out": [opened("untested").described()["heldout"], len(opened("untested").heldout(5))],
+    "none held out": [opened("untested").splits[0], len(opened("untested").heldout(5))],
     "both": blocks("both", 1_000),
     "of ids": blocks("ids", 300, words=False),
     "facts": [opened("one").facts(), opened("prepared", packing="complete").facts()["records"]],
@@ -265,7 +262,7 @@ def streams() -> None:
   results.update(found)
   number, chunks = opened("prepared", packing="complete").chunks(24)
   own = records.PackedRecords(USER / "records", length=LENGTH, seed=0)
-  results["prepared from step 3"] = [number, np.concatenate([*stream._first(chunks, 80)]).tolist()]
+  results["prepared from step 3"] = [number, np.concatenate([*feed._first(chunks, 80)]).tolist()]
   results["the trainer's"] = np.concatenate([own.batch(step, 8) for step in range(3, 13)]).tolist()
   # A long text: the blocks of a document do not follow each other; a packed Task's are left as they come.
   ids = np.repeat(np.arange(10, 30), LENGTH - 2).astype(np.int32)  # as many as a chunk has

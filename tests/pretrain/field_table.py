@@ -101,7 +101,7 @@ def base_config(base: str) -> ConfigDict:
 # What the other values of fields change in one of the bases, and the fields with these values.
 _TABLE = """
 mlm: resume
-  recipe='other' data.skip_hours=1.0 data.temperature=2.0 train.log_every=2 train.eval_every=3
+  recipe='other' data.temperature=2.0 train.log_every=2 train.eval_every=3
   train.eval_batches=1 train.checkpoint_every=3 train.checkpoints_to_keep=1 train.checkpoint_steps=(1,)
   train.max_nonfinite_steps=3 train.spike_zscore=3.0 train.spike_window=5 train.spike_roll_back=True
   train.trackers='wandb' train.probe_every=2 train.probe_data='annotated' train.replica_check_every=100

@@ -266,7 +266,6 @@ def _slices(ragged, split, shuffle_files, seed=None):
 
 def refusals() -> None:
   os.chdir(DIRECTORY)
-  results["hidden"] = os.environ.get("CUDA_VISIBLE_DEVICES")
   results["names"] = sorted(name for name in seqio.TaskRegistry.names() if "_packed_" in name)
   corpus = seqio.get_mixture_or_task("wikipedia_books_packed_512")
   results["refused no vocabulary yet"] = refused(lambda: corpus.get_dataset(shuffle=False))

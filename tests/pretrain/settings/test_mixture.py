@@ -84,7 +84,7 @@ GOOD = [
   {"mixture": "a:1,gs://b/c:2", "temperature": 0.1, "source": ""},
   {"stages": "0: a:1; 124999: b:1"},
   {"mixture": "seqio:x", "vocabulary": "words", "module": "tasks.py"},
-  {"feed": "seqio", "source": "seqio:x", "skip_hours": 0.0},
+  {"feed": "seqio", "source": "seqio:x"},
 ]
 
 

@@ -1,41 +1,35 @@
-"""The trainer's side of a feed, with messages made by hand: what it keeps, what it refuses."""
+"""Blocks of a Task as records: what is kept, what is refused."""
 
 import hashlib
 
 import numpy as np
 import pytest
 
-from data import errors, manifest
-from data.feed import __main__ as child
-from data.feed import client
+from data import errors, feed, manifest
 
 WORDS = manifest.VocabularyInfo("wordpiece", False, 9, "d" * 64, {"cls": 0, "pad": 1, "sep": 2})
 ROWS = np.arange(60, dtype=np.int32).reshape(30, 2)  # fifteen batches of two rows
 
 
-class Sent:
-  """A feed that has all its messages."""
+class Blocks:
+  """A stream of `ROWS` in two chunks; one of records begins at any block."""
 
   source = "seqio:mine"
 
-  def __init__(self, first: int, records: str) -> None:
-    self.facts = {"records": records}
-    self._all = (one for one in child.batches([ROWS[:1], ROWS[1:]], 2, 0, first))
+  def __init__(self, records: str) -> None:
+    self._records = records
 
-  def begin(self, batch: int) -> dict:
-    return next(self._all)[0]
+  def facts(self) -> dict:
+    return {"records": self._records}
 
-  def receive(self):
-    return next(self._all)
-
-
-@pytest.fixture(autouse=True)
-def _at_once(monkeypatch):
-  monkeypatch.setattr(child, "MEASURED_SECONDS", 0.0)
+  def chunks(self, first: int):
+    begin = first if self._records else 0
+    rows = ROWS[begin:]
+    return begin, iter([rows[:1], rows[1:]])
 
 
-def fed(first: int = 0, digest: str = "", records: str = "") -> client.FedRecords:
-  made = client.FedRecords(Sent(first, records), batch_size=2, words=WORDS)
+def fed(first: int = 0, digest: str = "", records: str = "", size: int = 2) -> feed.FedRecords:
+  made = feed.FedRecords(Blocks(records), batch_size=size, words=WORDS)
   made.begin(first, digest)
   return made
 
@@ -45,10 +39,8 @@ def digest(batches: int) -> str:
 
 
 def test_batches_after_those_that_are_skipped_are_the_same():
-  (_, *sent) = child.batches([ROWS[:20], ROWS[20:28]], 3, 0, 2)
-  assert [content["number"] for content, _ in sent] == [*range(2, 9)]
-  assert np.array_equal(np.concatenate([rows for _, rows in sent]), ROWS[6:27])
-  assert (sent[0][0]["before"], sent[1][0]["before"]) == (digest(3), sent[0][0]["sha256"])
+  assert np.array_equal(fed(2, size=3).numbered(range(6, 27)), ROWS[6:27])
+  assert np.array_equal(fed(2, size=3, records="f" * 64).numbered(range(6, 27)), ROWS[6:27])
 
 
 def test_rows_are_found_by_their_place_and_kept_for_a_while():
@@ -71,7 +63,7 @@ def test_a_mark_begins_the_same_blocks_elsewhere_and_other_blocks_before_are_ref
 
 
 def test_heldout_blocks_count_their_own_ids_without_padding():
-  blocks = client.HeldoutBlocks(np.asarray([[0, 3, 2, 1], [0, 3, 3, 2]], np.int32), WORDS)
+  blocks = feed.HeldoutBlocks(np.asarray([[0, 3, 2, 1], [0, 3, 3, 2]], np.int32), WORDS)
   assert blocks.unigram().tolist() == [2, 0, 2, 3, 0, 0, 0, 0, 0]
   assert blocks.numbered([1, 2]).tolist() == [[0, 3, 3, 2]]
   assert len(blocks) == 2 and blocks.rows(1, 9).tolist() == [[0, 3, 3, 2]]

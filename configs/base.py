@@ -6,7 +6,6 @@ ELECTRA (ICLR 2020), and "official" is the released code of the paper in questio
 """
 
 from ml_collections import ConfigDict
-from ml_collections.config_dict import FieldReference
 
 
 def get_config() -> ConfigDict:
@@ -75,8 +74,8 @@ def _model() -> ConfigDict:
       "attention": "auto",
       # What the backward pass recomputes: 'none'; 'cheap': everything except matrix products and attention
       # outputs, which halves memory in the same time; 'full': whole layers, for the least memory and 1/3 more
-      # time. Of any type, because config files of older versions have True ('full') or False ('none').
-      "remat": FieldReference("cheap", field_type=object),
+      # time.
+      "remat": "cheap",
       # Layers unrolled in each iteration of the loop over layers. 0: one; on TPUs and GPUs all, unless fsdp
       # cuts weights: a loop there copies the stored activations (a tenth of a step), but compiles faster.
       "scan_unroll": 0,

@@ -5,7 +5,6 @@ fields of `search` and `model` override them.
 """
 
 from ml_collections import ConfigDict
-from ml_collections.config_dict import FieldReference
 
 
 def get_config() -> ConfigDict:
@@ -46,7 +45,7 @@ def _model() -> ConfigDict:
       # 'embedding' the checkpoint's own rates.
       "dropout": -1.0,
       "dtype": "auto",  # of the computation: 'float32', 'bfloat16', 'auto' (float32 on CPU, else bfloat16)
-      "remat": FieldReference("cheap", field_type=object),  # as in configs/base.py: 'none', 'cheap', 'full'
+      "remat": "cheap",  # as in configs/base.py: 'none', 'cheap', 'full'
       # Layers unrolled in each iteration of the loop over layers; 0: all, without a loop, on TPUs and GPUs.
       # Estimated for a base model on a v5e: steps a fifth shorter, compilation of a length four times longer.
       "scan_unroll": 1,

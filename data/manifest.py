@@ -13,8 +13,7 @@ from typing import Any
 from data import errors, files
 
 NAME = "manifest.json"
-FORMAT = 2  # a shard has a range of shuffle keys; in format 1 it had the keys with key % shards == shard
-READABLE = (1, FORMAT)
+FORMAT = 2
 DTYPES = ("uint16", "uint32")  # of ids on disk
 # Names of counts of repairs to the text.
 REPAIRS = (
@@ -103,13 +102,11 @@ def read(directory: str | os.PathLike) -> Manifest:
     )
   try:
     value = json.loads(path.read_text(encoding="utf-8"))
-    if value.get("format") not in READABLE:
+    if value.get("format") != FORMAT:
       raise errors.DataError(
-        f"{path}: format {value.get('format')!r}, this program reads {READABLE[0]} to {FORMAT}; prepare the "
-        "data again"
+        f"{path}: format {value.get('format')!r}, expected {FORMAT}; prepare the data again"
       )
-    itself = value.pop("sha256", None)  # older manifests have none
-    if itself not in (None, files.digest_json(value)):
+    if value.pop("sha256", None) != files.digest_json(value):
       raise ValueError("it was changed, its sha256 differs")
     value["vocabulary"] = VocabularyInfo(**value["vocabulary"])
     for name, split in value["splits"].items():

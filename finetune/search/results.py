@@ -17,15 +17,8 @@ from data.errors import ConfigError, DataError
 from finetune.papers.spaces import Cell
 from finetune.search.summary import Evaluation, Record, best
 from pretrain.command import fields
-from pretrain.settings.model import EncoderSettings
 
 FORMAT = 2
-# Results of older versions lack newer fields of the encoder, whose defaults are what it computed then.
-_ENCODER = {
-  f"encoder.{field.name}": [] if field.default == () else field.default
-  for field in dataclasses.fields(EncoderSettings)
-  if field.default is not dataclasses.MISSING
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +79,7 @@ class Results:
       # A seed that the search no longer has cannot be compared.
       is_known = not self._seed_field or str(run.seed) in self.fingerprint[self._seed_field]
       ours = fields.flatten(self.fingerprint_of(run.seed) if is_known else run.fingerprint)
-      saved = {name: _ENCODER[name] for name in ours if name in _ENCODER} | fields.flatten(run.fingerprint)
-      differing = changes(saved, ours, show=_short)
+      differing = changes(fields.flatten(run.fingerprint), ours, show=_short)
       if differing:
         raise DataError(
           f"{path} was made with other settings ({', '.join(differing.values())}); go back to those, or use\n"

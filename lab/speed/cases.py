@@ -46,7 +46,7 @@ def make_config(recipe: str, *, batch: int, length: int, changes: Iterable[str] 
       raise ConfigError(fields.unknown_field(name))
     changed[name] = fields.parse_value(name, text)
   sizes = {"train.batch_size": batch, "data.length": length}
-  config.update_from_flattened_dict(fields.renamed_values(config) | changed | sizes)
+  config.update_from_flattened_dict(changed | sizes)
   config.train.update(WITHOUT_WARMUP)
   config.model.max_length = max(length, config.model.max_length)
   for objective in config.objectives.values():

@@ -34,9 +34,9 @@ def seal(directory: Path, *, step: int, run_id: str) -> None:
 def _read(path: Path) -> dict[str, Any] | None:
   """Reads the list of file digests of the checkpoint at `path`; None if it is damaged or missing."""
   content = files.read_json(path / NAME)
-  itself = content.pop("list", None)  # older lists have none
+  itself = content.pop("list", None)
   is_sound = {"step", "run_id", "files"} <= content.keys() and isinstance(content["files"], dict)
-  return content if is_sound and itself in (None, files.digest_json(content)) else None
+  return content if is_sound and itself == files.digest_json(content) else None
 
 
 def run_id(path: Path) -> str:
@@ -56,7 +56,7 @@ def problem(path: Path, items: Sequence[str] = ()) -> str | None:
   With `items`, such as 'params', only the files of these items are read.
   """
   if not (path / NAME).is_file():
-    return _problem_without_list(path)
+    return f"{NAME} is gone"
   content = _read(path)
   if content is None:
     return f"{NAME} is damaged"
@@ -72,14 +72,6 @@ def problem(path: Path, items: Sequence[str] = ()) -> str | None:
     if not is_same:
       return f"{name} is not as it was saved (its sha256 differs)"
   return None
-
-
-def _problem_without_list(path: Path) -> str | None:
-  """Describes the problem of a checkpoint without a digest list, judged by its metadata; else None."""
-  meta = files.read_json(path / "meta" / "metadata")  # if it is damaged, reading it will raise
-  if str(meta.get("step", path.name)) != path.name:
-    return f"it was saved as step {meta['step']}"
-  return f"{NAME} is gone" if meta.get("run_id") else None  # versions without lists had no run ids
 
 
 def refuse_damaged(path: Path, items: Sequence[str] = ()) -> None:

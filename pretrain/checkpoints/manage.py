@@ -70,7 +70,7 @@ def show_list(directory: Path) -> None:
     state = "renamed as damaged, or incomplete"
     if entry.step is not None:
       known = (entry.path / integrity.NAME).is_file()
-      state = f"run {integrity.run_id(entry.path) or 'unknown'}" if known else "no digests (older version)"
+      state = f"run {integrity.run_id(entry.path) or 'unknown'}" if known else "no digests"
     print(f"{entry.path.name:>20}  {entry.size / 1e6:>12,.1f} MB  {saved}  {state}")
 
 
@@ -95,8 +95,6 @@ def verify(directory: Path) -> None:
       problem = "removed meanwhile"  # by the run, which still trains
     elif problem:
       damaged.append(entry.path.name)
-    elif not (entry.path / integrity.NAME).is_file():
-      problem = "unknown: saved by a version without digests"
     print(f"step {entry.path.name}: {problem or 'sound'}")
   runs = {integrity.run_id(entry.path) for entry in steps if entry.path.is_dir()} - {""}
   if damaged or len(runs) > 1 or not steps:

@@ -57,10 +57,6 @@ SAFE_FIELDS = (
   "model.vocab_chunk_rows",
 )
 
-# Fields of earlier versions, each with the one value that this version computes.
-GONE_FIELDS = {"optimizer.power": 1.0, "objectives.mlm.all_reduction": "one_mean"}
-LATER_DIGESTS = ("manifest_digest",)  # checkpoints of commit d0d56b3 have none
-
 
 def newest_good_step(workdir: str | os.PathLike) -> int | None:
   """Returns the newest undamaged step; None if none was ever saved.
@@ -118,7 +114,13 @@ def check_same_run(
   check_records(digests, meta)
   # Fields that are newer than the checkpoint count as having their defaults.
   saved = flatten(base.get_config().to_dict()) | flatten(meta["config"])
-  asked = {name: value for name, value in GONE_FIELDS.items() if name in saved} | flatten(config)
+  asked = flatten(config)
+  if gone := sorted(saved.keys() - asked.keys()):
+    raise ConfigError(
+      f"the workdir has a run with fields that this version lacks ({', '.join(gone)}); resume it with commit "
+      f"{meta.get('commit') or 'of its first log line'}, or start a new run from its weights\n"
+      "  --workdir=NEW --config.train.init_from=WORKDIR"
+    )
   changed = changes(saved, asked)
   reasons = {name: _refusal(name, saved, asked, meta.get("step", 0)) for name in changed}
   refused = [
@@ -136,11 +138,7 @@ def check_records(digests: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
   """Raises ConfigError or DataError if records are not those of the run with this meta."""
   _check_feed(digests.get("feed"), meta.get("feed"))
   _check_mixture(digests.get("mixture"), meta)
-  digests = {
-    name: digest
-    for name, digest in digests.items()
-    if name not in ("mixture", "feed") and (name in meta or name not in LATER_DIGESTS)
-  }
+  digests = {name: digest for name, digest in digests.items() if name not in ("mixture", "feed")}
   missing = [name for name in ("config", "interval_sums", *digests) if name not in meta]
   if missing:
     raise DataError(
@@ -218,8 +216,6 @@ def changed_packages(meta: Mapping[str, Any]) -> list[str]:
 
 def _refusal(name: str, saved: Mapping[str, Any], given: Mapping[str, Any], step: int) -> str | None:
   """Returns None if a field may change at a step; else why not, or '' if there is nothing special to say."""
-  if name in GONE_FIELDS:
-    return "the only value of this version"
   if name == "train.microbatches" and saved.get("train.batch_size_start"):
     return "batches grow by a microbatch"
   both = (saved, given)

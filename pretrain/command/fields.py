@@ -20,7 +20,6 @@ from configs import base
 from data.errors import did_you_mean
 from pretrain import settings
 from pretrain.settings.field_types import Fields, Limit, show, show_value
-from pretrain.settings.model import OLD_REMAT
 
 __all__ = ["Fields", "show"]
 
@@ -35,8 +34,6 @@ _TYPE_NAMES = {
   tuple[float, ...]: "finite numbers (such as 1e-5,2e-5)",
   _PAIRS: "pairs of numbers (such as (0,0.3),(0.8,0.15))",
 }
-# Values of earlier versions that are still accepted: {field: {old value: new value}}.
-_OLD_VALUES = {"model.remat": OLD_REMAT}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -113,15 +110,9 @@ def _kind(annotation: Any) -> Kind:
   return Kind(annotation)
 
 
-def renamed_values(config: ConfigDict) -> dict[str, Value]:
-  """Returns {field: today's value} for fields whose value has the spelling of an earlier version."""
-  values = flatten(config)
-  return {name: now[values[name]] for name, now in _OLD_VALUES.items() if isinstance(values.get(name), bool)}
-
-
 def may_stand_alone(name: str, schema: Schema = PRETRAINING) -> bool:
   """Returns whether `--config.<name>` without a value means 'true'."""
-  return isinstance(known_fields(schema)[name], bool) or name in _OLD_VALUES
+  return isinstance(known_fields(schema)[name], bool)
 
 
 def unknown_field(name: str, schema: Schema = PRETRAINING) -> str:
@@ -176,8 +167,6 @@ def parse_value(name: str, text: str, schema: Schema = PRETRAINING) -> Value:
   """
   default, kind = known_fields(schema)[name], kinds(schema)[name]
   truth = {"true": True, "1": True, "false": False, "0": False}
-  if name in _OLD_VALUES and text.lower() in truth:
-    return _OLD_VALUES[name][truth[text.lower()]]
   try:
     if kind.value_type is bool:
       return truth[text.lower()]

@@ -151,7 +151,7 @@ def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Argum
   if config is None:  # so that wrong values are reported together with the wrong file
     problems += filter(None, (validate.value_problem(*change, program.rules) for change in changed.items()))
   else:
-    _set_fields(config, fields.renamed_values(config) | changed)
+    _set_fields(config, changed)
     joins = any(cluster.values()) or fields.flatten(config).get("train.multihost") is not False
     problems += _config_problems(config, program.rules, in_doubt=bool(problems), planned=planned, joins=joins)
   name = pathlib.Path(path).stem + (f"_{argument.replace(':', '_')}" if argument else "")

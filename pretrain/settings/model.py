@@ -6,8 +6,6 @@ from typing import Annotated, Any, Literal
 
 from pretrain.settings.field_types import Count, CountOrZero, FractionBelowOne, Limit, Positive
 
-# Earlier values of `remat`: old config files and checkpoints still have them.
-OLD_REMAT: dict[object, str] = {False: "none", True: "full"}
 Dtype = Literal["float32", "bfloat16", "auto"]
 Remat = Literal["none", "cheap", "full"]
 
@@ -52,7 +50,6 @@ class EncoderSettings:
   scan_unroll: CountOrZero = 0
 
   def __post_init__(self):
-    object.__setattr__(self, "remat", OLD_REMAT.get(self.remat, self.remat))
     object.__setattr__(self, "global_layers", tuple(self.global_layers))  # JSON has lists
 
   def is_global(self, layer: int) -> bool:

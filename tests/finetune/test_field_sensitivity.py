@@ -36,7 +36,7 @@ CHANGES = {
   "tasks": ("sst2,stsb", f"{_EXAMPLES} step start"),
   "model.dropout": ("0.2", "step"),
   "model.dtype": ("bfloat16", "step"),
-  "model.remat": ("true", "step"),
+  "model.remat": ("full", "step"),
   "search.batch_sizes": ("4", "plan programs step batches evaluations"),
   "search.learning_rates": ("2e-2,3e-2", "programs"),
   "search.epochs": ("3", _EXAMPLES),

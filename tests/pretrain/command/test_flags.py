@@ -63,8 +63,6 @@ CHANGES = [
   ("generator.detach_blocks=False", False),
   ("generator.detach_blocks", True),
   ("model.remat=cheap", "cheap"),
-  ("model.remat", "full"),  # as before it had names
-  ("model.remat=False", "none"),
   ("data.source=text/*.txt", "text/*.txt"),
 ]
 
@@ -81,17 +79,13 @@ def test_every_kind_of_field_can_be_changed_and_no_other_field_changes():
   assert (apart.config.generator.reversal_multiplier, apart.config.seed) == (-2.0, 7)
 
 
-def test_a_config_file_may_have_an_argument_and_old_values(tmp_path):
+def test_a_config_file_may_have_an_argument(tmp_path):
   text = AMOS.replace("get_config()", "get_config(which)", 1)
   path = _file(tmp_path, f"{text}config.recipe = which\n  return config\n")
   arguments = _read(f"--config={path}:a:b")
   assert arguments.config.recipe == "a:b"
   assert arguments.config_name == "mine_a_b" and arguments.workdir == os.path.join("runs", "mine_a_b")
   assert "needs an argument" in _refused(f"--config={path}")[0]
-  for old, name in ((True, "full"), (False, "none")):
-    path = _file(tmp_path, f"{AMOS}config.model.remat = {old}\n  return config\n")
-    assert _read(f"--config={path}").config.model.remat == name
-  assert _read(f"--config={path}", "--config.model.remat=cheap").config.model.remat == "cheap"
 
 
 def test_a_recipe_without_a_parameter_takes_the_name_of_a_backbone(tmp_path):

@@ -217,10 +217,6 @@ def test_auto_is_float32_on_cpu_and_bfloat16_elsewhere(monkeypatch):
   assert dataclasses.replace(CONFIG, dtype="bfloat16").compute_dtype == jnp.bfloat16
 
 
-def test_an_old_checkpoint_says_remat_as_before_it_had_names():
-  assert [dataclasses.replace(CONFIG, remat=old).remat for old in (False, True)] == ["none", "full"]
-
-
 def test_turns_have_whole_periods_and_all_layers_on_accelerators_unless_their_weights_are_cut():
   mixed = dataclasses.replace(CONFIG, num_layers=22, global_every=3)
   turns = {n: encoder.layers_a_turn(dataclasses.replace(mixed, scan_unroll=n)) for n in (0, 2, 3, 7, 22)}

@@ -94,7 +94,6 @@ def test_layers_that_read_all_keys_and_the_decay_of_an_update():
   listed = encoder(global_layers=[1, 5])
   assert [layer for layer in range(6) if listed.is_global(layer)] == [1, 5] and listed.period == 4
   assert not encoder().has_windows and encoder().period == 1
-  assert [encoder(remat=old).remat for old in (True, False, "cheap")] == ["full", "none", "cheap"]
   assert OptimizerFields(learning_rate=0.5, weight_decay=0.1).decay_factor == 0.1
   assert (
     OptimizerFields(learning_rate=0.5, weight_decay=0.1, decay_scale="rate_over_peak").decay_factor == 0.2

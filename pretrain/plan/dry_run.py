@@ -16,8 +16,8 @@ from pretrain.checkpoints import resume, warm_start
 from pretrain.command import validate
 from pretrain.corruption.masking import TokenIds
 from pretrain.mesh import chips, sharding, trees
-from pretrain.mesh.compiler_options import compiler_options
 from pretrain.mesh.device_program import on_own_rows
+from pretrain.mesh.devices import compiler_options
 from pretrain.models.config import activation_bytes
 from pretrain.models.encoder import layers_a_turn
 from pretrain.ops.attention import attention

@@ -9,8 +9,7 @@ import logging
 import sys
 from collections.abc import Iterator, Sequence
 
-from data import command, errors, log_lines
-from data.errors import ConfigError
+from data import command, log_lines
 from pretrain.command import flags, kept_memory
 from pretrain.pod.ending import end_now
 from pretrain.pod.peers import ALONE, Peers
@@ -28,10 +27,13 @@ def main(argv: Sequence[str] | None = None) -> int:
   levels = {"quiet": arguments.quiet, "verbose": arguments.verbose}
   ending = command.one_line_errors(stopped=stopped, debug=arguments.debug, is_last=is_last, **levels)
   with ending as end, _joined(arguments) as peers:
-    if arguments.plan:
-      plan(argv)
-      return 0
     # JAX is imported only now, so that a typo in the flags is reported in a fraction of a second.
+    if arguments.plan:
+      from pretrain.plan import compile_ahead
+
+      compile_ahead.start_on_cpus(arguments.plan)
+      compile_ahead.print_plan(arguments.config, arguments.plan, name=arguments.config_name)
+      return 0
     import jax
 
     from pretrain import train
@@ -53,13 +55,6 @@ def main(argv: Sequence[str] | None = None) -> int:
       arguments.config, arguments.workdir, download=arguments.download, settle=end.settle
     )
   return end.code
-
-
-def plan(argv: Sequence[str]) -> None:
-  """Makes and prints the plan in a child process, see `pretrain/plan/__main__.py`."""
-  code, reason = command.run_child([sys.executable, "-m", "pretrain.plan", *argv], relay="--debug" in argv)
-  if code:
-    raise (ConfigError if code == ConfigError.exit_code else errors.UserError)(reason)
 
 
 @contextlib.contextmanager

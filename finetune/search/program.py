@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from finetune.papers.spaces import LARGEST_RATE
 from pretrain import optim, step
-from pretrain.mesh.compiler_options import compiler_options
+from pretrain.mesh.devices import compiler_options
 from pretrain.mesh.sharding import BATCH_AXES, make_mesh
 from pretrain.ops.draws.row_random import step_row_keys
 from pretrain.settings.mesh import MeshSettings

@@ -5,15 +5,14 @@
   python -m benchmarks.ahead amos_base --target=h100 --shape=32x512 --largest=8
 
 Prints one JSON line for each recipe: bytes of a device by kind, whether they fit, milliseconds (TPU: from the
-compiler's cycles; GPU: a roofline over its kernels), MFU by the formula of `pretrain/plan/flops.py`, shares
-of parts, kernels and collectives. --shape is rows x tokens per device; --largest=N searches for the largest
-number of rows, a multiple of N, that fits. Needs `requirements-plan.txt`. Compiling a base-size step takes a
-core one to two minutes, for a TPU about seven (`--set model.scan_unroll=1`: two to three); a search takes
-three to five times that.
+compiler's cycles; GPU: none), MFU by the formula of `pretrain/plan/flops.py`, shares of parts, and bytes of
+collectives. --shape is rows x tokens per device; --largest=N searches for the largest number of rows, a
+multiple of N, that fits. Needs `requirements-plan.txt`. Compiling a base-size step takes a core one to two
+minutes, for a TPU about seven (`--set model.scan_unroll=1`: two to three); a search takes three to five times
+that.
 """
 
 import dataclasses
-import logging
 import os
 import sys
 
@@ -22,10 +21,9 @@ from ml_collections import ConfigDict
 
 from data import command
 from lab.speed import cases
-from pretrain.plan import targets
-from pretrain.plan.forecast import Forecast, forecast, largest_rows, without_cudnn
-
-logger = logging.getLogger(__name__)
+from lab.speed.estimate import Forecast, forecast
+from pretrain.mesh import chips
+from pretrain.plan import compile_ahead
 
 
 def planned_config(recipe: str, rows: int, length: int, devices: int, changes: list[str]) -> ConfigDict:
@@ -56,24 +54,23 @@ def main() -> None:
   parser.add_argument("--largest", type=int, default=0, help="search for the largest multiple that fits")
   parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="changed fields")
   asked = parser.parse_args()
-  target = targets.describe(asked.target)
+  target = chips.parse(asked.target)
   rows, length = asked.shape
   for recipe in asked.recipes:
+    known: dict[int, Forecast] = {}
 
-    def forecast_of(rows: int, recipe: str = recipe) -> Forecast:
-      config = planned_config(recipe, rows, length, len(target.devices), asked.set)
-      config, note = without_cudnn(config, target)
-      if note:
-        logger.warning(note)
-      found = forecast(config, target)
+    def compiled(rows: int, recipe: str = recipe, known: dict[int, Forecast] = known) -> tuple[int, bool]:
+      config = planned_config(recipe, rows, length, target.size, asked.set)
+      found = known[rows] = forecast(config, target)
       cases.report(line(recipe, asked.set, found) | {"attention": config.model.attention})
-      return found
+      return found.bytes["total"], found.fits
 
     if asked.largest:
-      best = largest_rows(forecast_of, multiple=asked.largest, limit=target.chip.hbm_bytes)
-      cases.report(line(recipe, asked.set, best) | {"benchmark": "ahead, largest"})
+      allowed, limit = range(asked.largest, 1_024 * asked.largest, asked.largest), target.chip.hbm_bytes
+      best = compile_ahead.largest(compiled, allowed, limit=limit, fixed=0, first=asked.largest)
+      cases.report(line(recipe, asked.set, known[best or asked.largest]) | {"benchmark": "ahead, largest"})
     else:
-      forecast_of(rows)
+      compiled(rows)
 
 
 if __name__ == "__main__":

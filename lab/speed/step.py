@@ -22,11 +22,10 @@ from ml_collections import ConfigDict
 
 from data import command
 from lab.speed import cases
+from lab.speed.estimate import collectives, parse, total_flops
 from pretrain.command import kept_memory
-from pretrain.plan import flops, roofline
-from pretrain.plan.collectives import collectives, summary
-from pretrain.plan.forecast import memory
-from pretrain.plan.program import parse
+from pretrain.plan import flops
+from pretrain.plan.compile_ahead import memory
 
 
 def measure(config: ConfigDict, *, repeats: int, devices: int = 1) -> dict:
@@ -39,11 +38,11 @@ def measure(config: ConfigDict, *, repeats: int, devices: int = 1) -> dict:
     "devices": devices,
     "seconds_to_compile": step.seconds_to_compile,
     "bytes": memory(step.compiled, jax.default_backend()),
-    "gflop_of_a_device": roofline.total_flops(program) / 1e9,
-    "gflop_to_formula": roofline.total_flops(program)
+    "gflop_of_a_device": total_flops(program) / 1e9,
+    "gflop_to_formula": total_flops(program)
     * devices
     / (flops.training_flops_per_token(config.to_dict()) * step.tokens),
-    "collectives": summary(collectives(program, step.run.mesh.shape)),
+    "collectives": collectives(program),
   }
   if devices == 1:
     taken = cases.timed(step, repeats=repeats)

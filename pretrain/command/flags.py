@@ -48,9 +48,9 @@ Pretrains a text encoder.
                         docs/guides/launch.md
   --dry_run             prints the resolved config, parameter counts, mesh, sharding of every parameter,
                         cost and memory, and exits
-  --plan=MACHINE        with --dry_run: compiles the real step for another machine and prints memory,
-                        communication, time, the largest microbatch, a mesh and the cost of the run:
-                        v5e:2x4, v5p:4x4x4, h100:16, h200:8, cpu:8
+  --plan=MACHINE        with --dry_run: compiles the real step for another machine and prints its memory,
+                        the largest microbatch that fits, FLOPs and the cost of the run: v5e:2x4,
+                        v5p:4x4x4, h100:16, h200:8, cpu:8
   --download            allows downloads of a source that is not on this machine; without it nothing is
                         downloaded
   --quiet               shows warnings and errors only
@@ -101,7 +101,7 @@ class Arguments:
   verbose: bool
   debug: bool
   config_name: str  # the config file's name without '.py', with '_ARGUMENT' if one was given
-  plan: str = ""  # the machine to plan for
+  plan: chips.Machine | None = None  # the machine to plan for
   place: Mapping[str, str] = dataclasses.field(default_factory=dict)  # {flag of PLACE: value or ''}
 
 
@@ -137,8 +137,7 @@ def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Argum
   if switches["quiet"] and switches["verbose"]:
     problems.append(log_lines.TOGETHER)
   problems += paths.address_problems(values, program.rules)
-  plan = values.get("plan") or ""
-  planned = _planned_devices(plan, problems, dry_run=switches["dry_run"])
+  plan = _machine(values.get("plan") or "", problems, dry_run=switches["dry_run"])
   cluster = {name: values.get(name) or "" for name in PLACE}
   path, argument = _split_path(values.get("config") or "")
   config, cause = None, None
@@ -153,7 +152,8 @@ def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Argum
   else:
     _set_fields(config, changed)
     joins = any(cluster.values()) or fields.flatten(config).get("train.multihost") is not False
-    problems += _config_problems(config, program.rules, in_doubt=bool(problems), planned=planned, joins=joins)
+    devices = plan.size if plan else None
+    problems += _config_problems(config, program.rules, in_doubt=bool(problems), planned=devices, joins=joins)
   name = pathlib.Path(path).stem + (f"_{argument.replace(':', '_')}" if argument else "")
   workdir = values.get("workdir") or os.path.join("runs", name)
   problems += paths.workdir_problems(workdir)
@@ -164,14 +164,14 @@ def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Argum
   return Arguments(validate.Checked(config), workdir, config_name=name, plan=plan, place=cluster, **switches)
 
 
-def _planned_devices(plan: str, problems: list[str], *, dry_run: bool) -> int | None:
-  """Returns the number of devices of --plan=MACHINE; None without a plan or for an unknown machine."""
+def _machine(plan: str, problems: list[str], *, dry_run: bool) -> chips.Machine | None:
+  """Returns the machine of --plan=MACHINE; None without a plan or for an unknown machine."""
   if not plan:
     return None
   if not dry_run:
     problems.append(f"--plan={plan}: only a dry run makes a plan; add\n  --dry_run")
   try:
-    return chips.parse(plan).devices
+    return chips.parse(plan)
   except ConfigError as error:
     problems.append(f"--plan: {error}")
     return None

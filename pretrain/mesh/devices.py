@@ -1,11 +1,12 @@
-"""Starts the devices that a command computes on; devices of another kind are an error."""
+"""Starts the devices that a command computes on, and has the compiler's options for them."""
 
 import contextlib
 import glob
 import itertools
 import logging
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 
 import jax
 
@@ -19,6 +20,22 @@ _DRIVERS = (
   ("/dev/nvidia[0-9]*", "an NVIDIA GPU", "requirements-gpu.txt"),
   ("/dev/accel[0-9]*", "a TPU", "requirements-tpu.txt"),
 )
+
+# A fusion may use 32 MiB of VMEM instead of 16, for larger tiles. Older TPUs do not have so much.
+_LARGER_TILES = {"xla_tpu_scoped_vmem_limit_kib": 32_768}
+# Products by cuBLAS only, which adds biases and residuals itself. Otherwise XLA replaces a few products by
+# its own kernels and loses those additions: 28.2 instead of 27.4 ms per masked-LM step on an H200.
+_LIBRARY_PRODUCTS = {"xla_gpu_enable_triton_gemm": False}
+_HOPPER = "Hopper"  # H100, H200 and GH200 in all their forms
+# Options of a training step besides XLA's defaults: {JAX's `device_kind`: {option: value}}. Their gains, and
+# options that were tried without a gain, are in docs/lab/performance.md.
+_TABLE: Mapping[str, Mapping[str, bool | int]] = {
+  _HOPPER: _LIBRARY_PRODUCTS,
+  "TPU v5 lite": _LARGER_TILES,
+  "TPU v5": _LARGER_TILES,
+  "TPU v6 lite": _LARGER_TILES,
+}
+_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")  # where users set such options
 
 
 def start(platform: str = "auto", *, cache: bool = True) -> None:
@@ -93,3 +110,10 @@ def enough_memory(batch_size: int, microbatches: int) -> contextlib.AbstractCont
     )
 
   return memory_errors(line)
+
+
+def compiler_options(device_kind: str) -> dict[str, bool | int]:
+  """Returns XLA's options for a step on a kind of device, without those that the environment sets."""
+  given = re.findall(r"--(\w+)", " ".join(os.environ.get(name, "") for name in _VARIABLES))
+  kind = _HOPPER if re.search(r"\bG?H[12]00\b", device_kind) else device_kind
+  return {name: value for name, value in _TABLE.get(kind, {}).items() if name not in given}

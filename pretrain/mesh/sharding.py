@@ -5,16 +5,18 @@ boxes and logical-axis rules are not used, because the path is enough.
 """
 
 import functools
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from data.errors import ConfigError
-from pretrain.mesh import device_order, trees
+from data.errors import ConfigError, reason
+from pretrain.mesh import trees
 from pretrain.settings.mesh import MeshSettings
 
 ArrayTree = Any
@@ -70,8 +72,55 @@ def make_mesh(settings: MeshSettings, *, devices: Sequence[jax.Device] | None = 
   with JAX's default, Explicit, every gather would need a sharding. ConfigError: the layout is impossible.
   """
   devices = jax.devices() if devices is None else list(devices)
-  arranged = device_order.arrange(settings, devices)
-  return Mesh(arranged, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
+  return Mesh(arranged(settings, devices), MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
+
+
+def arranged(settings: MeshSettings, devices: Sequence[jax.Device]) -> np.ndarray:
+  """Arranges devices as an array [data, fsdp, tensor].
+
+  Within a TPU slice JAX assigns axes to the links of the torus. Several slices, and GPUs of several nodes
+  (each a slice to JAX), are connected by a slower network: only whole parts of `data` and `fsdp` cross it, as
+  many as possible of `data`, or of `fsdp` with `fsdp_across_slices`, and never `tensor`.
+
+  Raises:
+    ConfigError: these devices cannot be arranged so.
+  """
+  sizes = settings.filled(len(devices))
+  assert sizes is not None, (settings, len(devices))
+  slices = len({getattr(device, "slice_index", None) for device in devices})
+  if settings.fsdp_across_slices:
+    fsdp = math.gcd(sizes.fsdp, slices)
+    data = slices // fsdp
+  else:
+    data = math.gcd(sizes.data, slices)
+    fsdp = slices // data
+  try:
+    if sizes.data % data or sizes.fsdp % fsdp:
+      raise ValueError(
+        f"there are {slices} nodes or slices, and tensor must not cross the network between them, so "
+        f"mesh.data x mesh.fsdp must be a multiple of {slices}"
+      )
+    if slices == 1:
+      return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+    within = (sizes.data // data, sizes.fsdp // fsdp, sizes.tensor)
+    return mesh_utils.create_hybrid_device_mesh(
+      within, (data, fsdp, 1), devices, allow_split_physical_axes=True
+    )
+  except (NotImplementedError, ValueError, AssertionError) as error:
+    asked = ", ".join(f"mesh.{axis}={size}" for axis, size in sizes._asdict().items())
+    raise ConfigError(
+      f"{asked}: {len(devices)} x {devices[0].device_kind} in {slices} nodes or slices cannot be arranged so "
+      f"({reason(error)}); use all devices of machines of one kind, and as the simplest mesh\n"
+      "  --config.mesh.data=-1 --config.mesh.fsdp=1 --config.mesh.tensor=1"
+    ) from error
+
+
+def parts_of(devices: np.ndarray, process: int) -> list[int]:
+  """Returns the numbers of the batch's data x fsdp parts of which a process's devices compute rows."""
+  holders = devices.reshape(-1, devices.shape[-1])
+  return [
+    part for part, group in enumerate(holders) if any(device.process_index == process for device in group)
+  ]
 
 
 @functools.cache
@@ -180,28 +229,24 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
   return NamedSharding(mesh, PartitionSpec(BATCH_AXES))
 
 
-def local_rows(mesh: Mesh, rows: int) -> list[int]:
-  """Returns the rows of the global batch that this process must pass to `to_global`, in order.
+def local_rows(mesh: Mesh, rows: int, process: int | None = None) -> list[int]:
+  """Returns the rows of the global batch that a process must pass to `to_global`, in order; may have gaps.
 
-  `rows` is the size of the global batch, a multiple of the devices along `data` and `fsdp`.
+  `rows` is the size of the global batch, a multiple of the devices along `data` and `fsdp`. `process` is the
+  number of a process; None: this one.
   """
-  return device_order.rows_of(mesh.devices, rows, jax.process_index())
+  each = rows // mesh.devices[..., 0].size
+  held = parts_of(mesh.devices, jax.process_index() if process is None else process)
+  return [row for part in held for row in range(part * each, (part + 1) * each)]
 
 
 def to_global(mesh: Mesh, local: ArrayTree) -> ArrayTree:
   """Makes global jax arrays [batch, ...] from each process's numpy arrays of its `local_rows`."""
-  held = device_order.parts_of(mesh.devices, jax.process_index())
-  whole, parts = batch_sharding(mesh), mesh.devices[..., 0].size
+  held = len(parts_of(mesh.devices, jax.process_index()))
 
   def place(own: np.ndarray) -> jax.Array:
-    own = np.asarray(own)
-    each = len(own) // len(held)
-
-    def of_device(index: Any) -> np.ndarray:
-      first = held.index((index[0].start or 0) // each) * each
-      return own[first : first + each]
-
-    return jax.make_array_from_callback((each * parts, *own.shape[1:]), whole, of_device)
+    whole = (len(own) // held * mesh.devices[..., 0].size, *np.shape(own)[1:])
+    return jax.make_array_from_process_local_data(batch_sharding(mesh), np.asarray(own), whole)
 
   return jax.tree.map(place, local)
 

@@ -1,1 +1,1 @@
-"""Reads compiled programs: bytes, collectives, kernels, and the compiler's own cycle estimates."""
+"""What a run needs and costs: FLOPs, memory, the step compiled for machines that are not here."""

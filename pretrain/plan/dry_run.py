@@ -16,19 +16,14 @@ from pretrain.checkpoints import resume, warm_start
 from pretrain.command import validate
 from pretrain.corruption.masking import TokenIds
 from pretrain.mesh import chips, sharding, trees
-from pretrain.mesh.compiler_options import compiler_options
 from pretrain.mesh.device_program import on_own_rows
+from pretrain.mesh.devices import compiler_options
 from pretrain.models.config import activation_bytes
 from pretrain.models.encoder import layers_a_turn
 from pretrain.ops.attention import attention
 from pretrain.plan import flops
 from pretrain.reading import mixed
-from pretrain.reading.prepared import (
-  records_directory,
-  refuse_other_masks,
-  refuse_other_text,
-  token_ids,
-)
+from pretrain.reading.prepared import records_directory, refuse_other_masks, refuse_other_text, token_ids
 from pretrain.run import Run, make_run
 from pretrain.settings import feed, mixture
 from pretrain.settings.batch_sizes import batch_sizes
@@ -141,12 +136,12 @@ def dry_run(config: ConfigDict, *, workdir: str) -> str:
   # Costs do not depend on where words begin.
   run = make_run(config, dataclasses.replace(tokens, word_starts=b"\1" * tokens.vocab_size))
   sections = [
-    _section("config", resume.flatten(config.to_dict())),
-    _section("workdir", {"workdir": workdir, **lines}),
-    _section("parameters", {k: f"{v:,}" for k, v in parameter_counts(run.abstract_state.params).items()}),
-    _section("mesh", {name: str(size) for name, size in run.mesh.shape.items()}),
-    _section("sharding", _sharding_lines(run)),
-    _section("cost", _cost_lines(run)),
+    section("config", resume.flatten(config.to_dict())),
+    section("workdir", {"workdir": workdir, **lines}),
+    section("parameters", {k: f"{v:,}" for k, v in parameter_counts(run.abstract_state.params).items()}),
+    section("mesh", {name: str(size) for name, size in run.mesh.shape.items()}),
+    section("sharding", _sharding_lines(run)),
+    section("cost", cost_lines(run, kind=jax.devices()[0].device_kind)),
   ]
   return "\n\n".join(sections)
 
@@ -189,41 +184,37 @@ def _sharding_lines(run: Run) -> dict[str, str]:
   return {path: f"{list(leaf.shape)} {leaf.sharding.spec}" for path, leaf in leaves.items()}
 
 
-def _cost_lines(run: Run) -> dict[str, str]:
+def cost_lines(run: Run, *, kind: str) -> dict[str, str]:
+  """Returns {name: text} of a run's tokens, FLOPs, memory and time on devices of a `kind`, all by formula."""
   config = run.config
   sizes, length = batch_sizes(config.train), config.data.length
   tokens = sizes.rows_before(config.train.total_steps) * length
   per_token = flops.training_flops_per_token(config.to_dict())
-  memory, attends = memory_per_device(run), attention_choice(run)
+  memory, count = memory_per_device(run), run.mesh.devices.size
   with jax.set_mesh(run.mesh):
     together = layers_a_turn(run.recipe.encoder)
-  kind = jax.devices()[0].device_kind
   options = compiler_options(kind)
+  # Half of the peak is this project's target; a device without a known peak is measured by a matrix product,
+  # which takes all CPUs of a host.
   peak = config.train.peak_flops or chips.peak_flops(kind)
-  lines = {
+  if peak:
+    speed, basis = 0.5 * peak * count, f"half of the peak of {count} x {kind}"
+  else:
+    alike, measured = jax.process_count() if kind == "cpu" else count, matmul_flops()
+    speed, basis = alike * measured, f"{alike} x a matrix product here, {measured / 1e9:,.0f} GFLOP/s"
+  hours = per_token * tokens / speed / 3600
+  return {
     "tokens per step": sizes.shown(length),
     "tokens in all": f"{tokens:,}",
     "nominal training MFLOP per token": f"{per_token / 1e6:,.1f}",
-    "attention": ": ".join(filter(None, attends)),
+    "nominal TFLOP per step and device": f"{per_token * sizes.batch_size * length / count / 1e12:,.3f}",
+    "attention": ": ".join(filter(None, attention_choice(run))),
     "layers": f"{together} of {config.model.num_layers} in each iteration of a loop",
     "compiler options": ", ".join(f"{name}={value}" for name, value in options.items()) or "XLA's own",
     "memory per device, estimated": f"{sum(memory.values()) / GIB:.2f} GiB",
+    **{f"  {name}": f"{size / GIB:.2f} GiB" for name, size in memory.items()},
+    "time, estimated": f"{hours:,.1f} h, {hours * count:,.1f} device-hours, at the speed of {basis}",
   }
-  lines |= {f"  {name}": f"{size / GIB:.2f} GiB" for name, size in memory.items()}
-  count = run.mesh.devices.size
-  # Half of the peak is this project's target; a device without a known peak is measured by a matrix product,
-  # which takes all CPUs of a host.
-  alike = jax.process_count() if jax.default_backend() == "cpu" else count
-  measured = 0.0 if peak else matmul_flops()
-  speed = 0.5 * peak * count if peak else measured * alike
-  basis = (
-    f"half of the peak of {count} x {kind}"
-    if peak
-    else f"{alike} x a matrix product here, {measured / 1e9:,.0f} GFLOP/s"
-  )
-  seconds = per_token * tokens / speed
-  lines["time, estimated"] = f"{seconds / 3600:,.1f} h at the speed of {basis}"
-  return lines
 
 
 def matmul_flops(size: int = 1024, repeats: int = 8) -> float:
@@ -238,6 +229,7 @@ def matmul_flops(size: int = 1024, repeats: int = 8) -> float:
   return repeats * 2 * size**3 / (time.perf_counter() - started)
 
 
-def _section(title: str, lines: Mapping[str, Any]) -> str:
+def section(title: str, lines: Mapping[str, Any]) -> str:
+  """Formats {name: value} as lines in two columns under a title."""
   width = max((len(name) for name in lines), default=0)
   return "\n".join([f"{title}:", *(f"  {name:<{width}}  {value}" for name, value in lines.items())])

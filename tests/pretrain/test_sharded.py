@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from data.records import PackedRecords
-from pretrain.plan.forecast import lower_step, memory
+from pretrain.plan.compile_ahead import lower_step, memory
 from tests.pretrain.small_run import LENGTH, run_steps, small_config, small_run
 
 STEPS = 3

@@ -11,9 +11,9 @@ import pytest
 from data import manifest, records
 from data.errors import ConfigError
 from lab.speed import ahead, cases, packing, parts, step
+from lab.speed.estimate import Forecast
 from pretrain.build import build
 from pretrain.corruption.masking import TokenIds
-from pretrain.plan.forecast import Forecast
 
 SMALL = (
   "model.hidden_size=16",

@@ -1,12 +1,13 @@
 """Meshes of machines that are not here: GPU nodes and TPU slices, as objects that say where they stand."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from data.errors import ConfigError
-from pretrain.mesh import device_order
+from pretrain.mesh import sharding
 from pretrain.settings.mesh import MeshSettings, Sizes, nearest
 
 
@@ -46,7 +47,11 @@ def v5e(x: int, y: int, slices: int = 1) -> list:
 
 
 def arranged(devices, data=-1, fsdp=1, tensor=1, **settings) -> np.ndarray:
-  return device_order.arrange(MeshSettings(data, fsdp, tensor, **settings), devices)
+  return sharding.arranged(MeshSettings(data, fsdp, tensor, **settings), devices)
+
+
+def rows_of(mesh: np.ndarray, rows: int, process: int) -> list[int]:
+  return sharding.local_rows(SimpleNamespace(devices=mesh), rows, process)  # type: ignore[arg-type]
 
 
 def crossing(mesh: np.ndarray) -> set[str]:
@@ -65,11 +70,11 @@ def test_a_process_reads_exactly_the_rows_of_its_devices_in_fifteen_layouts():
       each, read = 64 // len(groups), set()
       for process in {device.process_index for device in devices}:
         own = [at for at, group in enumerate(groups) if process in {one.process_index for one in group}]
-        rows = device_order.rows_of(mesh, 64, process)
+        rows = rows_of(mesh, 64, process)
         assert rows == [at * each + row for at in own for row in range(each)], sizes
         read.update(rows)
       assert read == set(range(64)), sizes
-  rows = device_order.rows_of(arranged(v5e(4, 4)), 16, 0)  # on a torus a host's rows are not neighbours
+  rows = rows_of(arranged(v5e(4, 4)), 16, 0)  # on a torus a host's rows are not neighbours
   assert len(rows) == 4 and rows[-1] - rows[0] > 3
 
 
@@ -85,8 +90,8 @@ def test_only_data_and_then_fsdp_cross_the_network_and_what_cannot_be_is_refused
   # The outer half of the axis is the other node: rings stay within a node but for two links.
   assert crossing(mesh) == {"fsdp"} and [device.slice_index for device in mesh[0, :, 0]] == [0, 0, 1, 1]
   for devices, sizes, word in [
-    (gpus(2), (1, 1, 16), "--config.mesh.data=2 --config.mesh.fsdp=1 --config.mesh.tensor=8"),
-    (gpus(2)[:14], (-1, 1, 1), "8, 6 devices"),
+    (gpus(2), (1, 1, 16), "mesh.data x mesh.fsdp must be a multiple of 2"),
+    (gpus(2)[:14], (-1, 1, 1), "14 x NVIDIA H100 80GB HBM3 in 2 nodes"),
     (v5e(4, 4)[:6], (2, 3, 1), "6 x TPU v5 lite"),  # no part of a torus
   ]:
     with pytest.raises(ConfigError, match=word):

@@ -11,7 +11,7 @@ import pytest
 from data.errors import ConfigError
 from pretrain import main
 from pretrain.checkpoints import checkpoint, resume
-from pretrain.mesh import chips, compiler_options, devices
+from pretrain.mesh import chips, devices
 from pretrain.mesh.sharding import batch_sharding
 from pretrain.plan import dry_run
 from pretrain.run import Run
@@ -86,10 +86,10 @@ HOPPER = ("NVIDIA H100 80GB HBM3", "NVIDIA H100", "NVIDIA H200", "NVIDIA GH200 4
 
 
 def test_compiler_options_by_device_and_what_the_environment_sets_is_left_to_it(monkeypatch):
-  options = compiler_options.compiler_options
+  options = devices.compiler_options
   for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS"):
     monkeypatch.delenv(name, raising=False)
-  tpus = [spec.chip.kind for spec in map(chips.parse, ("v5e:2x2", "v5p:2x2x1", "v6e:2x2")) if spec.chip]
+  tpus = [chips.parse(name).chip.kind for name in ("v5e:2x2", "v5p:2x2x1", "v6e:2x2")]
   expected = {kind: {VMEM: 32_768} for kind in tpus}
   expected |= {kind: {"xla_gpu_enable_triton_gemm": False} for kind in HOPPER}
   expected |= {kind: {} for kind in ("TPU v4", "NVIDIA A100-SXM4-80GB", "NVIDIA H20", "cpu")}
@@ -101,7 +101,7 @@ def test_compiler_options_by_device_and_what_the_environment_sets_is_left_to_it(
 
 
 def test_a_training_step_is_compiled_with_the_options_of_its_devices(small_records, monkeypatch):
-  monkeypatch.setitem(compiler_options._TABLE, jax.devices()[0].device_kind, {"xla_unheard_of": 1})
+  monkeypatch.setitem(devices._TABLE, jax.devices()[0].device_kind, {"xla_unheard_of": 1})
   run = small_run(small_config("mlm", small_records))
   ids = jax.ShapeDtypeStruct((run.config.train.batch_size, 32), jnp.int32, sharding=batch_sharding(run.mesh))
   with jax.set_mesh(run.mesh):
@@ -113,12 +113,12 @@ def test_a_training_step_is_compiled_with_the_options_of_its_devices(small_recor
 # Compiles a sum for TPUs with their options, then with one that there is not.
 PROGRAM = """
 import jax, jax.numpy as jnp
-from pretrain.mesh import compiler_options
-from pretrain.plan import targets
+from pretrain.mesh import chips, devices
+from pretrain.plan import compile_ahead
 
 for name in ("v5e:2x2", "v5p:2x2x1", "v6e:2x2"):
-  device = targets.describe(name).devices[0]
-  options = compiler_options.compiler_options(device.device_kind)
+  device = compile_ahead.devices_of(chips.parse(name))[0]
+  options = devices.compiler_options(device.device_kind)
   assert options, device.device_kind
   x = jax.ShapeDtypeStruct((8,), jnp.float32, sharding=jax.sharding.SingleDeviceSharding(device))
   jax.jit(lambda x: x + 1, compiler_options=options).lower(x).compile()

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from pretrain.mesh import sharding
+from pretrain.mesh import chips, sharding
 from pretrain.ops.attention.attention_inputs import NO_GROUP, tiles_read
-from pretrain.plan import targets
+from pretrain.plan import compile_ahead
 from pretrain.settings.mesh import MeshSettings
 from tests.pretrain.ops import attention_cases
 from tests.pretrain.ops.attention_cases import assert_same, at_tokens, case, long_case, plain, results
@@ -121,7 +121,7 @@ def test_runs_mapped_over_one_program_equal_each_run_alone(small):
 
 
 def test_the_kernels_compile_for_tpus_and_no_scores_are_left():
-  if not targets.is_installed("tpu"):
+  if not chips.is_installed("tpu"):
     pytest.skip("libtpu, the TPU compiler, is not installed")
   of_case = case(4, 462, 12, 64, dtype=jnp.bfloat16, dropout_rate=0.1)
   masks = {name: of_case.options[name] for name in ("key_mask", "row_keys")}
@@ -134,7 +134,7 @@ def test_the_kernels_compile_for_tpus_and_no_scores_are_left():
     ("v5e:2x2", 1, rows, None, of_long, {"window": 64}, 20e6),
   ):
     with mock.patch.dict(os.environ):
-      devices = targets.describe(name).devices
+      devices = compile_ahead.devices_of(chips.parse(name))
     mesh = sharding.make_mesh(MeshSettings(data=4 // tensor, tensor=tensor), devices=devices)
 
     def abstract(x, *axes, mesh=mesh):

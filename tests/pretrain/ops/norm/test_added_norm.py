@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from pretrain.mesh import sharding
+from pretrain.mesh import chips, sharding
 from pretrain.ops import triton_call
 from pretrain.ops.draws import row_random
 from pretrain.ops.draws.row_random import Use
 from pretrain.ops.norm import added_norm, added_norm_tpu, added_norm_triton
 from pretrain.ops.norm.added_norm import Branch, Settings
-from pretrain.plan import targets
+from pretrain.plan import compile_ahead
 from pretrain.settings.mesh import MeshSettings
 from tests.pretrain import drawn
 
@@ -173,10 +173,10 @@ def test_the_kernels_are_taken_for_whole_rows_that_no_partitioner_cuts(monkeypat
 
 
 def test_compiled_for_a_tpu_it_is_one_kernel_that_reads_rows_where_they_lie():
-  if not targets.is_installed("tpu"):
+  if not chips.is_installed("tpu"):
     pytest.skip("libtpu, the TPU compiler, is not installed")
   with mock.patch.dict(os.environ):
-    devices = targets.describe("v5e:2x2").devices[:1]
+    devices = compile_ahead.devices_of(chips.parse("v5e:2x2"))[:1]
   mesh = sharding.make_mesh(MeshSettings(data=1, fsdp=1, tensor=1), devices=devices)
   settings = Settings(0.1, Use.MLP_OUTPUT_DROPOUT, EPS, jnp.dtype(jnp.bfloat16))
 

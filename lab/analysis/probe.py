@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from data import command, files
 from data.command import FETCHED, OPENED, SENT, Parser
-from lab.analysis import linear, probe_sets, probe_table, probing
+from lab.analysis import linear, probe_table, probing
 from lab.analysis.probes import WITHOUT, Figure
 from pretrain.command import kept_memory
 
@@ -59,7 +59,7 @@ def parser() -> Parser:
     help="directory of probe.md, .csv and .json; default: WORKDIR/probe, for a step WORKDIR/probe_STEP, for "
     "several checkpoints probe_comparison",
   )
-  made.add_argument("--only", default="", help=f"of {', '.join(probe_sets.SETS)}, with commas; default: all")
+  made.add_argument("--only", default="", help=f"of {', '.join(probing.SETS)}, with commas; default: all")
   made.add_argument(
     "--train_sentences",
     type=int,
@@ -87,8 +87,8 @@ def _asked(argv: Sequence[str] | None) -> argparse.Namespace:
 def _run(asked: argparse.Namespace) -> None:
   command.refuse_below_one(asked, "train_sentences", "pairs", "batch_size")
   command.refuse_empty(asked, "checkpoint")
-  folder = probe_sets.Folder(pathlib.Path(asked.data), asked.train_sentences, asked.pairs)
-  wanted, skipped = probe_sets.find(folder, command.names(asked.only))
+  folder = probing.Folder(pathlib.Path(asked.data), asked.train_sentences, asked.pairs)
+  wanted, skipped = probing.find(folder, command.names(asked.only))
 
   # JAX is imported after flags and data are checked.
   from lab.analysis import probed_models

@@ -15,7 +15,7 @@ from data import annotated, glue, vocabulary
 from data.errors import ConfigError, DataError, unknown
 from data.glue import tsv
 from data.glue.tasks import GlueTask, Split
-from lab.analysis import probes, spans
+from lab.analysis import probes
 from lab.analysis.probes import Figure, Probe
 
 # Defaults of the command's flags.
@@ -47,23 +47,23 @@ def _treebank(folder: Folder, name: str, targets: Callable, make: Callable[..., 
   if len(files) < 2:
     return ()
   train, test = ([targets(sentence) for sentence in annotated.sentences(path)] for path in files)
-  return (make(spans.task(name, files, (train[: folder.train_sentences], test))),)
+  return (make(probes.task(name, files, (train[: folder.train_sentences], test))),)
 
 
 def _tags(folder: Folder) -> Sequence[Probe]:
-  return _treebank(folder, "part of speech", spans.tags, probes.part_of_speech)
+  return _treebank(folder, "part of speech", probes.tags, probes.part_of_speech)
 
 
 def _dependencies(folder: Folder) -> Sequence[Probe]:
-  return _treebank(folder, "dependency", spans.dependencies, probes.dependency)
+  return _treebank(folder, "dependency", probes.dependencies, probes.dependency)
 
 
 def _relations(folder: Folder) -> Sequence[Probe]:
   files = annotated.relation_files(folder.path)
   if files is None:
     return ()
-  train, test = ([spans.relation(marked) for marked in annotated.relations(path)] for path in files)
-  return (probes.relation(spans.Task("relation", train, test)),)
+  train, test = ([probes.marked_spans(marked) for marked in annotated.relations(path)] for path in files)
+  return (probes.relation(probes.Task("relation", train, test)),)
 
 
 def _glue(folder: Folder, task: str, splits: Sequence[str]) -> list[Split]:
@@ -177,7 +177,7 @@ class Probing:
     """Returns {metric: value} of a run's host parameters; None if `is_stopping()` before some probe."""
     import jax
 
-    from lab.analysis.words import FrozenEncoder
+    from lab.analysis.frozen_encoder import FrozenEncoder
     from pretrain.checkpoints.saved_model import OpenedEncoder
 
     opened = OpenedEncoder(params["encoder"], self._config, self._vocabulary, self._directory)

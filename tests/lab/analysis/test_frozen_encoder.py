@@ -12,9 +12,9 @@ import scipy.special
 
 from data import vocabulary
 from lab.analysis import edges
+from lab.analysis.frozen_encoder import FrozenEncoder
+from lab.analysis.probes import Annotated, Target
 from lab.analysis.request import Request
-from lab.analysis.spans import Annotated, Target
-from lab.analysis.words import FrozenEncoder
 from pretrain.build import build
 from pretrain.checkpoints.opened import open_generator
 from pretrain.checkpoints.saved_model import open_model, save_params

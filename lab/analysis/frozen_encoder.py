@@ -1,15 +1,19 @@
-"""A frozen encoder: vectors of words at several depths, and its heads' scores of whole sentences."""
+"""A frozen encoder: vectors of words at several depths, and its heads' scores of whole sentences.
+
+`open_models` opens checkpoints so, and for each the same encoder before pretraining.
+"""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pretrain.checkpoints.opened import OpenedGenerator
-from pretrain.checkpoints.saved_model import OpenedEncoder
+from pretrain.build import build
+from pretrain.checkpoints.opened import OpenedGenerator, config_of, tokens_of
+from pretrain.checkpoints.saved_model import OpenedEncoder, SavedModel, open_model
 from pretrain.corruption import generator
 from pretrain.corruption.generator import GeneratorConfig
 from pretrain.corruption.masking import Masking, TokenIds
@@ -17,11 +21,13 @@ from pretrain.embed.schema import EmbeddingSchema
 from pretrain.embed.vectors import Embedder
 from pretrain.inference.batches import Input
 from pretrain.inference.compiled import Compiled
+from pretrain.mesh import trees
 from pretrain.models import heads
 from pretrain.models.config import EncoderConfig
-from pretrain.models.encoder import encode, token_vectors
+from pretrain.models.encoder import encode, init_encoder, token_vectors
 from pretrain.models.layers import normalised_inner
 from pretrain.ops.vocab.vocab_cross_entropy import vocab_scores
+from pretrain.run import initial_key
 
 Words = Sequence[str]
 Arrays = Mapping[str, jax.Array]  # a `Batch` within a compiled program
@@ -171,3 +177,61 @@ def _log_original(params: Any, config: EncoderConfig, batch: Arrays, *, pad_id: 
   _, hidden = encode(params["encoder"], config, ids, ids != pad_id, pad_id=pad_id)
   logits = heads.apply_rtd_head(params["head"], config, hidden.last)
   return jnp.sum(jnp.where(batch["words"] > 0, jax.nn.log_sigmoid(logits), 0.0), axis=1)
+
+
+class Models(NamedTuple):
+  """The frozen encoders of all checkpoints, and the untrained encoder of each."""
+
+  encoders: dict[str, FrozenEncoder]  # by name; an untrained encoder is before those trained from it
+  untrained: dict[str, str]  # {name of a checkpoint: name of its encoder before pretraining}
+
+
+def open_models(checkpoints: Sequence[str], vocabulary: str, *, batch_size: int) -> Models:
+  """Opens checkpoints; those with the same shape and seed share an untrained encoder.
+
+  It has the initial values of all their heads; checkpoints whose heads' values differ get another one. Errors
+  as for `open_model`.
+  """
+  encoders: dict[str, FrozenEncoder] = {}
+  untrained: dict[str, str] = {}
+  shapes: dict[str, tuple] = {}  # of the untrained
+  for directory in checkpoints:
+    saved = open_model(directory)
+    opened = saved.open_encoder(vocabulary, flag="--vocabulary")
+    seed = saved.meta["config"].get("seed", 0)
+    shape = (opened.config, opened.vocabulary.digest, seed)
+    own = _initial_heads(saved, opened, seed)
+    alike = [known for known in shapes if shapes[known] == shape and _agree(encoders[known].heads, own)]
+    before = alike[0] if alike else f"untrained {len(shapes) + 1}" if shapes else "untrained"
+    if before not in shapes:
+      shapes[before] = shape
+      encoders[before] = FrozenEncoder(_initial(opened, seed), {}, batch_size=batch_size)
+    encoders[before].heads |= own
+    name = f"{directory.rstrip('/')} step {saved.path.name}"
+    encoders[name] = FrozenEncoder(opened, saved.params.get("heads", {}), batch_size=batch_size)
+    untrained[name] = before
+  return Models(encoders, untrained)
+
+
+def _initial(opened: OpenedEncoder, seed: int) -> OpenedEncoder:
+  """Returns the encoder with its initial values; one whose table was a difference has a table of its own."""
+  pad_id = opened.vocabulary.special_ids.pad
+  params = jax.jit(lambda key: init_encoder(key, opened.config, pad_id=pad_id))(initial_key(seed))
+  return opened._replace(params=jax.tree.map(np.asarray, params))
+
+
+def _initial_heads(saved: SavedModel, opened: OpenedEncoder, seed: int) -> dict:
+  """Returns the values of a checkpoint's MLM and RTD heads before pretraining, from its config and `seed`.
+
+  An import has none, because its config does not describe heads.
+  """
+  asked = {"mlm", "rtd"} & saved.params.get("heads", {}).keys()
+  if not asked:
+    return {}
+  recipe = build(config_of(saved.meta["config"]), tokens_of(opened.vocabulary))
+  made = jax.jit(lambda key: recipe.init(key)["heads"])(initial_key(seed))
+  return {name: jax.tree.map(np.asarray, made[name]) for name in sorted(asked & made.keys())}
+
+
+def _agree(first: dict, second: dict) -> bool:
+  return all(trees.digest(first[name]) == trees.digest(second[name]) for name in first.keys() & second.keys())

@@ -14,6 +14,7 @@ ratios are valid only on an idle machine, because on a busy one threads wait for
 """
 
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -87,12 +88,11 @@ def make_batch(config, seed: int) -> dict:
   """Returns a batch of random tokens with masks, crop and, for TACO, pairs of positions, as torch tensors."""
   import torch
 
-  from lab.speed.peers import sizes_of
-
-  sizes, random = sizes_of(config), np.random.default_rng(seed)
+  random, objectives = np.random.default_rng(seed), config.objectives
   ids = torch.from_numpy(cases.random_ids(config, seed=seed)[0].astype(np.int64))
   rows, length = ids.shape
-  places = np.stack([np.sort(1 + random.permutation(length - 2)[: sizes.masked]) for _ in range(rows)])
+  masked = math.ceil(config.corruption.mask_rate * length)
+  places = np.stack([np.sort(1 + random.permutation(length - 2)[:masked]) for _ in range(rows)])
   places = torch.from_numpy(places)
   labels = ids.gather(1, places)
   batch = {
@@ -102,16 +102,18 @@ def make_batch(config, seed: int) -> dict:
     "masked": ids.scatter(1, places, cases.SPECIAL["mask"]),
     "sparse_labels": torch.full_like(ids, -100).scatter(1, places, labels),
   }
-  if sizes.crop:
-    starts = torch.from_numpy(random.integers(0, length - sizes.crop + 1, (rows, 1)))
-    batch["crop"] = ids.gather(1, starts + torch.arange(sizes.crop))
+  if objectives.scl.weight:
+    crop = int(0.9 * length)
+    starts = torch.from_numpy(random.integers(0, length - crop + 1, (rows, 1)))
+    batch["crop"] = ids.gather(1, starts + torch.arange(crop))
     batch["crop"][:, 0] = cases.SPECIAL["cls"]
-  if sizes.negatives:
+  if objectives.taco.weight:
     every, distance = np.arange(rows * length), random.integers(1, 6, rows * length)
     batch["near"] = torch.from_numpy(
       np.where(every % length < length - 6, every + distance, every - distance)
     )
-    batch["others"] = torch.from_numpy(random.integers(0, every.size, (every.size, sizes.negatives)))
+    others = random.integers(0, every.size, (every.size, objectives.taco.num_negatives))
+    batch["others"] = torch.from_numpy(others)
   return batch
 
 

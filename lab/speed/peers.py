@@ -4,7 +4,6 @@ The methods are in plain PyTorch with fused attention, on a post-LN encoder; `bu
 transformers, used in the common way, with scores for every position (of ModernBERT, those with labels).
 """
 
-import dataclasses
 import math
 
 import torch
@@ -124,72 +123,31 @@ def gumbel(like: torch.Tensor) -> torch.Tensor:
   return -torch.empty_like(like, dtype=torch.float32).exponential_().log()
 
 
-@dataclasses.dataclass(frozen=True)
-class Sizes:
-  """Sizes of a recipe's model, from its config."""
-
-  width: int
-  heads: int
-  mlp: int
-  layers: int
-  vocab: int
-  length: int
-  dropout: float
-  has_bias: bool  # T5's, of relative positions
-  generator: tuple[int, int, int, int]  # width, heads, MLP and layers; layers 0: none
-  generator_dropout: float
-  samples_again: bool  # replacements are sampled in a second pass of the generator, without dropout
-  taps: tuple[int, ...]  # generator layers with a head (AMOS)
-  rtd_weight: float
-  masked: int
-  crop: int
-  negatives: int
-
-
-def sizes_of(config) -> Sizes:
-  """Returns the sizes with which a peer does the same work as a recipe."""
-  model, generator, length = config.model, config.generator, config.data.length
-  has_generator = config.corruption.kind == "generator"
-  shape = (generator.hidden_size or model.hidden_size, generator.num_heads or model.num_heads)
-  shape += (generator.mlp_size or model.mlp_size, generator.num_layers if has_generator else 0)
-  return Sizes(
-    model.hidden_size,
-    model.num_heads,
-    model.mlp_size,
-    model.num_layers,
-    model.vocab_size,
-    length,
-    model.dropout,
-    model.relative_position != "none",
-    shape,
-    0.0 if generator.sampling_dropout == "zero" else model.dropout,
-    generator.sampling_dropout == "eval" and model.dropout > 0,
-    tuple(generator.mlm_layers) if has_generator else (),
-    config.objectives.rtd.weight,
-    math.ceil(config.corruption.mask_rate * length),
-    int(0.9 * length) if config.objectives.scl.weight else 0,
-    config.objectives.taco.num_negatives if config.objectives.taco.weight else 0,
-  )
-
-
 class Method(nn.Module):
   """Shared by the methods: token table, encoder, masked-LM head, loss over gathered positions."""
 
-  def __init__(self, sizes: Sizes) -> None:
+  def __init__(self, config) -> None:
     super().__init__()
-    self.sizes = sizes
-    options = {"length": sizes.length, "has_bias": sizes.has_bias}
-    self.table = nn.Embedding(sizes.vocab, sizes.width)
+    model, sizes = config.model, config.generator
+    width, vocab = model.hidden_size, model.vocab_size
+    options = {"length": config.data.length, "has_bias": model.relative_position != "none"}
+    self.table = nn.Embedding(vocab, width)
     nn.init.normal_(self.table.weight, std=0.02)
-    shape = (sizes.width, sizes.heads, sizes.mlp, sizes.layers)
-    self.encoder = Encoder(*shape, dropout=sizes.dropout, **options)
-    self.bias = nn.Parameter(torch.zeros(sizes.vocab))
-    narrow, layers = sizes.generator[0], sizes.generator[3]
-    self.transform = Transform(narrow if layers else sizes.width)
-    self.projection = nn.Linear(sizes.width, narrow) if layers and narrow != sizes.width else None
-    if layers:
-      self.generator = Encoder(*sizes.generator, dropout=sizes.generator_dropout, **options)
-      self.rtd = nn.Linear(sizes.width, 1)
+    shape = (width, model.num_heads, model.mlp_size, model.num_layers)
+    self.encoder = Encoder(*shape, dropout=model.dropout, **options)
+    self.bias = nn.Parameter(torch.zeros(vocab))
+    has_generator = config.corruption.kind == "generator"
+    narrow = (sizes.hidden_size or width) if has_generator else width
+    self.transform = Transform(narrow)
+    self.projection = nn.Linear(width, narrow) if narrow != width else None
+    if has_generator:
+      shape = (narrow, sizes.num_heads or model.num_heads, sizes.mlp_size or model.mlp_size, sizes.num_layers)
+      dropout = 0.0 if sizes.sampling_dropout == "zero" else model.dropout
+      self.generator = Encoder(*shape, dropout=dropout, **options)
+      self.rtd, self.rtd_weight = nn.Linear(width, 1), config.objectives.rtd.weight
+      # Replacements are sampled in a second pass of the generator, without dropout.
+      self.samples_again = sizes.sampling_dropout == "eval" and model.dropout > 0
+      self.taps = tuple(sizes.mlm_layers)  # generator layers with a head (AMOS)
 
   def scores(self, hidden: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """Returns the vocabulary scores of gathered positions."""
@@ -205,7 +163,7 @@ class Method(nn.Module):
     hidden = self.transform(hidden)
     if self.projection is None:
       return self.scores(hidden, self.bias)
-    (wide, narrow), count = (self.sizes.width, self.sizes.generator[0]), hidden[..., 0].numel()
+    (narrow, wide), count = self.projection.weight.shape, hidden[..., 0].numel()
     if count * wide < (wide + count) * narrow:  # the projection's bias adds the same to every token's score
       return self.scores(hidden @ self.projection.weight, self.bias)
     return F.linear(hidden, self.projection(self.table.weight), self.bias)
@@ -248,7 +206,7 @@ class Replaced(Method):
     scores = self.generator_scores(take(self.generated(masked)[-1], places))
     loss = self.masked_loss(scores, batch)
     with torch.no_grad():
-      if self.sizes.samples_again:
+      if self.samples_again:
         scores = self.generator_scores(take(self.generated(masked, dropout=0.0)[-1], places))
       sampled = (scores.float() + gumbel(scores)).argmax(-1)
     return ids.scatter(1, places, sampled), loss
@@ -256,7 +214,7 @@ class Replaced(Method):
   def detected(self, hidden: torch.Tensor, original: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the weighted RTD loss and its logits, which are positive for 'original'."""
     logits = self.rtd(hidden).squeeze(-1).float()
-    return self.sizes.rtd_weight * F.binary_cross_entropy_with_logits(logits, original.float()), logits
+    return self.rtd_weight * F.binary_cross_entropy_with_logits(logits, original.float()), logits
 
   def forward(self, batch: dict) -> torch.Tensor:
     ids, loss = self.replaced(batch)
@@ -267,9 +225,9 @@ class Replaced(Method):
 class Corrected(Replaced):
   """COCO-LM: ELECTRA's losses, corrective language modeling with copying, and contrast with a crop."""
 
-  def __init__(self, sizes: Sizes) -> None:
-    super().__init__(sizes)
-    self.clm_bias = nn.Parameter(torch.zeros(sizes.vocab))
+  def __init__(self, config) -> None:
+    super().__init__(config)
+    self.clm_bias = nn.Parameter(torch.zeros(config.model.vocab_size))
 
   def forward(self, batch: dict) -> torch.Tensor:
     ids, loss = self.replaced(batch)
@@ -294,13 +252,13 @@ class Corrected(Replaced):
 class Mixed(Replaced):
   """AMOS in PyTorch, a peer: samples from a Gumbel-softmax mixture of heads, with gradient reversal."""
 
-  def __init__(self, sizes: Sizes) -> None:
-    super().__init__(sizes)
-    self.mixture = nn.Linear(sizes.width, 1, bias=False)
+  def __init__(self, config) -> None:
+    super().__init__(config)
+    self.mixture = nn.Linear(config.model.hidden_size, 1, bias=False)
 
   def forward(self, batch: dict) -> torch.Tensor:
     ids, places = batch["ids"], batch["places"]
-    found = [take(x, places) for x in self.generated(batch["masked"], taps=self.sizes.taps)]
+    found = [take(x, places) for x in self.generated(batch["masked"], taps=self.taps)]
     scores = [self.generator_scores(x) for x in found]
     loss = sum(self.masked_loss(each, batch) for each in scores)
     weights = torch.cat([self.mixture(x) for x in found], -1).float().softmax(-1)
@@ -317,12 +275,11 @@ class Mixed(Replaced):
 
 def build(config) -> Method:
   """Returns the PyTorch model that does the work of a recipe, chosen by the config's objectives."""
-  sizes, objectives = sizes_of(config), config.objectives
-  if not sizes.generator[3]:
-    return (TokenAlignment if objectives.taco.weight else MaskedLM)(sizes)
-  if sizes.taps:
-    return Mixed(sizes)
-  return (Corrected if objectives.clm.weight else Replaced)(sizes)
+  if config.corruption.kind != "generator":
+    return (TokenAlignment if config.objectives.taco.weight else MaskedLM)(config)
+  if config.generator.mlm_layers:
+    return Mixed(config)
+  return (Corrected if config.objectives.clm.weight else Replaced)(config)
 
 
 def _fields(config, width: int, heads: int) -> dict:

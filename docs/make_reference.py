@@ -34,7 +34,7 @@ COMMANDS = {
   "Fine-tuning": ("main", "predict", "evaluate", "mine"),
   "Vectors and export": ("embed", "search", "export", "export import"),
   "Probes and studies": ("probe", "analysis", "ablations"),
-  "Measurements": ("step", "ahead", "compare", "parts", "gpu_day", "input", "start", "learning", "prepare"),
+  "Measurements": ("step", "ahead", "compare", "parts", "gpu_day"),
 }
 PACKAGES = {"Data": "data", "Fine-tuning": "finetune", "Measurements": "benchmarks"}
 WRITTEN = {"pretrain.main": flags.HELP, "finetune.main": fine_tuning.HELP}  # their parser is no argparse

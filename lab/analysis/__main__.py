@@ -4,7 +4,6 @@
 """
 
 import argparse
-import functools
 import logging
 import pathlib
 import sys
@@ -29,8 +28,6 @@ ABOUT = {
   "correction": "accuracy of copy head, LM head and both, at every saved step",
   "mixture": "weights of the generator's layers over time",
   "generator": "the generator's loss by depth over time",
-  "cases": "the tokens that each generator layer samples for the same masked tokens",
-  "efficiency": "held-out loss, probes and scores of fine-tuning (--scores) by hours of training",
 }
 _EPILOG = (
   "Analyses:\n\n"
@@ -71,11 +68,6 @@ def parser() -> Parser:
     default="cls",
     help="the vector of a sentence or block: [CLS] or the mean",
   )
-  made.add_argument(
-    "--scores",
-    default="",
-    help="workdirs of finetune.main that started from saved steps, separated by commas",
-  )
   made.add_argument("--batch_size", type=int, default=32, help="blocks or sentences per batch")
   return made
 
@@ -85,20 +77,27 @@ def _run(asked: argparse.Namespace) -> None:
   for name in names:
     if name not in ABOUT:
       raise ConfigError(unknown("analysis", name, ABOUT))
-  if asked.scores and "efficiency" not in (names or ABOUT):
-    raise ConfigError(f"--scores needs the analysis efficiency, missing in --only={asked.only}; add it there")
-  wanted = {*names, *(["efficiency"] if asked.scores else [])}
   command.refuse_below_one(asked, "rows", "sentences", "batch_size")
   command.refuse_empty(asked, "checkpoints")
   if asked.data and not pathlib.Path(asked.data).is_dir():
     raise DataError(f"--data={asked.data} is not a directory")
 
   # JAX is imported after the flags are checked.
+  from lab.analysis import detection, edges, logs, space
   from lab.analysis.request import Request
   from pretrain.checkpoints import checkpoint
   from pretrain.mesh import devices
 
-  measures = _measures(asked)
+  measures = {
+    "cosines": space.cosines,
+    "blocks": space.blocks,
+    "edges": edges.measure,
+    "detection": detection.detection,
+    "curricula": detection.curricula,
+    "correction": detection.correction,
+    "mixture": logs.mixture,
+    "generator": logs.generator,
+  }
   checkpoints = command.names(asked.checkpoints)
   for directory in checkpoints:
     checkpoint.step_path(directory)
@@ -106,14 +105,14 @@ def _run(asked: argparse.Namespace) -> None:
   data = pathlib.Path(asked.data) if asked.data else None
   request = Request(checkpoints, data, asked.rows, asked.batch_size, asked.sentences, asked.pooling)
   output = pathlib.Path(asked.output)
-  rows = [_made(name, measures[name], request, output, is_asked=name in wanted) for name in names or ABOUT]
+  rows = [_made(name, measures[name], request, output, is_asked=name in names) for name in names or ABOUT]
   columns = [text_column(name, name) for name in ("analysis", "what", "files")]
   places = [f"{name}: {directory}" for name, directory in zip(request.names, checkpoints)]
   Report("analyses", "Analyses of checkpoints", columns, rows, places).publish(asked.output)
 
 
 def _made(name: str, measure: Callable, request, output: pathlib.Path, *, is_asked: bool) -> dict[str, str]:
-  from lab.analysis.outcome import Needs
+  from lab.analysis.request import Needs
 
   begun = time.monotonic()
   try:
@@ -128,26 +127,6 @@ def _made(name: str, measure: Callable, request, output: pathlib.Path, *, is_ask
   logger.info(f"{name}: {time.monotonic() - begun:.0f} s")
   what = ". ".join([outcome.title, *outcome.left_out])
   return {"analysis": name, "what": what, "files": ", ".join(path.name for path in paths)}
-
-
-def _measures(asked: argparse.Namespace) -> dict[str, Callable]:
-  """Returns {name of an analysis: function from a request to its outcome}; DataError for wrong --scores."""
-  from lab.analysis import blocks, cases, correction, detection, edges, logs, scores, space
-
-  fine_tuned = [one for folder in command.names(asked.scores) for one in scores.read(folder)]
-
-  return {
-    "cosines": space.measure,
-    "blocks": blocks.measure,
-    "edges": edges.measure,
-    "detection": detection.measure,
-    "curricula": detection.curricula,
-    "correction": correction.measure,
-    "mixture": logs.mixture,
-    "generator": logs.generator,
-    "cases": cases.measure,
-    "efficiency": functools.partial(logs.efficiency, scores=fine_tuned),
-  }
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -15,10 +15,9 @@ from data import annotated, rows
 from data.errors import DataError
 from data.page.plot import Curve, Plot
 from data.rows.spans import targets_of, words_of
-from lab.analysis import linear, spans
-from lab.analysis.outcome import Needs, Outcome
-from lab.analysis.request import Request
-from lab.analysis.words import FrozenEncoder
+from lab.analysis import probes
+from lab.analysis.frozen_encoder import FrozenEncoder
+from lab.analysis.request import Needs, Outcome, Request
 from pretrain.checkpoints.opened import open_generator
 from pretrain.checkpoints.saved_model import SavedModel
 
@@ -38,8 +37,8 @@ def measure(request: Request) -> Outcome:
     if "generator" in saved.params and len(asked) == 1:
       left_out.append(f"{name}: an import does not say how its generator is computed, so it is not read")
     for task, (layers, states) in itertools.product(tasks, asked):
-      train, test = (spans.vectors(states, part) for part in (task.train, task.test))
-      labels, gold = spans.labels(task.train), spans.labels(task.test)
+      train, test = (probes.vectors(states, part) for part in (task.train, task.test))
+      labels, gold = probes.labels(task.train), probes.labels(task.test)
       scores = [f1(gold, predictions(train[:, at], labels, test[:, at])) for at in range(train.shape[1])]
       rows += [
         {"checkpoint": name, "task": task.name, "of": of, "layer": layer, "f1": value, "targets": len(gold)}
@@ -59,7 +58,7 @@ def measure(request: Request) -> Outcome:
   return Outcome("Edge probing", rows, [plot], notes, left_out)
 
 
-def sides(saved: SavedModel, batch_size: int) -> list[tuple[list[tuple[str, int]], spans.States]]:
+def sides(saved: SavedModel, batch_size: int) -> list[tuple[list[tuple[str, int]], probes.States]]:
   """Returns, for encoder and generator, the layers to probe and a function from sentences to word vectors.
 
   DataError: the parameters do not match the config.
@@ -75,7 +74,7 @@ def sides(saved: SavedModel, batch_size: int) -> list[tuple[list[tuple[str, int]
   return [(of_encoder, encoder.layers), (of_heads, encoder.layers_of(generator))]
 
 
-def find(folder: pathlib.Path, sentences: int) -> list[spans.Task]:
+def find(folder: pathlib.Path, sentences: int) -> list[probes.Task]:
   """Returns the tasks for which a folder has data, each with its first `sentences` for training.
 
   DataError: a file is damaged, or has no target.
@@ -87,24 +86,24 @@ def find(folder: pathlib.Path, sentences: int) -> list[spans.Task]:
     if packed in ("", ".gz", ".zst") and name not in (task.name for task in tasks):
       if not test.is_file():
         raise DataError(f"{test}: there is no such file; a task needs both files")
-      tasks.append(spans.task(name, (path, test), (read(path)[:sentences], read(test))))
+      tasks.append(probes.task(name, (path, test), (read(path)[:sentences], read(test))))
   treebank = [path for split in ("train", "test") if (path := annotated.treebank(folder, split))]
   if len(treebank) == 2:
     parts = [annotated.sentences(path) for path in treebank]
     parts[0] = parts[0][:sentences]
-    for name, targets in (("part of speech", spans.tags), ("dependency", spans.dependencies)):
-      tasks.append(spans.task(name, treebank, [[targets(text) for text in part] for part in parts]))
+    for name, targets in (("part of speech", probes.tags), ("dependency", probes.dependencies)):
+      tasks.append(probes.task(name, treebank, [[targets(text) for text in part] for part in parts]))
   files = annotated.relation_files(folder)
   if files is not None:
-    train, test = ([spans.relation(text) for text in annotated.relations(path)] for path in files)
-    tasks.append(spans.Task("relation", train[:sentences], test))
+    train, test = ([probes.marked_spans(text) for text in annotated.relations(path)] for path in files)
+    tasks.append(probes.Task("relation", train[:sentences], test))
   return tasks
 
 
-def read(path: pathlib.Path) -> list[spans.Annotated]:
+def read(path: pathlib.Path) -> list[probes.Annotated]:
   """Returns the sentences of a file with 'text' and 'targets' (`data.rows.spans`); DataError for bad rows."""
   return [
-    spans.Annotated(tuple(words_of(row, "text")), tuple(targets_of(row, "text", "targets")))
+    probes.Annotated(tuple(words_of(row, "text")), tuple(targets_of(row, "text", "targets")))
     for row in rows.read(str(path))
   ]
 
@@ -114,20 +113,20 @@ def predictions(
 ) -> list[tuple[str, ...]]:
   """Returns the predicted labels of `test` [n, features]; for multi-label tasks all above 0.5."""
   if all(len(of) == 1 for of in labels):
-    return [(str(label),) for label in linear.predictions(train, [of[0] for of in labels], test)]
+    return [(str(label),) for label in probes.predictions(train, [of[0] for of in labels], test)]
   from sklearn.linear_model import LogisticRegression  # here: a second
   from sklearn.multiclass import OneVsRestClassifier
   from sklearn.pipeline import make_pipeline
   from sklearn.preprocessing import MultiLabelBinarizer, StandardScaler
 
   binary = MultiLabelBinarizer()
-  wanted = binary.fit_transform(labels[: linear.MOST_ROWS])
+  wanted = binary.fit_transform(labels[: probes.MOST_ROWS])
   if not len(binary.classes_):
     return [()] * len(test)
   model = make_pipeline(StandardScaler(), OneVsRestClassifier(LogisticRegression(max_iter=100)))
   with warnings.catch_warnings():
     warnings.simplefilter("ignore", UserWarning)  # no convergence in 100 steps, or a label of all targets
-    model.fit(train[: linear.MOST_ROWS], wanted)
+    model.fit(train[: probes.MOST_ROWS], wanted)
   answers = model.predict(test).reshape(len(test), -1)  # with a single label it is [n]
   return [tuple(map(str, of)) for of in binary.inverse_transform(answers)]
 

@@ -1,4 +1,4 @@
-"""Analyses of logged metrics over time: mixture weights, generator losses by depth, scores by hours."""
+"""Analyses of logged metrics over time: mixture weights and generator losses by depth."""
 
 import dataclasses
 import re
@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 
 from data.page.plot import Curve, Plot
-from lab.analysis import scores as fine_tuned
-from lab.analysis.outcome import LeftOut, Needs, Outcome, stem_of
-from lab.analysis.request import Request
+from lab.analysis.request import LeftOut, Outcome, Request
 from pretrain.checkpoints import checkpoint
 from pretrain.logs import metrics
 
@@ -102,47 +100,3 @@ def generator(request: Request) -> Outcome:
     plot=Plot("generator_loss", "Loss of the generator, by depth", "step", "nats per masked token", ()),
     notes=["Of a generator with several heads, that of each head."],
   )
-
-
-def efficiency(request: Request, scores: Sequence[fine_tuned.Scores] = ()) -> Outcome:
-  """Returns held-out loss, logged probes, and fine-tuning scores of saved steps over hours of training.
-
-  Source: COCO-LM figure 3, AMOS figure 6, TACO figure 5.
-  """
-  rows, of_metric, scored = [], dict[str, list[Curve]](), fine_tuned.over_steps(request, scores)
-  left_out = LeftOut()
-  for name, lines in _lines(request):
-    clock = metrics.hours(lines)
-    has_clock = len(clock[0]) > 1
-    if name in scored and not has_clock:
-      raise Needs(f"logged speeds of {name}, of which scores were given; {metrics.FILE_NAME} has none")
-    measured = series(lines, r"((?:eval/loss|probe/.+))") | scored.get(name, {}) if has_clock else {}
-    if not measured:
-      left_out[name] = f"speeds and held-out metrics, which {name} has not logged"
-    for metric, (steps, values) in measured.items():
-      taken = np.interp(steps, *clock)
-      of_metric.setdefault(metric, []).append(Curve(name, taken, values, has_dots=True))
-      rows += [
-        {"checkpoint": name, "metric": metric, "step": int(step), "hours": float(at), "value": float(value)}
-        for step, at, value in zip(steps, taken, values)
-      ]
-  plots = [
-    Plot(
-      f"efficiency_{stem_of(metric)}",
-      f"{'Held-out loss' if metric == 'eval/loss' else metric} by time",
-      "hours of training",
-      _unit(metric),
-      curves,
-    )
-    for metric, curves in of_metric.items()
-  ]
-  note = (
-    "Hours are those of training steps by their logged speed, without compilation, evaluation and pauses."
-  )
-  return Outcome("Scores by hours of training", rows, plots, [note], left_out.sentences(rows))
-
-
-def _unit(metric: str) -> str:
-  if metric.startswith(fine_tuned.PREFIX):
-    return metric.rpartition(" ")[2]
-  return "nats" if metric == "eval/loss" else "accuracy or correlation"

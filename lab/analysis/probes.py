@@ -1,25 +1,167 @@
-"""Probes of a frozen encoder, each with a baseline without a model."""
+"""Probes of a frozen encoder, each with a baseline without a model.
+
+The file has annotated sentences with their targets, then linear classifiers, cosines and bags of words, then
+the probes, which use both.
+"""
 
 import dataclasses
 import itertools
 import math
+import pathlib
+import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
+from data import annotated
 from data.annotated import MinimalPair
+from data.errors import DataError
 from data.glue.tasks import Split
-from lab.analysis import linear, spans
-from lab.analysis.spans import Annotated, Task
+from data.rows.spans import Target
 
-if TYPE_CHECKING:
-  from lab.analysis.words import FrozenEncoder  # imports JAX, which the names of the probes do not need
+if TYPE_CHECKING:  # it imports JAX, which the names of the probes do not need
+  from lab.analysis.frozen_encoder import FrozenEncoder
 
 DEPTHS = ("tokens", "middle", "last")  # rows of the token table; after half of the layers; after all
 CERTAIN = 0.9  # a word form is ambiguous if its most frequent tag has a smaller share than this
 WITHOUT = "no model"
+MOST_ROWS = 20_000  # for training; more rows take minutes and hardly improve a linear probe
+
+States = Callable[[Sequence[Sequence[str]]], list[np.ndarray]]  # sentences -> [words, layers, width] of each
+
+
+class Annotated(NamedTuple):
+  """A sentence as words, and its targets: labelled words, spans or pairs of spans."""
+
+  words: tuple[str, ...]
+  targets: tuple[Target, ...]
+
+
+class Task(NamedTuple):
+  """A probing task: its name, and its annotated sentences for training and for test."""
+
+  name: str
+  train: Sequence[Annotated]
+  test: Sequence[Annotated]
+
+
+def task(name: str, files: Sequence[pathlib.Path], parts: Sequence[Sequence[Annotated]]) -> Task:
+  """Makes a `Task` of a training and a test part; DataError, with its file, if one has no target."""
+  for path, part in zip(files, parts):
+    if not any(sentence.targets for sentence in part):
+      raise DataError(
+        f"{path}: no target of the task {name!r} in its first {len(part):,} sentences, expected at least "
+        "one; correct the file, train on more sentences or remove the task's files"
+      )
+  return Task(name, *parts)
+
+
+def tags(sentence: annotated.Sentence) -> Annotated:
+  """Makes a part-of-speech target of every word of a sentence; its label is the tag."""
+  found = (Target(((at, at + 1),), (tag,)) for at, tag in enumerate(sentence.tags))
+  return Annotated(sentence.words, tuple(found))
+
+
+def dependencies(sentence: annotated.Sentence) -> Annotated:
+  """Makes a target of every word and its head, except the root; its label is their relation."""
+  targets = (
+    Target(((at, at + 1), (head, head + 1)), (relation,))
+    for at, (head, relation) in enumerate(zip(sentence.heads, sentence.relations))
+    if head >= 0
+  )
+  return Annotated(sentence.words, tuple(targets))
+
+
+def marked_spans(marked: annotated.Relation) -> Annotated:
+  """Makes one target of a sentence's two marked spans; its label is their relation."""
+  return Annotated(marked.words, (Target(marked.spans, (marked.label,)),))
+
+
+def labels(part: Sequence[Annotated]) -> list[tuple[str, ...]]:
+  """Returns the labels of each target, in the order of `vectors`."""
+  return [target.labels for sentence in part for target in sentence.targets]
+
+
+def vectors(states: States, part: Sequence[Annotated]) -> np.ndarray:
+  """Returns each target's vectors, [targets, layers, width or 2 width]: its one or two spans' means."""
+  rows = []
+  for sentence, of_words in zip(part, states([one.words for one in part])):
+    for target in sentence.targets:
+      means = [of_words[first:behind].mean(axis=0) for first, behind in target.spans]
+      rows.append(np.concatenate(means, axis=-1))
+  return np.stack(rows)
+
+
+def predictions(train: np.ndarray, labels: Sequence[str], test: np.ndarray) -> np.ndarray:
+  """Predicts labels of `test` [n, features] by logistic regression on `train` [m, features].
+
+  At most `MOST_ROWS` rows train. Features are standardised, the penalty is scikit-learn's default (C = 1),
+  and nothing is tuned on `test`. If all labels are equal, that label is predicted.
+  """
+  known = np.asarray(labels)[:MOST_ROWS]
+  if (known == known[0]).all():
+    return np.full(len(test), known[0])
+  from sklearn.exceptions import ConvergenceWarning  # here: a second to import
+  from sklearn.linear_model import LogisticRegression
+  from sklearn.pipeline import make_pipeline
+  from sklearn.preprocessing import StandardScaler
+
+  model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=100))
+  with warnings.catch_warnings():
+    warnings.simplefilter("ignore", ConvergenceWarning)  # 100 steps by definition; more change little
+    model.fit(train[:MOST_ROWS], known)
+  return model.predict(test)
+
+
+def bag_predictions(
+  train: Sequence[Sequence[str]], labels: Sequence[str], test: Sequence[Sequence[str]]
+) -> np.ndarray:
+  """Predicts labels of `test` by logistic regression on bags of words, a baseline without a model.
+
+  If all labels are equal, that label is predicted.
+  """
+  if len(set(labels)) == 1:
+    return np.full(len(test), labels[0])
+  from sklearn.feature_extraction.text import CountVectorizer
+  from sklearn.linear_model import LogisticRegression
+
+  counted = CountVectorizer(token_pattern=r"\S+", binary=True)  # lower case
+  seen = counted.fit_transform(" ".join(words) for words in train)
+  model = LogisticRegression(max_iter=200).fit(seen, np.asarray(labels))
+  return model.predict(counted.transform(" ".join(words) for words in test))
+
+
+def commonest_answers(train: Sequence[str], labels: Sequence[str], test: Sequence[str]) -> np.ndarray:
+  """Predicts each word's most frequent training label; for unseen words, that of words seen once."""
+  of_word: dict[str, Counter] = {}
+  for word, label in zip(train, labels, strict=True):
+    of_word.setdefault(word, Counter())[label] += 1
+  once = Counter(label for counts in of_word.values() if counts.total() == 1 for label in counts)
+  rare = (once or Counter(labels)).most_common(1)[0][0]
+  return np.asarray([of_word[word].most_common(1)[0][0] if word in of_word else rare for word in test])
+
+
+def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+  """Returns the cosines of the rows of two arrays [n, width]; 0 if a row is zero."""
+  sizes = np.linalg.norm(first, axis=-1) * np.linalg.norm(second, axis=-1)
+  return np.einsum("nw,nw->n", first, second) / np.where(sizes > 0, sizes, 1.0)
+
+
+def bag_cosines(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
+  """Returns the cosines of tf-idf bags of words of two lists of texts."""
+  from sklearn.feature_extraction.text import TfidfVectorizer
+
+  vectors = TfidfVectorizer(token_pattern=r"\S+").fit_transform([*first, *second])
+  return np.asarray(vectors[: len(first)].multiply(vectors[len(first) :]).sum(axis=1)).ravel()
+
+
+def rank_correlation(values: np.ndarray, gold: np.ndarray) -> float:
+  """Returns Spearman's correlation; NaN if all values or all gold scores are equal."""
+  from scipy.stats import spearmanr
+
+  return float(spearmanr(values, gold)[0]) if np.ptp(values) and np.ptp(gold) else float("nan")
 
 
 class Figure(NamedTuple):
@@ -90,17 +232,17 @@ class SpanProbe:
         [words[target.spans[0][0] : target.spans[1][1]] for words, targets in part for target in targets]
         for part in parts
       )
-      answers = linear.bag_predictions(train, labels, test)
+      answers = bag_predictions(train, labels, test)
     else:
       train, test = (_forms(part) for part in parts)
-      answers = linear.commonest_answers(train, labels, test)
+      answers = commonest_answers(train, labels, test)
     return list(self._figures(answers, WITHOUT))
 
   def measure(self, encoder: "FrozenEncoder") -> Iterator[Figure]:
     """Yields the accuracy of a classifier on the encoder's vectors, for each of its `DEPTHS`."""
-    train, test = (spans.vectors(encoder.words, part) for part in (self.train, self.test))
+    train, test = (vectors(encoder.words, part) for part in (self.train, self.test))
     for depth, read in enumerate(DEPTHS):
-      yield from self._figures(linear.predictions(train[:, depth], _single(self.train), test[:, depth]), read)
+      yield from self._figures(predictions(train[:, depth], _single(self.train), test[:, depth]), read)
 
 
 def part_of_speech(task: Task) -> SpanProbe:
@@ -133,7 +275,7 @@ def relation(task: Task) -> SpanProbe:
 
 
 def _single(part: Sequence[Annotated]) -> list[str]:
-  return [label for (label,) in spans.labels(part)]
+  return [label for (label,) in labels(part)]
 
 
 def _forms(part: Sequence[Annotated]) -> list[str]:
@@ -170,13 +312,13 @@ class Sentiment:
   def without_model(self) -> list[Figure]:
     """Returns the accuracy of logistic regression on bags of words, the baseline."""
     bags = [[text.split() for text in split.first] for split in (self.train, self.test)]
-    return [self._figure(linear.bag_predictions(bags[0], _labels(self.train), bags[1]), WITHOUT)]
+    return [self._figure(bag_predictions(bags[0], _labels(self.train), bags[1]), WITHOUT)]
 
   def measure(self, encoder: "FrozenEncoder") -> Iterator[Figure]:
     """Yields the accuracy of a classifier on [CLS], and of one on the mean of the tokens."""
     train, test = (sentence_vectors(encoder, split.first) for split in (self.train, self.test))
     for read, vectors in train.items():
-      yield self._figure(linear.predictions(vectors, _labels(self.train), test[read]), read)
+      yield self._figure(predictions(vectors, _labels(self.train), test[read]), read)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,18 +331,18 @@ class Similarity:
   about = "similarity: cosines of two sentences against human scores; no model: tf-idf of words"
 
   def _figure(self, cosines: np.ndarray, read: str) -> Figure:
-    value = linear.rank_correlation(cosines, np.asarray(_labels(self.pairs), np.float64))
+    value = rank_correlation(cosines, np.asarray(_labels(self.pairs), np.float64))
     return Figure(self.name, self.cases, "Spearman", read, value, len(cosines))
 
   def without_model(self) -> list[Figure]:
     """Returns the baseline: how cosines of tf-idf bags of words correlate with human scores."""
-    return [self._figure(linear.bag_cosines(self.pairs.first, self.pairs.second or ()), WITHOUT)]
+    return [self._figure(bag_cosines(self.pairs.first, self.pairs.second or ()), WITHOUT)]
 
   def measure(self, encoder: "FrozenEncoder") -> Iterator[Figure]:
     """Yields the correlations of cosines of [CLS], and of the means of the tokens."""
     first, second = (sentence_vectors(encoder, side) for side in (self.pairs.first, self.pairs.second or ()))
     for read, vectors in first.items():
-      yield self._figure(linear.cosines(vectors, second[read]), read)
+      yield self._figure(cosines(vectors, second[read]), read)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -97,6 +97,10 @@ class Step:
   def __call__(self) -> None:
     """Takes one step and waits for it."""
     self.dispatch()
+    self.wait()
+
+  def wait(self) -> None:
+    """Waits for the last step."""
     jax.block_until_ready(self.metrics)
 
   @property
@@ -127,6 +131,15 @@ def timed(function: Callable[[], Any], *, repeats: int, warmup: int = 1) -> dict
     walls.append(time.perf_counter() - wall)
     processes.append(time.process_time() - process)
   return {"seconds": statistics.median(walls), "cpu_seconds": statistics.median(processes)}
+
+
+def together(dispatch: Callable[[], Any], wait: Callable[[], Any], *, repeats: int) -> float:
+  """Returns the mean seconds of calls that are dispatched together, as a trainer does; `wait` is for all."""
+  started = time.perf_counter()
+  for _ in range(repeats):
+    dispatch()
+  wait()
+  return (time.perf_counter() - started) / repeats
 
 
 def alternated(

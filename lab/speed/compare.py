@@ -5,24 +5,153 @@
   python -m benchmarks.compare --recipes coco_lm_base --threads 1 --cores 0
   python -m benchmarks.compare --recipes roberta_base --shapes 32x512 --peer torch_compiled  # on a GPU
 
-The peers are the programs of `lab/speed/peers/`: the same method and sizes in plain PyTorch with fused
-attention and Adam (`--peer=torch`), the same with `torch.compile` (`torch_compiled`), or Hugging Face's
-classes. One JSON line for each case: tokens per second of both, medians over the rounds, and the median of
-the rounds' ratios (above 1: ours is faster), by wall-clock and by CPU time. Wall-clock ratios are valid only
-on an idle machine, because on a busy one threads wait for each other. Needs `requirements-export.txt` (torch,
-transformers).
+The peers are the programs of `lab/speed/peers.py`: the same method and sizes in plain PyTorch with fused
+attention and Adam (`--peer=torch`), the same with `torch.compile` (`torch_compiled`), or BERT, ELECTRA or
+ModernBERT of Hugging Face. One JSON line for each case: tokens per second of both, medians over the rounds,
+and the median of the rounds' ratios (above 1: ours is faster), by wall-clock and by CPU time. Wall-clock
+ratios are valid only on an idle machine, because on a busy one threads wait for each other. Needs
+`requirements-export.txt` (torch, transformers).
 """
 
 import json
+import math
 import os
 import statistics
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
 
 from data import command
 from data.errors import UserError
 from lab.speed import cases
-from lab.speed.peers.server import PEERS
+from pretrain.command import kept_memory
+
+PEERS = ("torch", "torch_compiled", "hugging_face", "hugging_face_compiled")
+
+
+def our_step(config) -> Callable:
+  """Returns a function that takes a step of this project and returns its loss, an array, without waiting."""
+  step = cases.Step(config)
+
+  def take():
+    step.dispatch()
+    return step.metrics["loss"][0]
+
+  return take
+
+
+def torch_step(config, kind: str, threads: int) -> Callable:
+  """Returns a function that takes a step of a PyTorch peer, with the same Adam.
+
+  Kinds that end in '_compiled' use `torch.compile`. The function returns the loss, a tensor, without waiting
+  for the GPU.
+  """
+  import torch
+
+  from lab.speed import peers
+
+  if threads:
+    torch.set_num_threads(threads)
+  torch.manual_seed(0)
+  device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+  build = peers.build if kind.startswith("torch") else peers.build_stock
+  model = build(config).to(device).train()
+  optimizer = torch.optim.AdamW(
+    model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01, fused=True
+  )
+  batches = [{name: leaf.to(device) for name, leaf in make_batch(config, seed).items()} for seed in range(2)]
+  if kind.endswith("_compiled"):
+    model = torch.compile(model)
+  count = [0]
+  clip = config.optimizer.clip_norm
+  dtype = torch.bfloat16 if config.model.dtype == "bfloat16" or device.type == "cuda" else torch.float32
+
+  def take():
+    count[0] += 1
+    with torch.autocast(device.type, dtype, enabled=dtype == torch.bfloat16):
+      loss = model(batches[count[0] % 2])
+    loss.backward()
+    if clip:
+      torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return loss.detach()
+
+  return take
+
+
+def make_batch(config, seed: int) -> dict:
+  """Returns a batch of random tokens with masks, crop and, for TACO, pairs of positions, as torch tensors."""
+  import torch
+
+  random, objectives = np.random.default_rng(seed), config.objectives
+  ids = torch.from_numpy(cases.random_ids(config, seed=seed)[0].astype(np.int64))
+  rows, length = ids.shape
+  masked = math.ceil(config.corruption.mask_rate * length)
+  places = np.stack([np.sort(1 + random.permutation(length - 2)[:masked]) for _ in range(rows)])
+  places = torch.from_numpy(places)
+  labels = ids.gather(1, places)
+  batch = {
+    "ids": ids,
+    "places": places,
+    "labels": labels,
+    "masked": ids.scatter(1, places, cases.SPECIAL["mask"]),
+    "sparse_labels": torch.full_like(ids, -100).scatter(1, places, labels),
+  }
+  if objectives.scl.weight:
+    crop = int(0.9 * length)
+    starts = torch.from_numpy(random.integers(0, length - crop + 1, (rows, 1)))
+    batch["crop"] = ids.gather(1, starts + torch.arange(crop))
+    batch["crop"][:, 0] = cases.SPECIAL["cls"]
+  if objectives.taco.weight:
+    every, distance = np.arange(rows * length), random.integers(1, 6, rows * length)
+    batch["near"] = torch.from_numpy(
+      np.where(every % length < length - 6, every + distance, every - distance)
+    )
+    others = random.integers(0, every.size, (every.size, objectives.taco.num_negatives))
+    batch["others"] = torch.from_numpy(others)
+  return batch
+
+
+def peak_bytes(kind: str) -> int | None:
+  """Returns the most memory of an accelerator that this process has used so far; None on a CPU."""
+  if kind == "ours":
+    import jax
+
+    return (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
+  import torch
+
+  return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
+
+
+def serve(words: Sequence[str]) -> None:
+  """Answers each number N on stdin with the mean time of N training steps, as a line of JSON.
+
+  They are dispatched together, as a trainer does. The first answer is sent when the program is compiled and
+  warm. A step includes corruption, gradient, clipping and Adam. Ours also draws masks; the peers get
+  precomputed ones, which favours them. On CPU ours keeps freed memory for the next step, as `pretrain.main`
+  does; the peers do so too with MALLOC_ARENA_MAX=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1.
+  """
+  kind, recipe, shape, threads, *changes = words
+  if kind == "ours":
+    kept_memory.keep_temporaries()
+  batch, length = cases.shape(shape)
+  config = cases.make_config(recipe, batch=batch, length=length, changes=changes)
+  started = time.perf_counter()
+  step = our_step(config) if kind == "ours" else torch_step(config, kind, int(threads))
+  facts: dict[str, Any] = {"loss": [float(step()), float(step())][-1]}
+  print(json.dumps(facts | {"seconds_to_compile": time.perf_counter() - started}), flush=True)
+  for line in sys.stdin:
+    wall, process = time.perf_counter(), time.process_time()
+    losses = [step() for _ in range(int(line))]
+    facts["loss"] = float(losses[-1])  # waits for all of them
+    spent = {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - process}
+    spent = {name: seconds / len(losses) for name, seconds in spent.items()}
+    print(json.dumps(facts | spent | {"bytes_peak": peak_bytes(kind)}), flush=True)
 
 
 class Server:
@@ -31,20 +160,22 @@ class Server:
   def __init__(self, kind: str, recipe: str, shape: str, asked) -> None:
     """Starts the process and waits until it is compiled and warm."""
     threads = asked.threads or len(asked.cores)
-    self._name = f"benchmarks.peers.server {kind} {recipe}"
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    self._name = f"{kind} {recipe}"
+    # Both may be on one accelerator: neither takes all of its memory, and a peer's JAX makes its config only.
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    environment |= {} if kind == "ours" else {"JAX_PLATFORMS": "cpu"}
     self._process = subprocess.Popen(
-      [sys.executable, "-m", "benchmarks.peers.server", kind, recipe, shape, str(threads), *asked.set],
+      [sys.executable, "-m", "benchmarks.compare", "serve", kind, recipe, shape, str(threads), *asked.set],
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
       text=True,
       env=environment,
       preexec_fn=lambda: os.sched_setaffinity(0, asked.cores),  # both sides run on the same cores
     )
-    self.loss = self._answer()["loss"]
+    self.ready = self._answer()
 
   def steps(self, number: int) -> dict[str, float]:
-    """Returns the median seconds of `number` steps."""
+    """Returns the mean seconds of `number` steps, their last loss and the most memory so far."""
     assert self._process.stdin is not None
     self._process.stdin.write(f"{number}\n")
     self._process.stdin.flush()
@@ -88,7 +219,10 @@ def compare(recipe: str, batch: int, length: int, asked) -> dict:
     "ratio": statistics.median(ratios["seconds"]),
     "ratio_of_cpu_time": statistics.median(ratios["cpu_seconds"]),
     "ratios": ratios["seconds"],
-    "losses": {kind: server.loss for kind, server in servers.items()},
+    "losses": {kind: server.ready["loss"] for kind, server in servers.items()},
+    "seconds": {kind: statistics.median(turn[kind]["seconds"] for turn in rounds) for kind in servers},
+    "seconds_to_compile": {kind: server.ready["seconds_to_compile"] for kind, server in servers.items()},
+    "bytes_peak": {kind: rounds[-1][kind]["bytes_peak"] for kind in servers},
     "cores": len(asked.cores),
     "threads": asked.threads or len(asked.cores),
   }
@@ -101,7 +235,7 @@ def main() -> None:
   parser.add_argument(
     "--shapes", nargs="+", type=cases.shape, default=[(4, 128), (1, 512)], help="of batches"
   )
-  parser.add_argument("--peer", choices=tuple(PEERS), default="torch", help="program to compare with")
+  parser.add_argument("--peer", choices=PEERS, default="torch", help="program to compare with")
   parser.add_argument("--rounds", type=int, default=5, help="turns that the two take")
   parser.add_argument("--steps", type=int, default=3, help="steps per round")
   parser.add_argument(
@@ -120,4 +254,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  sys.exit(command.run(main))
+  sys.exit(serve(sys.argv[2:]) if sys.argv[1:2] == ["serve"] else command.run(main))

@@ -8,11 +8,19 @@ A step on random tokens includes masks, corruption, gradient, clipping, Adam and
 values. One JSON line for each case: median wall-clock and CPU seconds, tokens per second, seconds to compile,
 the compiler's bytes per device, FLOP of all products and their ratio to the formula, bytes of collectives by
 axis. --devices splits a fixed global batch over fake devices of a CPU: FLOP and bytes per device should fall
-as 1/N; the time of fake devices is meaningless and not measured.
+as 1/N; the time of fake devices is meaningless and not measured. `seconds` is a step that is waited for,
+`seconds_together` one of many dispatched at once, as a trainer does. --profile adds the kernels of three
+steps on a GPU, by name and by family, from JAX's profiler.
 """
 
+import collections
 import os
+import pathlib
+import re
 import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 if "--devices" in sys.argv:  # before JAX is imported
   os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
@@ -27,8 +35,20 @@ from pretrain.command import kept_memory
 from pretrain.plan import flops
 from pretrain.plan.compile_ahead import memory
 
+MOST = 40  # kernels in a table
+# The first match with a kernel's lower-case name counts; products are cuBLAS's, cuDNN's and XLA's.
+FAMILIES = (
+  ("attention", r"attention|fmha|flash|sdpa"),
+  ("norms", r"norm_(for|back)ward|layer_norm"),
+  ("gelu", r"gelu"),
+  ("products", r"gemm|cutlass|nvjet|cublas|xmma|wgmma|\bdot\b|sm\d0_"),
+  ("copies", r"memcpy|memset|copy|transpose"),
+  ("reductions", r"reduce"),
+  ("fusions", r"fusion|wrapped|loop_"),
+)
 
-def measure(config: ConfigDict, *, repeats: int, devices: int = 1) -> dict:
+
+def measure(config: ConfigDict, *, repeats: int, devices: int = 1, has_profile: bool = False) -> dict:
   """Compiles a config's step, and times it if it uses one device; returns the line of results."""
   step = cases.Step(config, devices=jax.devices()[:devices])
   program = parse(step.compiled.as_text())
@@ -46,8 +66,65 @@ def measure(config: ConfigDict, *, repeats: int, devices: int = 1) -> dict:
   }
   if devices == 1:
     taken = cases.timed(step, repeats=repeats)
-    line |= taken | step.speed(taken["seconds"]) | {"loss": float(step.metrics["loss"][0])}
+    line |= taken | step.speed(taken["seconds"])
+    line["seconds_together"] = cases.together(step.dispatch, step.wait, repeats=repeats)
+    line["bytes_peak"] = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
+    line["loss"] = float(step.metrics["loss"][0])
+  if has_profile:
+    line |= profiled(step, times=3)
   return line
+
+
+def family(name: str) -> str:
+  """Returns the family in `FAMILIES` whose pattern matches a kernel's name; else 'others'."""
+  return next((family for family, pattern in FAMILIES if re.search(pattern, name.lower())), "others")
+
+
+def profiled(step: Callable[[], None], *, times: int) -> dict[str, Any]:
+  """Returns milliseconds of kernels per call of `step`, from a profile of `times` calls.
+
+  'kernels' are [name, count, milliseconds], the most expensive first; 'families' {name: milliseconds}.
+  """
+  with tempfile.TemporaryDirectory() as folder:
+    with jax.profiler.trace(folder):
+      for _ in range(times):
+        step()
+    files = list(pathlib.Path(folder).rglob("*.xplane.pb"))
+    if not files:
+      raise FileNotFoundError("the profiler wrote no *.xplane.pb")
+    return table(_events(files[0]), times=times)
+
+
+def table(events: Iterator[tuple[str, float]], *, times: int) -> dict[str, Any]:
+  """Returns the result of `profiled` from (kernel's name, milliseconds) pairs."""
+  counts: collections.Counter[str] = collections.Counter()
+  spent, families = collections.defaultdict(float), collections.defaultdict(float)
+  for name, milliseconds in events:
+    counts[name] += 1
+    spent[name] += milliseconds / times
+    families[family(name)] += milliseconds / times
+  return {
+    "ms_of_kernels": sum(spent.values()),
+    "families": dict(_largest_first(families)),
+    "kernels": [[name[:120], counts[name] / times, ms] for name, ms in _largest_first(spent)[:MOST]],
+  }
+
+
+def _largest_first(sums: Mapping[str, float]) -> list[tuple[str, float]]:
+  return sorted(sums.items(), key=lambda item: item[1], reverse=True)
+
+
+def _events(path: pathlib.Path) -> Iterator[tuple[str, float]]:
+  """Yields (name, milliseconds) of each kernel on a GPU; on a CPU, of each operation of XLA's programs."""
+  planes = list(jax.profiler.ProfileData.from_file(str(path)).planes)
+  gpus = [plane for plane in planes if plane.name.startswith("/device:GPU")]
+  for plane in gpus or planes:
+    for line in plane.lines:
+      if gpus and not line.name.startswith("Stream"):
+        continue  # other lines are sums of the same kernels
+      for event in line.events:
+        if gpus or any(name == "hlo_op" for name, _ in event.stats):
+          yield event.name, event.duration_ns / 1e6
 
 
 def main() -> None:
@@ -60,6 +137,7 @@ def main() -> None:
   parser.add_argument("--devices", nargs="+", type=int, default=[1], help="that share each shape")
   parser.add_argument("--axis", choices=("data", "fsdp", "tensor"), default="data", help="of --devices")
   parser.add_argument("--repeats", type=int, default=5, help="timed steps")
+  parser.add_argument("--profile", action="store_true", help="list the kernels of three steps")
   parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="changed fields")
   asked = parser.parse_args()
   for recipe in asked.recipes:
@@ -67,7 +145,7 @@ def main() -> None:
       for devices in asked.devices:
         mesh = ["mesh.data=1"] * (asked.axis != "data") + [f"mesh.{asked.axis}={devices}"]
         config = cases.make_config(recipe, batch=batch, length=length, changes=[*asked.set, *mesh])
-        found = measure(config, repeats=asked.repeats, devices=devices)
+        found = measure(config, repeats=asked.repeats, devices=devices, has_profile=asked.profile)
         cases.report({"benchmark": "step", "changes": asked.set, **found})
 
 

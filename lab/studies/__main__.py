@@ -4,20 +4,21 @@
 """
 
 import argparse
-import dataclasses
 import logging
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from configs.ablations.table import FAMILIES
 from data import command
 from data.command import Parser
-from data.errors import ConfigError, DataError, on_one_line, unknown
-from lab.analysis import probe_sets, probing
-from lab.studies import cells, papers, table
+from data.errors import ConfigError, DataError, on_one_line
+from lab.analysis import probing
+from lab.studies import cells, study, table
 from lab.studies.cells import Asked
 from lab.studies.fine_tunings import FINE_TUNINGS, files_of
-from lab.studies.studies import STUDIES, Study
+from lab.studies.study import Cell
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +26,8 @@ _EPILOG = """\
 Every cell, a row with a seed, is an ordinary run in OUTPUT/ROW/seed_N/run, followed by the probes of
 pretrain.probe and, if requested, the analyses of pretrain.analysis and searches of finetune.main, whose best
 models are scored on a test set. The same command resumes after a stop or a kill; several processes with the
-same flags share the cells. The table is written after each cell.
+same flags share the cells. The table is written after each cell, and with it OUTPUT/study.jsonl: the study
+and what its finished cells found. That file is a study too; with --table it gives the same table anywhere.
 tagging_N: part of speech with N training sentences of UD's English EWT in --data; the development set selects
 one of three learning rates. entities_200: entities with 200 sentences of UNER English EWT's development set,
 scored on its test set. names, sts: one embedding stage, on the pairs that docs/tutorials/embeddings.py
@@ -35,6 +37,7 @@ and batch size, scored on its development set.
   python -m pretrain.ablations --paper=coco_lm --tiny --budget=4000 --data=annotated --output=coco_lm
   python -m pretrain.ablations --paper=coco_lm --tiny --budget=4000 --fine_tune=tagging_200 ...
   python -m pretrain.ablations --study=e1 --data=annotated --output=e1 --config.data.directory=records
+  python -m pretrain.ablations --study=docs/lab/cells/e2.jsonl --table
 
 --config.FIELD=VALUE changes a field of every run, as for pretrain.main.
 
@@ -50,15 +53,15 @@ def parser() -> Parser:
     epilog=_EPILOG,
   )
   what = made.add_mutually_exclusive_group(required=True)
-  what.add_argument("--paper", help=f"a paper's table: {', '.join(papers.FAMILIES)}")
-  what.add_argument("--study", help=f"a study of lab/studies/studies.py: {', '.join(STUDIES)}")
+  what.add_argument("--paper", help=f"a paper's table: {', '.join(FAMILIES)}")
+  what.add_argument("--study", help="a study's file of JSON lines, or the name of one in docs/lab/cells")
   made.add_argument("--budget", type=int, default=0, help="steps per run; default: the study's")
   made.add_argument(
     "--seeds", type=int, default=0, help="number of seeds, from 0; default: 3, or the study's"
   )
   made.add_argument("--rows", default="", help="with commas; default: all; rows that they need are added")
   made.add_argument("--tiny", action="store_true", help="the tiny counterparts of a paper's rows")
-  made.add_argument("--data", required=True, help="folder of annotated data, as for pretrain.probe")
+  made.add_argument("--data", default="", help="folder of annotated data, as for pretrain.probe")
   made.add_argument("--only", default="", help="probes with commas, as for pretrain.probe; default: all")
   made.add_argument(
     "--fine_tune",
@@ -69,7 +72,9 @@ def parser() -> Parser:
     "--output", default="", help="directory of cells and of the table; default: runs/ablations_NAME[_tiny]"
   )
   made.add_argument(
-    "--table", action="store_true", help="run nothing, read no data; print the table of finished cells"
+    "--table",
+    action="store_true",
+    help="run nothing, read no data; print the table of finished cells, also those of the study's file",
   )
   return made
 
@@ -81,85 +86,57 @@ def asked_for(argv: Sequence[str]) -> tuple[Asked, argparse.Namespace]:
   """
   changes = [word for word in argv if word.startswith("--config.")]
   args = parser().parse_args([word for word in argv if word not in changes])
+  stored: Mapping[Cell, Mapping[str, Any]] = {}
   if args.paper:
-    study = papers.study(args.paper, is_tiny=args.tiny)
-  elif args.study not in STUDIES:
-    raise ConfigError(unknown("study", args.study, STUDIES))
+    chosen = study.of_paper(args.paper, is_tiny=args.tiny)
   elif args.tiny:
     raise ConfigError("--tiny needs --paper; a study defines its own sizes")
   else:
-    study = STUDIES[args.study]
+    chosen, stored = study.read(study.place(args.study))
   for flag in ("budget", "seeds"):
     if getattr(args, flag) < 0:
       raise ConfigError(f"--{flag}={getattr(args, flag)}: expected at least 1")
-  budget = args.budget or study.budget
+  budget = args.budget or chosen.budget
   if not budget:
     raise ConfigError("--budget is missing; set the steps of a run, for example --budget=4000")
-  study = _only(study, command.names(args.rows))
-  study = _fine_tuned(study, command.names(args.fine_tune))
-  seeds = range(args.seeds or study.seeds)
-  output = args.output or f"runs/ablations_{args.paper or args.study}{'_tiny' * args.tiny}"
-  _refuse_compared(study, changes)
-  asked = Asked(study, seeds, budget, pathlib.Path(output), args.data, args.only, changes)
+  if not (args.data or args.table):
+    raise ConfigError("--data is missing; name the folder of annotated data\n  --data=FOLDER")
+  chosen = chosen.reduced(command.names(args.rows), command.names(args.fine_tune))
+  seeds = range(args.seeds or chosen.seeds)
+  name = args.paper or pathlib.Path(args.study).stem
+  output = pathlib.Path(args.output or f"runs/ablations_{name}{'_tiny' * args.tiny}")
+  _refuse_compared(chosen, changes)
+  stored = stored if args.table else {}
+  asked = Asked(chosen, seeds, budget, output, args.data, args.only, changes, stored)
   if not args.table:  # the table needs neither records nor data
-    _find_data(study, args)
-    _check_configs(asked)
+    _find_data(asked)
+    for name in chosen.arms:
+      try:
+        cells.run_config(asked, name)
+      except ConfigError as error:
+        raise ConfigError(f"{name}: {on_one_line(error)}") from error
   return asked, args
 
 
-def _refuse_compared(study: Study, changes: Sequence[str]) -> None:
+def _refuse_compared(chosen: study.Study, changes: Sequence[str]) -> None:
   """Raises ConfigError for a field that the program sets for each run, or in which the rows differ."""
   flags = {"seed": "--seeds=N", "train.total_steps": "--budget=N", "train.checkpoint_steps": "--budget=N"}
   for change in changes:
     name = change.removeprefix("--config.").partition("=")[0]
     if name in flags:
       raise ConfigError(f"{change}: every run has its own; use\n  {flags[name]}")
-    if len({str(arm.fields.get(name)) for arm in study.arms.values()}) > 1:
+    if len({str(arm.fields.get(name)) for arm in chosen.arms.values()}) > 1:
       raise ConfigError(f"{change}: the rows differ in this field; remove the flag")
 
 
-def _check_configs(asked: Asked) -> None:
-  for name in asked.study.arms:
-    try:
-      cells.run_config(asked, name)
-    except ConfigError as error:
-      raise ConfigError(f"{name}: {on_one_line(error)}") from error
-
-
-def _only(study: Study, names: Sequence[str]) -> Study:
-  """Returns a study reduced to the named rows and those they depend on; without names, all rows."""
-  for name in names:
-    if name not in study.arms:
-      raise ConfigError(unknown("row", name, study.arms))
-  wanted = set(names or study.arms)
-  while needed := {n for name in wanted for n in _needs(study, name)} - wanted:
-    wanted |= needed
-  arms = {name: arm for name, arm in study.arms.items() if name in wanted}
-  contrasts = {name: weights for name, weights in study.contrasts.items() if weights.keys() <= wanted}
-  return dataclasses.replace(study, arms=arms, contrasts=contrasts)
-
-
-def _fine_tuned(study: Study, names: Sequence[str]) -> Study:
-  """Returns a study with the named fine-tunings in place of its own, which stay if there are no names."""
-  for name in names:
-    if name not in FINE_TUNINGS:
-      raise ConfigError(unknown("fine-tuning", name, FINE_TUNINGS))
-  return dataclasses.replace(study, fine_tunings=tuple(names) or study.fine_tunings)
-
-
-def _find_data(study: Study, args: argparse.Namespace) -> None:
-  data = pathlib.Path(args.data)
-  for name in study.fine_tunings:
+def _find_data(asked: Asked) -> None:
+  data = pathlib.Path(asked.data)
+  for name in asked.study.fine_tunings:
     paths, needs = files_of(name, data)
     if None in paths.values():
       raise DataError(f"{data}: {name} needs {needs}, plain or .gz; some are missing")
-  folder = probe_sets.Folder(data, probing.TRAIN_SENTENCES, probing.PAIRS)
-  probe_sets.find(folder, command.names(args.only))
-
-
-def _needs(study: Study, name: str) -> set[str]:
-  arm = study.arms[name]
-  return {needed for needed in (arm.base, *arm.against, *arm.earlier) if needed}
+  folder = probing.Folder(data, probing.TRAIN_SENTENCES, probing.PAIRS)
+  probing.find(folder, command.names(asked.only))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -170,6 +147,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def publish() -> None:
       table.report(asked, table.read(asked)).write(asked.output)
+      cells.collect(asked)
 
     if not args.table:
       try:
@@ -178,6 +156,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         logger.info("Stopped as asked; the same command continues")
         return command.STOPPED
     table.report(asked, table.read(asked)).publish(asked.output)
+    cells.collect(asked)
     return 0
 
   return command.exit_code(work, stopped="stopped; run the same command again to resume")

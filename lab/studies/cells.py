@@ -2,10 +2,12 @@
 
 A cell is a folder with an ordinary workdir of `pretrain.main` and the reports of later commands. `done.json`
 lists the finished commands, so a stopped cell resumes with the next one, and a cell with additional commands
-runs only those. Fine-tuning is another program: this module uses only its flags and its report.
+runs only those. Fine-tuning is another program: this module uses only its flags and its report. `collect`
+writes the study and all that its finished cells found to one file, `study.jsonl`, which `--study` reads.
 """
 
 import contextlib
+import dataclasses
 import json
 import logging
 import pathlib
@@ -20,12 +22,13 @@ from data import errors, files
 from data.command import STOPPED, commit, run_child
 from data.errors import ConfigError, DataError, DivergedError
 from lab.studies.fine_tunings import FINE_TUNINGS, files_of
-from lab.studies.study import Arm, Study
+from lab.studies.study import Arm, Cell, Study, as_line
 from pretrain.command import flags
 
 logger = logging.getLogger(__name__)
 
-DONE = "done.json"
+DONE, COLLECTED = "done.json", "study.jsonl"
+Rows = list[dict[str, Any]]  # of a report
 # {side: fields of fine-tuning}; the untrained encoder has the checkpoint's shape and vocabulary.
 SIDES = {"pretrained": {}, "untrained": {"from_scratch": True}}
 _SCORES = "_scores"  # suffix of a side's folder of scores
@@ -33,13 +36,6 @@ _SCORES = "_scores"  # suffix of a side's folder of scores
 
 class Stopped(Exception):
   """Raised when a run stopped on request, with everything saved."""
-
-
-class Cell(NamedTuple):
-  """An arm of a study, run with one seed."""
-
-  arm: str
-  seed: int
 
 
 class Asked(NamedTuple):
@@ -52,6 +48,7 @@ class Asked(NamedTuple):
   data: str  # folder of annotated data
   only: str  # probes, separated by commas; '': all
   changes: Sequence[str]  # --config.FIELD=VALUE for every run
+  stored: Mapping[Cell, Mapping[str, Any]] = {}  # of the study's file, whatever the flags they were made with
 
   @property
   def cells(self) -> list[Cell]:
@@ -154,15 +151,50 @@ def _fine_tuning(name: str, side: str, *, seed: int, step: int) -> list[list[str
 
 
 def _flags(fields: Mapping[str, Any]) -> list[str]:
-  values = {k: ",".join(map(str, v)) if isinstance(v, tuple) else v for k, v in fields.items()}
+  values = {k: ",".join(map(str, v)) if isinstance(v, list | tuple) else v for k, v in fields.items()}
   return [f"--config.{name}={value}" for name, value in values.items()]
 
 
 def finished(asked: Asked, cell: Cell) -> Mapping[str, Any] | None:
   """Returns the content of a finished cell's `done.json`, else None; ConfigError if the flags differ."""
   found = _ended(asked, cell)
-  is_whole = "diverged" in found or all(one in found["commands"] for one in asked.commands(cell))
-  return found if is_whole else None
+  if "diverged" in found or all(one in found["commands"] for one in asked.commands(cell)):
+    return found
+  return asked.stored[cell]["done"] if cell in asked.stored else None
+
+
+def reports(asked: Asked, cell: Cell) -> dict[str, Rows]:
+  """Returns the rows of each report of a finished cell, {path in its folder: rows}.
+
+  DataError: a report is missing or damaged.
+  """
+  last, folder = asked.steps(asked.study.arms[cell.arm])[-1], asked.folder(cell)
+  if cell in asked.stored and not (folder / DONE).is_file():
+    return dict(asked.stored[cell]["reports"])
+  names = ["probe/probe.json", *(f"analysis/{name}.json" for name in asked.study.analyses)]
+  found = {}
+  for name in (*names, *(f"{place}/results.json" for place in asked.fine_tunings(last))):
+    try:
+      found[name] = json.loads((folder / name).read_bytes())["rows"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+      raise DataError(
+        f"{folder / name}: no report of this program ({errors.named_reason(error)}); make the reports of the "
+        f"run again:\n  rm {folder / DONE}  # then the same command"
+      ) from error
+  return found
+
+
+def collect(asked: Asked) -> None:
+  """Writes the study, and a line with the reports of each finished cell, to `study.jsonl` of the output."""
+  lines = [as_line(dataclasses.replace(asked.study, budget=asked.budget, seeds=len(asked.seeds)))]
+  for cell in asked.cells:
+    if done := finished(asked, cell):
+      found = {} if "diverged" in done else reports(asked, cell)
+      line = {**cell._asdict(), "done": done, "reports": found}
+      lines.append(json.dumps(line, ensure_ascii=False))
+  with errors.writing(asked.output):
+    asked.output.mkdir(parents=True, exist_ok=True)
+    files.write_atomically(asked.output / COLLECTED, "\n".join([*lines, ""]))
 
 
 def _ended(asked: Asked, cell: Cell) -> dict[str, Any]:

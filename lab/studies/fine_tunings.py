@@ -26,37 +26,13 @@ class FineTuning:
   scored_on: str = ""
 
 
-def _tagging(sentences: int) -> FineTuning:
-  """Returns fine-tuning on part-of-speech tags with `sentences` sentences, tuned on the development set."""
-  fields = {
-    "own.task": "tagging",
-    "data.train_file": "{train}",
-    "data.dev_file": "{dev}",
-    "data.text": "2",
-    "data.label": "4",
-    "data.labels": _UPOS,  # all of them: 50 sentences lack some
-    "data.train_rows": sentences,
-    "search.batch_sizes": (16,),
-    "search.learning_rates": (3e-4, 1e-3, 3e-3),
-    "search.evaluations_per_epoch": 1,
-  }
-  return FineTuning("configs/finetune_own.py", fields, "{test}")
-
-
-def _entities(sentences: int) -> FineTuning:
-  """Returns fine-tuning on the entities of `sentences` sentences, with nothing to choose."""
-  fields = {
-    "own.task": "tagging",
-    "data.train_file": "{entities_dev}",  # UNER's training file is not published
-    "data.text": "2",
-    "data.label": "3",
-    "data.labels": "B-LOC,B-ORG,B-PER,I-LOC,I-ORG,I-PER,O",
-    "data.train_rows": sentences,
-    "search.batch_sizes": (16,),
-    "search.learning_rates": (1e-3,),
-    "search.evaluations_per_epoch": 1,
-  }
-  return FineTuning("configs/finetune_own.py", fields, "{entities_test}")
+def _tagging(
+  sentences: int, files: Mapping[str, str], label: str, labels: str, rates: tuple[float, ...], scored_on: str
+) -> FineTuning:
+  """Returns fine-tuning on the tags in column `label` of `sentences` sentences, in batches of 16."""
+  fields = {"own.task": "tagging", **files, "data.text": "2", "data.label": label, "data.labels": labels}
+  fields |= {"data.train_rows": sentences, "search.batch_sizes": (16,), "search.learning_rates": rates}
+  return FineTuning("configs/finetune_own.py", fields | {"search.evaluations_per_epoch": 1}, scored_on)
 
 
 def _embedding(train: str, scored_on: str) -> FineTuning:
@@ -71,11 +47,20 @@ def _glue(task: str) -> FineTuning:
   return FineTuning("configs/finetune_glue.py", fields)
 
 
-TAGGING = {f"tagging_{sentences}": _tagging(sentences) for sentences in (50, 200, 1_000)}
+# Part of speech, tuned on the development set, with all labels: 50 sentences lack some.
+_TREEBANK = {"data.train_file": "{train}", "data.dev_file": "{dev}"}
+_RATES = (3e-4, 1e-3, 3e-3)
+TAGGING = {
+  f"tagging_{number}": _tagging(number, _TREEBANK, "4", _UPOS, _RATES, "{test}")
+  for number in (50, 200, 1_000)
+}
+# Entities, with nothing to choose; UNER's training file is not published.
+_UNER = {"data.train_file": "{entities_dev}"}
+_ENTITIES = _tagging(200, _UNER, "3", "B-LOC,B-ORG,B-PER,I-LOC,I-ORG,I-PER,O", (1e-3,), "{entities_test}")
 _GLUE = ("mnli", "qqp", "qnli", "sst2", "cola", "rte", "mrpc", "stsb")
 FINE_TUNINGS = {
   **TAGGING,
-  "entities_200": _entities(200),
+  "entities_200": _ENTITIES,
   "names": _embedding("{pairs}", "{beir}"),
   "sts": _embedding("{stsb_train}", "{stsb_dev}"),
   **{task: _glue(task) for task in _GLUE},

@@ -1,8 +1,34 @@
-"""Defines a study: its arms, whose runs differ only in their seeds, and their evaluation and comparison."""
+"""Defines a study: its arms, whose runs differ only in their seeds, and their evaluation and comparison.
+
+A study is a paper's table of ablations (`of_paper`), or a file of JSON lines (`read`) whose first line is
+`{"study": {...}}` with the fields of `Study`. `docs/lab/cells/` has this project's; docs/results/proof.md has
+their hypotheses, targets and results.
+"""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+import json
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from configs.ablations.row import Row
+from configs.ablations.table import FAMILIES
+from data.errors import ConfigError, DataError, named_reason, unknown
+from lab.studies.fine_tunings import FINE_TUNINGS
+
+STORED = pathlib.Path(__file__).parents[2] / "docs" / "lab" / "cells"
+# Fields whose value is the workdir of another row's run, and that row; '': the recipe's own run.
+_GIVEN_BY = {"generator.init_from": "", "model.freeze_embeddings_from": "mlm_small"}
+_LEARNED = ("generator.mixture_weights",)  # fields whose value is a result of the recipe's own run
+_NUMBER = re.compile(r"\d+\.\d")
+
+
+class Cell(NamedTuple):
+  """An arm of a study, run with one seed."""
+
+  arm: str
+  seed: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,12 +44,17 @@ class Arm:
   # field -> arm whose final mean mixture weights, of the same seed, are its value
   learned: Mapping[str, str] = dataclasses.field(default_factory=dict)
   share: float = 1.0  # of the budget
-  against: tuple[str, ...] = ()  # further arms with which it is compared
+  against: Sequence[str] = ()  # further arms with which it is compared
 
   @property
   def earlier(self) -> tuple[str, ...]:
     """The arms whose runs must be finished before this arm's run starts."""
     return (*self.after.values(), *self.learned.values())
+
+  @property
+  def needed(self) -> set[str]:
+    """The arms that its runs start from or that it is compared with."""
+    return {name for name in (self.base, *self.against, *self.earlier) if name}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,11 +65,104 @@ class Study:
   arms: Mapping[str, Arm]
   budget: int = 0  # steps per run; 0: the user must set it
   seeds: int = 3
-  points: tuple[float, ...] = (1.0,)  # fractions of an arm's steps at which it is evaluated
+  points: Sequence[float] = (1.0,)  # fractions of an arm's steps at which it is evaluated
   has_start: bool = False  # also evaluate it before the first step
-  analyses: tuple[str, ...] = ()  # of `python -m pretrain.analysis`
+  analyses: Sequence[str] = ()  # of `python -m pretrain.analysis`
   # Names in `FINE_TUNINGS`; with `has_start` also applied to the untrained encoder.
-  fine_tunings: tuple[str, ...] = ()
-  primary: tuple[str, ...] = ()  # measures that were chosen before the runs
+  fine_tunings: Sequence[str] = ()
+  primary: Sequence[str] = ()  # measures that were chosen before the runs
   # {name: {arm: weight}}: weighted sums of arms, seed by seed, such as the mean of several differences
   contrasts: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+
+  def reduced(self, names: Sequence[str], fine_tunings: Sequence[str]) -> "Study":
+    """Returns the study with the named arms, and those they need, and the named fine-tunings.
+
+    Without names all arms, or the study's own fine-tunings, stay. ConfigError: a name is unknown.
+    """
+    for what, known, given in (
+      ("row", self.arms, names),
+      ("fine-tuning", FINE_TUNINGS, [*fine_tunings, *self.fine_tunings]),
+    ):
+      if strange := [name for name in given if name not in known]:
+        raise ConfigError(unknown(what, strange[0], known))
+    wanted = set(names or self.arms)
+    while further := {needed for name in wanted for needed in self.arms[name].needed} - wanted:
+      wanted |= further
+    arms = {name: arm for name, arm in self.arms.items() if name in wanted}
+    contrasts = {name: weights for name, weights in self.contrasts.items() if weights.keys() <= wanted}
+    chosen = tuple(fine_tunings) or self.fine_tunings
+    return dataclasses.replace(self, arms=arms, contrasts=contrasts, fine_tunings=chosen)
+
+
+def place(name: str) -> pathlib.Path:
+  """Returns the file of a study: `name` itself, or the stored study of this name; ConfigError without one."""
+  stored = {path.stem: path for path in sorted(STORED.glob("*.jsonl"))}
+  if name not in stored and not pathlib.Path(name).is_file():
+    raise ConfigError(f"{unknown('study', name, stored)}; or name a file of JSON lines")
+  return stored.get(name) or pathlib.Path(name)
+
+
+def read(path: pathlib.Path) -> tuple[Study, dict[Cell, dict[str, Any]]]:
+  """Returns the study of a file, and its finished cells: 'done' of `done.json`, and 'reports' by their paths.
+
+  DataError: the file is damaged, a field is unknown, or an arm needs one that is not before it.
+  """
+  try:
+    first, *lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    arms = {name: Arm(**fields) for name, fields in first["study"]["arms"].items()}
+    study = Study(**first["study"] | {"arms": arms})
+    cells = {
+      Cell(line["arm"], line["seed"]): {key: line[key] for key in ("done", "reports")} for line in lines
+    }
+  except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    raise DataError(
+      f"{path}: expected JSON lines, the first one the fields of a study, as in {STORED / 'e1.jsonl'} "
+      f"({named_reason(error)})"
+    ) from error
+  names = list(arms)
+  for at, (name, arm) in enumerate(arms.items()):
+    if strange := sorted((arm.needed - arms.keys()) | ({*arm.earlier} - {*names[:at]})):
+      raise DataError(f"{path}: row {name!r} needs {strange[0]!r}, which is no row before it")
+  return study, cells
+
+
+def as_line(study: Study) -> str:
+  """Returns the first line of a study's file: the fields that differ from their defaults."""
+
+  def changed(value: Study | Arm, plain: Study | Arm) -> dict[str, Any]:
+    return {name: own for name, own in vars(value).items() if own != getattr(plain, name)}
+
+  arms = {name: changed(arm, Arm("")) for name, arm in study.arms.items()}
+  return json.dumps({"study": changed(study, Study("", {})) | {"arms": arms}}, ensure_ascii=False)
+
+
+def of_paper(family: str, *, is_tiny: bool) -> Study:
+  """Returns the study with the rows of a paper; ConfigError if the paper is unknown."""
+  if family not in FAMILIES:
+    raise ConfigError(unknown("paper", family, FAMILIES))
+  module, arms = FAMILIES[family], dict[str, Arm]()
+  for name, row in module.ROWS.items():
+    recipe = row.tiny_recipe if is_tiny else row.recipe
+    arms.setdefault(recipe, Arm(f"configs/{recipe}.py", paper=module.WHOLE.get(row.recipe, "")))
+    if row.changes and not (is_tiny and _is_there(module.ROWS, name)):
+      learned = {field: recipe for field in row.required if field in _LEARNED}
+      after = {field: _GIVEN_BY[field] or recipe for field in row.required if field not in learned}
+      whole = module.WHOLE.get(row.recipe, "")
+      config = f"configs/ablations/{family}.py:{name}{':tiny' * is_tiny}"
+      arms[name] = Arm(config, base=recipe, paper=row.paper, paper_base=whole, after=after, learned=learned)
+  return Study(f"Ablations of {family}", arms)
+
+
+def _is_there(rows: Mapping[str, Row], name: str) -> bool:
+  """Returns whether the row `name` equals an earlier row once both are reduced to tiny size."""
+  tiny = {other: (row.tiny_recipe, row.tiny_changes or row.changes) for other, row in rows.items()}
+  names = list(rows)
+  return any(tiny[before] == tiny[name] for before in names[: names.index(name)])
+
+
+def papers_difference(row: str, base: str) -> str:
+  """Subtracts a paper's results of `base` from those of `row`: 'MNLI -0.1/-0.1'; '' if metrics differ."""
+  if not _NUMBER.search(row) or _NUMBER.sub("", row) != _NUMBER.sub("", base):
+    return ""
+  others = iter(_NUMBER.findall(base))
+  return _NUMBER.sub(lambda found: f"{float(found[0]) - float(next(others)):+.1f}", row)

@@ -1,24 +1,56 @@
 """Makes the table of a study: means over seeds, and differences from other arms or earlier steps."""
 
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+from scipy import stats
+
 from data.tables import Column, Report, Row, text_column
-from lab.studies import measured, papers
-from lab.studies.cells import Asked, Cell, finished
-from lab.studies.statistics import LEVEL, paired
+from lab.studies.cells import Asked, finished, reports
+from lab.studies.study import Cell, papers_difference
+
+LEVEL = 0.95  # of the confidence interval
+Values = dict[tuple[int, str], float]  # by step and measure
+_NO_MEASURE = ("count", "points", "step")
+_STEP = re.compile(r" step (\d+)$")
+
+
+class Difference(NamedTuple):
+  """Mean difference of two arms over equal seeds, and its interval; low, high are None with one seed."""
+
+  mean: float
+  low: float | None
+  high: float | None
+  seeds: int
+  above: int  # number of seeds with a difference above 0
+
+
+def paired(values: Mapping[int, float], base: Mapping[int, float]) -> Difference | None:
+  """Returns the mean of `values` - `base` over common seeds, with Student's interval; None without any."""
+  seeds = sorted(values.keys() & base.keys())
+  if not seeds:
+    return None
+  differences = np.asarray([values[seed] - base[seed] for seed in seeds])
+  mean, above = float(differences.mean()), int((differences > 0).sum())
+  if len(seeds) < 2:
+    return Difference(mean, None, None, 1, above)
+  half = stats.t.ppf((1 + LEVEL) / 2, len(seeds) - 1) * differences.std(ddof=1) / math.sqrt(len(seeds))
+  return Difference(mean, mean - float(half), mean + float(half), len(seeds), above)
 
 
 class Found(NamedTuple):
   """The results of finished cells, and the cells that diverged or are missing."""
 
-  values: dict[Cell, measured.Values]
+  values: dict[Cell, Values]
   diverged: dict[Cell, str]
   missing: list[Cell]
 
 
 def read(asked: Asked) -> Found:
-  """Reads the results of all finished cells; errors as for `cells.finished` and `measured.read`."""
+  """Reads the results of all finished cells; errors as for `cells.finished` and `cells.reports`."""
   results = Found({}, {}, [])
   for cell in asked.cells:
     done = finished(asked, cell)
@@ -28,13 +60,48 @@ def read(asked: Asked) -> Found:
       results.diverged[cell] = done["diverged"]
     else:
       last = asked.steps(asked.study.arms[cell.arm])[-1]
-      results.values[cell] = measured.read(
-        asked.folder(cell),
-        analyses=asked.study.analyses,
-        fine_tunings=asked.fine_tunings(last),
-        last=last,
-      )
+      results.values[cell] = values_of(reports(asked, cell), asked.fine_tunings(last), last=last)
   return results
+
+
+def values_of(found: Mapping[str, Sequence[Row]], fine_tunings: Mapping[str, int], *, last: int) -> Values:
+  """Returns a cell's reports as {(step, measure): value}; `fine_tunings` are {path of scores: step}.
+
+  Values of an analysis without a step are assigned to step `last`.
+  """
+  values: Values = {}
+  for name, rows in found.items():
+    kind, _, file = name.partition("/")
+    if kind == "probe":
+      values |= dict(_probes(rows))
+    elif kind == "analysis":
+      values |= dict(_analysis(file.removesuffix(".json"), rows, last))
+    else:
+      step, tuning = fine_tunings[name.removesuffix("/results.json")], kind.replace("_", " ")
+      scores = {row["metric"]: row["value"] for row in rows if "metric" in row}
+      # Without such rows the scores are of retrieval: the model's row has all its figures.
+      scores = scores or {key: value for key, value in rows[0].items() if isinstance(value, float)}
+      values |= {(step, f"{tuning}, {metric}"): value for metric, value in scores.items()}
+  return values
+
+
+def _probes(rows: Sequence[Row]) -> Iterator[tuple[tuple[int, str], float]]:
+  for row in rows:
+    measure = ", ".join(row[part] for part in ("probe", "cases", "read"))
+    for name, value in row.items():
+      step = _STEP.search(name)
+      if step or name == "untrained":
+        yield (int(step[1]) if step else 0, measure), value
+
+
+def _analysis(name: str, rows: Sequence[Row], last: int) -> Iterator[tuple[tuple[int, str], float]]:
+  for row in rows:
+    if "token" in row:  # an example, which differs between runs
+      continue
+    kind = ", ".join(text for key, text in row.items() if isinstance(text, str) and key != "checkpoint")
+    for key, value in row.items():
+      if isinstance(value, int | float) and key not in _NO_MEASURE:
+        yield (row.get("step", last), f"{name}: {kind}, {key}" if kind else f"{name}: {key}"), float(value)
 
 
 def report(asked: Asked, found: Found) -> Report:
@@ -74,9 +141,7 @@ def report(asked: Asked, found: Found) -> Report:
   return Report("ablations", study.title, columns, rows, notes)
 
 
-def _rows(
-  asked: Asked, values: Mapping[Cell, measured.Values], measure: str, name: str
-) -> list[dict[str, Any]]:
+def _rows(asked: Asked, values: Mapping[Cell, Values], measure: str, name: str) -> list[dict[str, Any]]:
   arm = asked.study.arms[name]
 
   def at(name: str, step: int) -> dict[int, float]:
@@ -100,7 +165,7 @@ def _rows(
     bases = others + (before if asked.study.has_start else [])
     row = {"measure": measure, "row": name, "step": step, "mean": sum(of_seed.values()) / len(of_seed)}
     row |= {"seeds": len(of_seed), "of seed": of_seed, "paper": arm.paper}
-    row["paper's difference"] = papers.difference(arm.paper, arm.paper_base)
+    row["paper's difference"] = papers_difference(arm.paper, arm.paper_base)
     compared = [(base, paired(of_seed, of_base)) for base, of_base in bases]
     for base, difference in compared or [("", None)]:
       numbers = {} if difference is None else {"difference": difference._asdict()}
@@ -108,9 +173,7 @@ def _rows(
   return rows
 
 
-def _contrast(
-  asked: Asked, values: Mapping[Cell, measured.Values], measure: str, name: str
-) -> list[dict[str, Any]]:
+def _contrast(asked: Asked, values: Mapping[Cell, Values], measure: str, name: str) -> list[dict[str, Any]]:
   study = asked.study
   at = {arm: (asked.steps(study.arms[arm])[-1], measure) for arm in study.contrasts[name]}
   of_seed = {

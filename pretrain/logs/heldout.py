@@ -1,8 +1,6 @@
 """Runs models on held-out blocks, and computes the baselines that need no learning.
 
 Losses are in nats, shares and areas are fractions. Every held-out metric takes its baseline from here.
-Prediction by token frequencies has two values: `frequency_loss` (training, the demo) excludes the given
-special tokens, `unigram_cross_entropy` (`figures`) excludes none.
 """
 
 import functools
@@ -82,17 +80,6 @@ def describe_guesses(run: Run, params: dict, ids: jax.Array, index: jax.Array) -
       jnp.zeros(ids.shape, jnp.float32), masking.positions, probability[..., 0]
     ),
   }
-
-
-def unigram_cross_entropy(targets: np.ndarray, unigram: np.ndarray) -> float:
-  """Returns nats per token of [n] int targets by the frequencies of all tokens, special ones included.
-
-  `unigram` are [vocab] counts of the training records. If special tokens are never targets, their share makes
-  this larger than `frequency_loss`. The two functions are separate, because rounding would change the last
-  digits of published numbers.
-  """
-  counts = unigram + 1.0  # so that unseen tokens have a probability
-  return float(-np.log(counts / counts.sum())[targets].mean())
 
 
 def frequency_loss(ids: np.ndarray, unigram: np.ndarray, special: Sequence[int]) -> float:

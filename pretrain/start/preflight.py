@@ -32,7 +32,7 @@ def check(origins: Origins, train: TrainFields, workdir: str, *, is_new: bool) -
         f"train.probe_every={train.probe_every}: only for runs of one process; probe the checkpoints\n"
         "  --config.train.probe_every=0\n  python -m pretrain.probe --checkpoint=WORKDIR --data=FOLDER"
       )
-    importlib.import_module(PROBING).find(train.probe_data)
+    importlib.import_module(PROBING).during_training(train.probe_data)
   if jax.process_index() == 0:  # one process only: it removes the folders that it made
     _check_writable(Path(workdir).absolute())
 

@@ -64,8 +64,6 @@ MADE_OF = {
   "correction": {"every"},
   "mixture": set(),
   "generator": set(),
-  "cases": {"every"},
-  "efficiency": {"masked"},
 }
 
 
@@ -95,7 +93,7 @@ def test_a_checkpoint_that_lacks_what_an_analysis_needs_is_left_out_with_a_line(
   assert {row["checkpoint"] for row in blocks if "sequence_head_cosine_positive" in row} == {"every"}
   (answers,), copies = (json.loads((output / f"{name}.json").read_text())["rows"] for name in PAIR)
   assert {row["tokens"]: row["copy"] for row in copies} == {kind: answers[kind] for kind in KINDS}
-  assert (output / "cosines.svg").is_file() and (output / "efficiency_eval_loss.png").is_file()
+  assert (output / "cosines.svg").is_file() and (output / "calibration.png").is_file()
 
 
 def test_mistakes_are_one_line_and_nothing_is_written(tmp_path, capsys, finished):
@@ -107,7 +105,6 @@ def test_mistakes_are_one_line_and_nothing_is_written(tmp_path, capsys, finished
     (("--checkpoints=",), 2, "--checkpoints"),
     ((f"--checkpoints={tmp_path}",), 3, "no checkpoint in"),
     (("--only=mixture",), 3, "mixture"),
-    (("--only=mixture", "--scores=x"), 2, "--scores"),
   ]:
     found = main([f"--checkpoints={finished}", f"--output={tmp_path / 'out'}", *flags])
     error = capsys.readouterr().err

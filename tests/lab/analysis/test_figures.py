@@ -1,17 +1,15 @@
 """Figures on held-out blocks, of detection and of spaces of vectors: cases whose value is known."""
 
-import functools
 import math
 import types
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from data import vocabulary
-from lab.analysis import cases, correction, detection, figures, space
-from lab.analysis.outcome import Needs
+from lab.analysis import detection, space
+from lab.analysis.request import Needs
 from pretrain.evaluate import evaluate
 from pretrain.logs import heldout
 from pretrain.logs.examples import find_examples
@@ -35,17 +33,13 @@ def arrays(**changes) -> dict[str, np.ndarray]:
   vectors = 3 * np.eye(ROWS)
   return {
     "ids": ids,
-    "input_ids": ids,
-    "targets": ids[:, 1:3],
-    "inputs_at_slots": ids[:, 1:3],
-    "slot_weights": np.ones((ROWS, 2)),
     "cls": vectors,
     "crop_cls": 2 * vectors,
     "clean_hidden": np.repeat(vectors[:, None], LENGTH, axis=1),
   } | changes
 
 
-def test_losses_and_rates_are_those_of_the_evaluation(segment_records, monkeypatch):
+def test_cosines_of_the_contrast_head_are_those_of_the_evaluation(segment_records, monkeypatch):
   monkeypatch.setattr(scl, "SHORTEST", 1)
   fields = {"objectives.scl.head": "projection", "objectives.scl.max_segments": 1}
   config = small_run.small_config("union", segment_records, fields | {"data.packing": "segments"})
@@ -54,71 +48,33 @@ def test_losses_and_rates_are_those_of_the_evaluation(segment_records, monkeypat
     records = prepared.open(reading_settings(config)).heldout
     params = run.init_state().params
     expected = evaluate(run, run.compile_eval_step(), params, records, progress=1.0)
-    found = figures.measure(run, params, records, np.ones(small_run.VOCAB_SIZE), batches=2)
+    found = space.figures_of_blocks(run, params, records, batches=2)
   assert expected is not None
-  same = {
-    "generator_loss_head_0": "generator_loss_layer_1",
-    "generator_loss_head_1": "generator_loss_layer_2",
-    "mixture_weight_head_1": "mixture_weight_layer_2",
-    "replace_rate": "replace_rate",
-    "clm_top1_replaced": "clm_lm_accuracy_replaced",
-    "sequence_head_cosine_positive": "scl_cosine_positive",
-  }
-  for name, metric in same.items():
-    assert found[name] == pytest.approx(expected[metric], rel=1e-5), name
-  assert found["unigram_cross_entropy"] == pytest.approx(np.log(small_run.VOCAB_SIZE))
+  assert found["sequence_head_cosine_positive"] == pytest.approx(expected["scl_cosine_positive"], rel=1e-5)
 
 
-def test_blocks_unlike_each_other_are_retrieved_and_equal_ones_by_chance():
-  found = figures.figures(arrays(), RUN, np.ones(97))
-  assert found["sequence_retrieval_top1"] == 1.0 and found["sequence_cosine_gap"] == pytest.approx(1.0)
-  assert found["contextual_score"] == pytest.approx(1.0)
-  assert found["unigram_cross_entropy"] == pytest.approx(np.log(97))
-  swapped = arrays(head_cls=np.eye(ROWS), head_crop_cls=-np.eye(ROWS))
-  of_head = figures.figures(swapped, RUN, np.ones(97))
+def _figures(monkeypatch, heads=None, **changes) -> dict[str, float]:
+  """The figures of the blocks of `arrays`; `heads` are what a head of contrast makes of both vectors."""
+  monkeypatch.setattr(space, "collect", lambda *given, **options: arrays(**changes))
+  outputs = iter(heads or ())
+  monkeypatch.setattr(
+    space, "contrast_head", lambda *given: (lambda vectors: next(outputs)) if heads else None
+  )
+  return space.figures_of_blocks(RUN, {}, range(ROWS), batches=1)
+
+
+def test_blocks_unlike_each_other_are_retrieved_and_equal_ones_by_chance(monkeypatch):
+  found = _figures(monkeypatch)
+  assert found["sequence_retrieval_top1"] == 1.0 and found["contextual_score"] == pytest.approx(1.0)
+  assert found["sequence_cosine_positive"] - found["sequence_cosine_negative"] == pytest.approx(1.0)
+  of_head = _figures(monkeypatch, heads=(np.eye(ROWS), -np.eye(ROWS)))
   assert of_head["sequence_head_cosine_positive"] == pytest.approx(-1.0)
   assert of_head["sequence_head_cosine_negative"] == pytest.approx(0.0)
   assert of_head | found == of_head  # the series of [CLS] stays as it is
   same = np.ones((ROWS, 5))
-  equal = arrays(cls=same, crop_cls=same, clean_hidden=np.ones((ROWS, LENGTH, 5)))
-  found = figures.figures(equal, RUN, np.ones(97))
-  assert found["sequence_retrieval_top1"] == found["sequence_retrieval_top1_baseline"] == 1 / ROWS
-  assert found["sequence_cosine_gap"] == pytest.approx(0.0) == found["contextual_score"]
-
-
-def test_detection_that_knows_and_detection_that_guesses():
-  made = arrays()
-  replaced = np.zeros((ROWS, LENGTH), bool)
-  replaced[:, 3] = True
-  inputs = np.where(replaced, 4 + (made["ids"] - 3) % 93, made["ids"])
-  knows = figures.figures(arrays(input_ids=inputs, probability_replaced=1.0 * replaced), RUN, np.ones(97))
-  assert knows["replace_rate"] == 1 / LENGTH
-  assert knows["rtd_auc"] == knows["rtd_balanced_accuracy_at_prior"] == 1.0
-  # 0.3 is above the rate, 0.125: everything is called replaced, and nothing at a half.
-  guess = arrays(input_ids=inputs, probability_replaced=np.full((ROWS, LENGTH), 0.3))
-  guesses = figures.figures(guess, RUN, np.ones(97))
-  assert guesses["rtd_auc"] == guesses["rtd_balanced_accuracy_at_prior"] == 0.5
-  assert (guesses["rtd_accuracy_replaced_at_half"], guesses["rtd_accuracy_original_at_half"]) == (0, 1)
-
-
-def test_samples_of_the_generators_layers_do_not_see_other_texts_of_the_row(segment_records):
-  config = small_run.small_config("union", segment_records, {"data.packing": "segments"})
-  config.objectives.scl.weight = 0.0
-  with small_run.devices(1):
-    run = small_run.small_run(config)
-    ids = prepared.open(reading_settings(config)).train.batch(0, 8)
-    params = jax.tree.map(lambda leaf: 4 * leaf, run.init_state().params)  # so that a text matters
-    tokens = run.recipe.tokens
-    is_first = np.cumsum(ids == tokens.cls, axis=1) == 1
-    others = np.where(is_first | np.isin(ids, tokens.special), ids, 9 + ids % 5)
-    describe = jax.jit(functools.partial(cases.describe, run))
-    before, after = (jax.device_get(describe(params, rows, jnp.int32(0))) for rows in (ids, others))
-  assert (others != ids).any()
-  np.testing.assert_array_equal(before["selected"], after["selected"])
-  for layer in ("layer 1", "layer 2"):
-    assert (before[layer][~before["selected"]] == 0).all() and (before[layer][is_first] != 0).any()
-    np.testing.assert_array_equal(before[layer][is_first], after[layer][is_first])
-  assert not np.array_equal(before["layer 1"], before["layer 2"])
+  found = _figures(monkeypatch, cls=same, crop_cls=same, clean_hidden=np.ones((ROWS, LENGTH, 5)))
+  assert found["sequence_retrieval_top1"] == 1 / ROWS and found["contextual_score"] == pytest.approx(0.0)
+  assert found["sequence_cosine_positive"] == pytest.approx(found["sequence_cosine_negative"])
 
 
 def test_calibration_of_the_true_rates_is_near_zero_and_of_a_wrong_constant_the_distance():
@@ -206,15 +162,13 @@ def test_densities_have_an_area_of_one_and_a_collapsed_space_hides_no_other():
 def test_an_encoder_that_copies_everything_is_right_where_nothing_is_replaced():
   ids, inputs = np.asarray([[1, 2, 3, 0]]), np.asarray([[1, 9, 3, 0]])
   given = {"ids": ids, "input_ids": inputs, "copy": np.ones((1, 4), bool), "mixture": inputs, "lm": ids}
-  replaced, original = correction.shares(given, pad_id=0)
+  replaced, original = detection.answer_shares(given, pad_id=0)
   assert replaced == {"tokens": "replaced", "count": 1, "copy": 0.0, "mixture": 0.0, "lm": 1.0}
   assert original == {"tokens": "original", "count": 2, "copy": 1.0, "mixture": 1.0, "lm": 1.0}
-  assert correction.shares(given | {"input_ids": ids}, pad_id=0)[0]["copy"] is None
+  assert detection.answer_shares(given | {"input_ids": ids}, pad_id=0)[0]["copy"] is None
 
 
 def test_answers_that_need_no_learning():
-  found = heldout.unigram_cross_entropy(np.array([2, 0, 2]), np.array([0, 1, 6]))
-  assert found == pytest.approx(-(2 * np.log(0.7) + np.log(0.1)) / 3, rel=1e-12)
   # Ids 0 and 1 are special; 2 was seen three times, 3 once and 4 never: with one more each, 4/7, 2/7 and 1/7.
   ids, unigram = np.array([[0, 2, 3, 1], [0, 4, 2, 0]]), np.array([90, 70, 3, 1, 0])
   expected = -(2 * np.log(4 / 7) + np.log(2 / 7) + np.log(1 / 7)) / 4

@@ -12,8 +12,8 @@ import pytest
 from data import vocabulary
 from data.annotated import MinimalPair
 from data.errors import DataError
-from lab.analysis import probe, probe_sets
-from lab.analysis.probed_models import open_models
+from lab.analysis import probe, probing
+from lab.analysis.frozen_encoder import open_models
 from lab.analysis.probes import MinimalPairs
 from lab.analysis.probing import Probing
 from pretrain.build import build
@@ -97,7 +97,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(finished, data, tmp_path, 
 
 
 def test_probes_are_those_for_which_there_are_data(data):
-  found, skipped = probe_sets.find(probe_sets.Folder(data, 10, 5), [])
+  found, skipped = probing.find(probing.Folder(data, 10, 5), [])
   assert [one.name for one in found] == ["part of speech", "dependency", "relation"]
   assert len(found[0].train) == 10 and "sentiment (glue/SST-2/" in skipped[0]
 
@@ -169,8 +169,8 @@ def test_a_probed_run_is_the_run_without_and_has_the_figures_of_the_command(
   assert run_training(again, workdir) == 0
   assert {step: len(found) for step, found in _probe_lines(workdir).items()} == {0: 1, 3: 1, 4: 1, 6: 1}
   assert _probe_lines(workdir)[6] == lines[6]
-  probing = Probing(again, str(small_records / "vocabulary"))
-  assert probing.measure({"encoder": {}}, is_stopping=lambda: True) is None  # a stop is not kept waiting
+  measured = Probing(again, str(small_records / "vocabulary"))
+  assert measured.measure({"encoder": {}}, is_stopping=lambda: True) is None  # a stop is not kept waiting
   wrong = small_config("mlm", small_records, fields | {"train.probe_data": str(tmp_path)})
   with pytest.raises(DataError, match=r"train\.probe_data="):  # before the run
     run_training(wrong, tmp_path / "other")

@@ -9,9 +9,8 @@ import pytest
 
 from data.annotated import MinimalPair, Relation, Sentence
 from data.glue.tasks import Split
-from lab.analysis import edges, linear, probes, spans
-from lab.analysis.probes import WITHOUT, Figure, Probe
-from lab.analysis.spans import Annotated, Target, Task
+from lab.analysis import edges, probes
+from lab.analysis.probes import WITHOUT, Annotated, Figure, Probe, Target, Task
 
 RNG = np.random.default_rng(0)
 WORDS = "abcd"
@@ -53,11 +52,11 @@ def _sentence() -> Sentence:
 
 
 def _dependency(train: Sequence[Sentence], test: Sequence[Sentence]) -> probes.SpanProbe:
-  return probes.dependency(Task("dependency", *([*map(spans.dependencies, part)] for part in (train, test))))
+  return probes.dependency(Task("dependency", *([*map(probes.dependencies, part)] for part in (train, test))))
 
 
 def _tags(train: Sequence[Sentence], test: Sequence[Sentence]) -> probes.SpanProbe:
-  return probes.part_of_speech(Task("part of speech", *([*map(spans.tags, part)] for part in (train, test))))
+  return probes.part_of_speech(Task("part of speech", *([*map(probes.tags, part)] for part in (train, test))))
 
 
 def test_a_relation_is_read_off_a_word_and_its_own_head():
@@ -82,7 +81,7 @@ def test_the_tag_of_a_word_and_the_relation_of_two_spans_are_read_off_their_vect
     first, second = words[1] in "ab", words[4] in "ac"
     return Relation(words, ((1, 2), (4, 5)), f"{first} {second}")
 
-  marked = ([spans.relation(relation()) for _ in range(200)] for _ in range(2))
+  marked = ([probes.marked_spans(relation()) for _ in range(200)] for _ in range(2))
   of_spans = _measured(probes.relation(Task("relation", *marked)))
   assert of_spans["tokens"] == of_spans["last"] == 1.0
   assert of_spans["middle"] == pytest.approx(0.25, abs=CHANCE)
@@ -173,23 +172,23 @@ def test_a_probe_of_one_hot_features_is_perfect_and_of_noise_at_chance():
   labels = random.integers(0, 4, 2_000).astype(str)
   one_hot = np.eye(4)[labels.astype(int)]
   train, test = slice(0, 1_000), slice(1_000, 2_000)
-  assert (linear.predictions(one_hot[train], labels[train], one_hot[test]) == labels[test]).all()
+  assert (probes.predictions(one_hot[train], labels[train], one_hot[test]) == labels[test]).all()
   noise = random.normal(size=(2_000, 5))
-  right = (linear.predictions(noise[train], labels[train], noise[test]) == labels[test]).mean()
+  right = (probes.predictions(noise[train], labels[train], noise[test]) == labels[test]).mean()
   assert abs(right - 0.25) < 4 * np.sqrt(0.25 * 0.75 / 1_000)
   bags = [["good", "film"], ["Film", "good"], ["bad", "film"], ["film", "bad"]]
-  found = linear.bag_predictions(bags, ["1", "1", "0", "0"], [["the", "GOOD"], ["bad", "bad"]])
+  found = probes.bag_predictions(bags, ["1", "1", "0", "0"], [["the", "GOOD"], ["bad", "bad"]])
   assert found.tolist() == ["1", "0"]  # words and no order
   words, labels = ["a", "a", "a", "b", "c", "d", "e"], ["x", "y", "x", "n", "n", "n", "z"]
-  assert linear.commonest_answers(words, labels, ["a", "e", "unseen"]).tolist() == ["x", "z", "n"]
+  assert probes.commonest_answers(words, labels, ["a", "e", "unseen"]).tolist() == ["x", "z", "n"]
 
 
 def test_cosines_and_rank_correlation_by_hand():
   first = np.asarray([[1.0, 0.0], [3.0, 4.0], [0.0, 0.0], [3.0, 4.0]])
   second = np.asarray([[2.0, 0.0], [4.0, -3.0], [1, 1], [8, 6]])
-  np.testing.assert_allclose(linear.cosines(first, second), [1.0, 0.0, 0.0, 0.96], atol=1e-12)
-  assert linear.rank_correlation(np.asarray([1.0, 5.0, 7.0]), np.asarray([0.1, 0.2, 9.0])) == 1.0
-  same, other = linear.bag_cosines(["a b", "a b"], ["b a", "c d"])
+  np.testing.assert_allclose(probes.cosines(first, second), [1.0, 0.0, 0.0, 0.96], atol=1e-12)
+  assert probes.rank_correlation(np.asarray([1.0, 5.0, 7.0]), np.asarray([0.1, 0.2, 9.0])) == 1.0
+  same, other = probes.bag_cosines(["a b", "a b"], ["b a", "c d"])
   assert abs(same - 1) < 1e-12 and other == 0
 
 
@@ -199,9 +198,9 @@ def test_labels_that_are_all_the_same_are_answered_without_a_warning():
     warnings.simplefilter("error")
     for labels in ([("x",)] * 4, [()] * 4, [("x", "y")] * 4, [("x",), ()] * 2, [("x",), ("y",)] * 2):
       assert edges.predictions(train, labels, train[:2]) == labels[:2]
-    assert linear.bag_predictions([[], ["ba"]], ["b", "b"], [["ba"]]).tolist() == ["b"]
-    assert np.isnan(linear.rank_correlation(np.arange(3.0), np.ones(3)))
-    assert np.isnan(linear.rank_correlation(np.ones(3), np.arange(3.0)))
+    assert probes.bag_predictions([[], ["ba"]], ["b", "b"], [["ba"]]).tolist() == ["b"]
+    assert np.isnan(probes.rank_correlation(np.arange(3.0), np.ones(3)))
+    assert np.isnan(probes.rank_correlation(np.ones(3), np.arange(3.0)))
 
 
 def test_a_span_is_the_mean_of_its_words_and_two_are_joined():
@@ -210,11 +209,11 @@ def test_a_span_is_the_mean_of_its_words_and_two_are_joined():
     Annotated(("a", "b", "c"), (Target(((0, 2),), ("x",)),)),
     Annotated(("d", "e", "f"), (Target(((1, 2),), ("y", "z")),)),
   ]
-  found = spans.vectors(lambda sentences: [states for _ in sentences], part)
+  found = probes.vectors(lambda sentences: [states for _ in sentences], part)
   np.testing.assert_array_equal(found, [[[2.0], [20.0]], [[3.0], [30.0]]])
-  assert spans.labels(part) == [("x",), ("y", "z")]
+  assert probes.labels(part) == [("x",), ("y", "z")]
   two = [Annotated(("a", "b", "c"), (Target(((2, 3), (0, 2)), ("x",)),))]
-  np.testing.assert_array_equal(spans.vectors(lambda _: [states], two), [[[8.0, 2.0], [80.0, 20.0]]])
+  np.testing.assert_array_equal(probes.vectors(lambda _: [states], two), [[[8.0, 2.0], [80.0, 20.0]]])
   gold = [("a",), ("b", "c")]
   assert edges.f1(gold, gold) == 1.0 and edges.f1(gold, [("x",), ()]) == 0.0
   # Two of four predicted labels are right, and the text has three.

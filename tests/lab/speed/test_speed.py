@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from data import manifest, records
 from data.errors import ConfigError
-from lab.speed import ahead, cases, packing, parts, step
+from lab.speed import ahead, cases, parts, step
 from lab.speed.estimate import Forecast
 from pretrain.build import build
 from pretrain.corruption.masking import TokenIds
@@ -38,19 +37,6 @@ def test_a_case_is_its_recipe_at_another_size_and_its_tokens_are_neither_alike_n
   assert set(first[:, 0]) == {cases.SPECIAL["cls"]} and set(first[:, -1]) == {cases.SPECIAL["sep"]}
 
 
-def test_packings_are_compared_on_the_rows_of_their_records(segment_records):
-  made, directory = manifest.read(segment_records), str(segment_records)
-  source = records.PackedRecords(directory, length=made.length, seed=0)
-  line = packing.line(directory, batch=4, taken={"seconds": 2.0, "cpu_seconds": 1.0})
-  assert line["seconds_for_all"] == line["records"] / 2
-  assert line["tokens_per_second"] * line["seconds_for_all"] == pytest.approx(made.splits["train"].tokens)
-  rows = source.rows(0, len(source))
-  assert line["full"] == pytest.approx((rows != source.pad).mean())
-  assert line["segments_a_record"] == pytest.approx(
-    (rows == made.vocabulary.special_ids["cls"]).sum(axis=1).mean()
-  )
-
-
 def test_a_step_is_measured_whole():
   config = cases.make_config("roberta_tiny", batch=2, length=16, changes=SMALL)
   found = step.measure(config, repeats=2)
@@ -68,13 +54,13 @@ def test_a_planned_batch_is_rows_times_the_devices_that_share_them():
 
 def test_a_peer_has_our_sizes_and_learns():
   torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
-  from lab.speed.peers import methods, server
+  from lab.speed import compare, peers
 
   torch.set_num_threads(1)  # at this size more wait for each other
   for recipe in ("roberta_tiny", "electra_tiny", "coco_lm_tiny", "amos_tiny", "taco_tiny"):
     config = cases.make_config(recipe, batch=4, length=32, changes=SMALL)
     torch.manual_seed(0)
-    peer, batch = methods.build(config), server.make_batch(config, 0)
+    peer, batch = peers.build(config), compare.make_batch(config, 0)
     tokens = TokenIds(**cases.SPECIAL, vocab_size=config.model.vocab_size)
     ours = jax.eval_shape(build(config, tokens).init, jax.random.key(0))
     numbers = sum(leaf.numel() for leaf in peer.parameters())
@@ -90,7 +76,7 @@ def test_a_peer_has_our_sizes_and_learns():
 
 
 def test_what_the_benchmarks_import():
-  names = ("ahead", "cases", "compare", "input", "parts", "start", "step", "peers.server")
+  names = ("ahead", "cases", "compare", "gpu_checks", "parts", "step")
   imports = f"import {', '.join(f'benchmarks.{name}' for name in names)}"
   code = f"import benchmarks.gpu_day, sys; print(*sys.modules); {imports}; print(*sys.modules)"
   done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -99,13 +85,24 @@ def test_what_the_benchmarks_import():
   assert not {"tensorflow", "seqio", "tensorflow_datasets", "transformers"} & set(loaded)
 
 
-def test_a_form_that_is_wrong_in_one_gradient_shows_in_the_line(monkeypatch):
-  def forms_of(sizes):
+def test_a_form_that_is_wrong_in_one_gradient_is_not_ok(monkeypatch, capsys):
+  def part_of(sizes):
     x = jnp.arange(4.0)
-    wrong = jax.custom_vjp(lambda x: (x * x).sum())
-    wrong.defvjp(lambda x: ((x * x).sum(), x), lambda x, given: (given * x,))
-    return {parts.OURS: (wrong, (x,)), parts.PLAIN: (lambda x: (x * x).sum(), (x,))}
+    wrong = jax.custom_vjp(lambda x: x * x)
+    wrong.defvjp(lambda x: (x * x, x), lambda x, given: (given * x,))
+    return parts.Part({parts.OURS: wrong, parts.PLAIN: lambda x: x * x}, (x,))
 
-  monkeypatch.setitem(parts.PARTS, "attention", forms_of)
-  sizes = parts.Sizes(1, 1, 1, 1, 1, "float32")
-  assert parts.measure("attention", sizes, repeats=1)["largest_difference"] == pytest.approx(0.5)
+  monkeypatch.setitem(parts.PARTS, "attention", part_of)
+  line = parts.measure("attention", parts.Sizes(1, 1, 1, 1, 1, "float32"), repeats=1)
+  assert line["largest_difference"] == pytest.approx(0.5) and not line["ok"]
+  assert line["forms"][parts.OURS]["seconds"] > 0
+  for part, code in (("attention", 1), ("lookup", 0)):
+    flags = ["parts", "--check", "--parts", part, "--shape", "2x8", "--width=8", "--vocabulary=9"]
+    monkeypatch.setattr(sys, "argv", flags)
+    assert parts.main() == code
+
+
+def test_every_part_is_right_here_with_padding_windows_and_odd_lengths():
+  sizes = parts.Sizes(3, 64, 32, 2, 70, "float32")
+  lines = [parts.measure(part, sizes, repeats=0) for part in parts.PARTS]
+  assert [line["part"] for line in lines if not line.get("ok")] == list(parts.UNLIKE)

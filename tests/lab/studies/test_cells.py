@@ -1,5 +1,6 @@
 """Tables of ablations: their statistics by hand, which cells run in which order, what the differences are."""
 
+import json
 import pathlib
 
 import pytest
@@ -7,13 +8,44 @@ import pytest
 from data import files
 from data.command import STOPPED
 from data.errors import ConfigError, DataError
-from lab.studies import cells, papers, statistics, table
-from lab.studies.cells import Asked, Cell
-from lab.studies.study import Arm, Study
+from lab.studies import cells, study, table
+from lab.studies.cells import Asked
+from lab.studies.study import Arm, Cell, Study, papers_difference
 from tests import lines
-from tests.lab.studies.stand_in import Commands
 
 SHARE, LOSS = "part of speech, all words, last", "detection: all tokens, loss"
+
+
+class Commands:
+  """Stands in for child processes: writes what they would, with values that follow from row and seed."""
+
+  def __init__(self, codes: dict[str, int] | None = None) -> None:
+    self.run, self.codes = [], codes or {}
+
+  def __call__(self, words, *, relay, log):
+    module, flags = words[2], dict(word[2:].split("=", 1) for word in words[3:])
+    place = pathlib.Path(flags.get("workdir") or flags["output"])
+    folder = next(parent for parent in place.parents if parent.name.startswith("seed_"))
+    key = f"{folder.parent.name} {folder.name[-1]} {module.partition('.')[2]}"
+    self.run.append(key)
+    if code := self.codes.pop(key, 0):
+      return code, "the child's line"
+    value = {"base": 0.1, "row": 0.3}.get(folder.parent.name, 0.0) + int(folder.name[-1]) / 10
+    if module == "pretrain.probe":
+      row = {"probe": "part of speech", "cases": "all words", "read": "last", "untrained": 0.05}
+      for path in flags["checkpoint"].split(","):
+        step = path.rpartition("/")[2]
+        row |= {f"{path} step {step}": value + int(step) / 100, f"{path} step {step}: standard error": 9.0}
+      write(folder / "probe" / "probe.json", [row])
+    if module == "pretrain.analysis":
+      rows = [{"checkpoint": "run", "kind": "all tokens", "count": 5, "loss": value, "area": None}]
+      write(folder / "analysis" / "detection.json", [*rows, {"kind": "put in", "token": "a", "mean": 1.0}])
+    return 0, ""
+
+
+def write(path: pathlib.Path, rows: list) -> None:
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_text(json.dumps({"rows": rows}))
 
 
 def _asked(output: pathlib.Path, **others) -> Asked:
@@ -33,22 +65,22 @@ def _run(asked: Asked, commands: Commands, monkeypatch) -> list[str]:
 
 
 def test_a_difference_is_taken_seed_by_seed():
-  found = statistics.paired({0: 3.0, 1: 5.0, 2: 7.0, 3: 9.0}, {2: 3.0, 1: 2.0, 0: 1.0})
+  found = table.paired({0: 3.0, 1: 5.0, 2: 7.0, 3: 9.0}, {2: 3.0, 1: 2.0, 0: 1.0})
   # Differences 2, 3, 4: mean 3, deviation 1, Student's t for two degrees of freedom 4.302653.
   assert found == pytest.approx((3.0, 3 - 2.484138, 3 + 2.484138, 3, 3), abs=1e-6)
-  assert statistics.paired({0: 1.0, 1: 1.0, 2: 4.0}, {0: 1.0, 1: 2.0, 2: 2.0})[-2:] == (
+  assert table.paired({0: 1.0, 1: 1.0, 2: 4.0}, {0: 1.0, 1: 2.0, 2: 2.0})[-2:] == (
     3,
     1,
   )  # 0 is not above
-  assert statistics.paired({4: 1.0}, {4: 2.0}) == (-1.0, None, None, 1, 0)
-  assert statistics.paired({0: 1.0}, {1: 1.0}) is None
+  assert table.paired({4: 1.0}, {4: 2.0}) == (-1.0, None, None, 1, 0)
+  assert table.paired({0: 1.0}, {1: 1.0}) is None
 
 
 def test_a_papers_difference_is_of_the_same_measures():
   whole = "MNLI 88.5/88.3, average 87.2"
-  assert papers.difference("MNLI 88.4/88.2, average 87.6", whole) == "MNLI -0.1/-0.1, average +0.4"
-  assert papers.difference("figure 4", whole) == papers.difference("", whole) == ""
-  assert papers.difference("MNLI 88.4, average 87.6", whole) == ""
+  assert papers_difference("MNLI 88.4/88.2, average 87.6", whole) == "MNLI -0.1/-0.1, average +0.4"
+  assert papers_difference("figure 4", whole) == papers_difference("", whole) == ""
+  assert papers_difference("MNLI 88.4, average 87.6", whole) == ""
 
 
 def test_a_contrast_is_a_weighted_sum_and_shorter_arms_are_compared_at_the_same_point(tmp_path, monkeypatch):
@@ -84,6 +116,10 @@ def test_cells_are_run_seed_by_seed_and_compared(tmp_path, monkeypatch):
   assert row["mean"] == pytest.approx(0.3 + 0.05 + 0.04) and row["against"] == "base"
   assert row["difference"]["mean"] == pytest.approx(0.2) and row["difference"]["above"] == 2
   assert (LOSS, "row", 4) not in rows and rows[LOSS, "row", 8]["mean"] == pytest.approx(0.35)
+  cells.collect(asked)  # one file has it all
+  kept, of_cell = study.read(asked.output / cells.COLLECTED)
+  again = _asked(tmp_path / "none", study=kept, seeds=range(kept.seeds), stored=of_cell)
+  assert table.report(again, table.read(again)).rows == report.rows
   assert (SHARE, "later", 2) in rows and (SHARE, "later", 8) not in rows  # half of the budget
   run, probe, _ = asked.commands(Cell("base", 1))
   steps = ["--config.train.total_steps=8", "--config.train.checkpoint_steps=4,8", "--config.seed=1"]

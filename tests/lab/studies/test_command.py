@@ -5,11 +5,11 @@ import pathlib
 
 import pytest
 
+from configs.ablations.table import FAMILIES
 from data.glue.tasks import TASKS
 from lab.studies import __main__ as command
-from lab.studies import papers
 from lab.studies.fine_tunings import FINE_TUNINGS
-from lab.studies.studies import STUDIES
+from lab.studies.study import STORED
 
 _SENTENCE = "1\tGo\tgo\tVERB\tVB\t_\t0\troot\t_\t_\n2\tslow\tslow\tADV\tRB\t_\t1\tadvmod\t_\t_\n\n"
 
@@ -33,7 +33,8 @@ def data(tmp_path_factory) -> pathlib.Path:
 
 
 def test_every_row_is_a_config_that_pretraining_takes(data, tmp_path):
-  for what in (*(f"--study={name}" for name in STUDIES), *(f"--paper={name}" for name in papers.FAMILIES)):
+  stored = [f"--study={path.stem}" for path in STORED.glob("*.jsonl")]
+  for what in (*stored, *(f"--paper={name}" for name in FAMILIES)):
     argv = [what, *["--tiny"] * ("paper" in what), f"--data={data}", f"--output={tmp_path}", "--only=pos"]
     asked, _ = command.asked_for([*argv, "--budget=4000"])
     names = list(asked.study.arms)
@@ -44,6 +45,8 @@ def test_every_row_is_a_config_that_pretraining_takes(data, tmp_path):
 MISTAKES = [
   (("--paper=coco",), 2, "coco_lm"),
   (("--paper=coco_lm",), 2, "--budget"),
+  (("--study=e11",), 2, "e1"),
+  (("--study=e1", "--data="), 2, "--data=FOLDER"),
   (("--study=e1", "--rows=mlmm"), 2, "mlm"),
   (("--study=e1", "--config.train.total=1"), 2, "mlm: "),
   (("--study=e1", "--config.seed=7"), 2, "--seeds=N"),

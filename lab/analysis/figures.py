@@ -13,7 +13,7 @@ import numpy as np
 from data.records import HeldoutRecords
 from pretrain.checkpoints.opened import contrast_head
 from pretrain.corruption import cropping, generator, token_tables
-from pretrain.embed.dtypes import unit
+from pretrain.embed.schema import unit
 from pretrain.logs.heldout import collect, commonest_share, ranking_area, unigram_cross_entropy
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads

@@ -13,8 +13,7 @@ from data.glue.tasks import known_task
 from data.page.plot import Curve, Plot
 from lab.analysis.outcome import LeftOut, Needs, Outcome
 from lab.analysis.request import Request
-from pretrain.embed.dtypes import unit
-from pretrain.embed.schema import EmbeddingSchema
+from pretrain.embed.schema import EmbeddingSchema, unit
 from pretrain.embed.vectors import Embedder
 from pretrain.logs.heldout import ranking_area
 

@@ -7,8 +7,7 @@ from typing import Any
 from data.errors import ConfigError, DataError
 from data.glue.tasks import TASKS
 from data.rows import Row
-from finetune.inference.questions import Questions
-from finetune.inference.rows import Rows
+from finetune.inference.kinds import Questions, Rows
 from finetune.own.schema import FILE, PROBLEM_TYPES, TaskSchema
 from pretrain.checkpoints.saved_model import SavedModel
 from pretrain.export.task_fields import last_layer

@@ -74,7 +74,7 @@ def _search() -> ConfigDict:
 def _data() -> ConfigDict:
   return ConfigDict(
     {
-      "directory": "",  # official files, or a TFDS data_dir (`data.glue import`); '': TFDS's default
+      "directory": "",  # official files, or a TFDS data_dir; '': TFDS's default
       "max_length": 0,  # tokens with special ones; 0: the protocol's, at most the checkpoint's positions
       "train_rows": 0,  # random part of the training set, drawn with `seed`; 0: all rows
       "buckets": 6,  # most padded lengths, chosen to minimise padding; each is compiled

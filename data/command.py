@@ -312,7 +312,7 @@ def run(function: Callable[[], None]) -> int:
         f"{file}{errors.reason(error)}; {hint} and run the same command again"
       ) from error
 
-  return exit_code(with_one_line_errors, stopped="stopped; run the same command again to resume")
+  return exit_code(with_one_line_errors, stopped="stopped; run the same command again")
 
 
 def _tidied(message: str) -> str:

@@ -64,17 +64,17 @@ class RowProgress:
     self._bar = bar(" rows", is_shown=watched, total=total or None, unit_scale=True)
     self._says = not watched
 
-  def update(self, computed: int, rows: int) -> None:
-    """Shows that `rows` are done, of which this process computed `computed`."""
+  def update(self, rows: int) -> None:
+    """Shows that `rows` are done."""
     self._bar.update(rows - self._bar.n)
     now = time.monotonic()
     if self._says and now - self._last > SECONDS_BETWEEN_LINES and rows != self._total:
-      speed, self._last = computed / (now - self._begun), now
+      speed, self._last = rows / (now - self._begun), now
       of_all = f" of {self._total:,}" if self._total else ""
       left = f", {duration((self._total - rows) / speed)} left" if self._total else ""
       logger.info(f"{rows:,}{of_all} rows, {speed:,.0f} rows/s{left}")
 
-  def close(self, computed: int) -> float:
-    """Removes the bar; returns the rows per second of `computed` rows."""
+  def close(self, rows: int) -> float:
+    """Removes the bar; returns the rows per second of `rows` rows."""
     self._bar.close()
-    return computed / max(time.monotonic() - self._begun, 1e-9)
+    return rows / max(time.monotonic() - self._begun, 1e-9)

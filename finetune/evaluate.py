@@ -15,8 +15,7 @@ import numpy as np
 from data import command, files
 from data.command import FETCHED, OPENED, SENT, Parser
 from data.errors import ConfigError, DataError
-from data.output import columns, formats
-from data.output.parts import Printed
+from data.output import columns
 from data.rows import Row
 from data.rows.read import STANDARD_INPUT
 from finetune.predict import add_model_flags, check_columns, model_of, saved_of
@@ -157,7 +156,7 @@ def _evaluate_rows(asked: argparse.Namespace, model) -> None:
     return []
 
   sizes = {"batch_size": asked.batch_size, "total": survey.rows}
-  stream.answer(asked.data, Printed(formats.Nothing()), model.kind.inputs, compute, **sizes)
+  stream.answer(asked.data, model.kind.inputs, compute, **sizes)
   outputs, labels = (answers, gold) if schema.is_several else (np.concatenate(answers), np.concatenate(gold))
   made = report.of_one(
     f"{asked.model} on {asked.data}",

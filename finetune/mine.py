@@ -8,6 +8,7 @@ import logging
 import math
 import pathlib
 import sys
+import tempfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,6 @@ from data import command
 from data.command import FETCHED, OPENED, SENT, Parser
 from data.errors import ConfigError
 from data.output import columns, formats
-from data.output.parts import Parts
 from data.rows import Row
 from data.rows.read import STANDARD_INPUT, TEXT
 from finetune.embedding import beir, mining
@@ -34,15 +34,15 @@ that are near the query but are not its positives, {POSITIVE_SCORE!r} and {NEGAT
 Passages are all positives of the file, or those of --corpus. A passage is left out if it is a positive of the
 query in any row, has the same text as one, or is nearly as near as the row's positive (--relative_margin,
 --margin): it may answer the query too. Case, spaces, Unicode form and the title of a BEIR passage make no
-other text, and copies of a passage are one. If the command is killed, run it again: it resumes, and makes
-the same file. It never overwrites a file.
+other text, and copies of a passage are one. The file appears when all rows are done; a killed command begins
+again, and makes the same file. It never overwrites a file.
 
   python -m finetune.mine --model=runs/embedding/model --data=pairs.jsonl --output=triplets.jsonl
   python -m finetune.mine --model=runs/embedding/model --data=pairs.jsonl --corpus=corpus.jsonl.gz \\
     --negatives=7 --depth=200 --seed=0 --output=triplets.jsonl
 
 Exit codes: 0 finished; 2 flags; 3 data, vocabulary or checkpoint; 5 storage; 75 stopped on request, the same
-command resumes.
+command begins again.
 """
 
 
@@ -115,9 +115,9 @@ class _Command:
 
   def __init__(self, asked: argparse.Namespace) -> None:
     self.asked, self.rule = asked, _rule(asked)
-    self.form = formats.choose(asked.output, {".jsonl": formats.JsonLines})()
+    self.form = formats.choose(asked.output, {".jsonl": formats.JsonLines})
     self.output = pathlib.Path(asked.output)
-    Parts.refuse_foreign(self.output)
+    formats.refuse_existing(self.output)
     self.pairs = Pairs(asked.data, text=asked.text, text_pair=asked.text_pair)
     self.passages = Passages()
     self.survey = columns.survey(asked.data, self.pairs.add)
@@ -135,35 +135,29 @@ class _Command:
     from pretrain.checkpoints.saved_model import open_model
     from pretrain.embed.schema import EmbeddingSchema
     from pretrain.embed.vectors import Embedder
-    from pretrain.mesh import devices, trees
+    from pretrain.mesh import devices
 
     devices.start()
     saved = open_model(self.asked.model, self.asked.step)
     encoder = saved.open_encoder(self.asked.vocabulary, flag="--vocabulary")
-    schema = EmbeddingSchema.read(saved.workdir)
-    self.identity = {"model": trees.digest(encoder.params), "schema": schema.as_json()}
-    self.identity |= {"corpus": self.rows.digest, "batch_size": self.asked.batch_size}
-    self.identity |= {"passages": len(self.passages.texts)}  # older versions counted other spellings too
-    return Embedder(encoder, schema, batch_size=self.asked.batch_size)
+    return Embedder(encoder, EmbeddingSchema.read(saved.workdir), batch_size=self.asked.batch_size)
 
   def run(self) -> None:
-    """Writes the vectors of all passages, then the rows with their negatives, each in parts."""
+    """Writes the vectors of all passages to a temporary file, then the rows with their negatives."""
     from pretrain.inference import stream
 
-    asked = self.asked
-    names = ("negatives", "depth", "skip", "margin", "relative_margin", "seed")
-    flags = {name: getattr(asked, name) for name in names}
-    identity = {"command": "finetune.mine", **self.identity, "data": self.survey.digest, **flags}
-    identity["columns"] = [self.pairs.query, self.pairs.positive]
-    with Parts(self.output, identity, self.form).opened() as output:
-      if not output.was_finished:
-        compute = self._negatives(self._vectors(output.directory / "passages.npy"))
-        sizes = {"batch_size": asked.batch_size, "total": self.survey.rows}
-        stream.answer(asked.data, output, self._inputs, compute, **sizes)
+    asked, sizes = self.asked, {"batch_size": self.asked.batch_size, "total": self.survey.rows}
+    folder = self.output.absolute().parent
+    with (
+      formats.opened(self.output, self.form) as write,  # creates the folder
+      tempfile.TemporaryDirectory(prefix=".mine-", dir=folder) as beside,
+    ):
+      compute = self._negatives(self._vectors(pathlib.Path(beside) / "passages.npy"))
+      stream.answer(asked.data, self._inputs, compute, **sizes, write=write)
     logger.info(f"{self.output}: {mining.described(self.output, self.rule)}")
 
   def _vectors(self, path: pathlib.Path) -> np.ndarray:
-    """Returns the vectors of all passages [passages, width] float32, mapped from a file made in parts."""
+    """Returns the vectors of all passages [passages, width] float32, mapped from a new file `path`."""
     from pretrain.inference import stream
 
     embedder, fresh = self.embedder, self.passages.fresh
@@ -174,9 +168,9 @@ class _Command:
     def compute(_: list[Row], inputs: list[Any]) -> list[dict[str, Any]]:
       return [{_VECTOR: vector} for vector in embedder.vectors(inputs)] if inputs else []
 
-    with Parts(path, self.identity, formats.Npy(_VECTOR, embedder.width)).opened() as output:
-      sizes = {"batch_size": self.asked.batch_size, "total": self.rows.rows}
-      stream.answer(self.source, output, prepare, compute, **sizes)
+    sizes = {"batch_size": self.asked.batch_size, "total": self.rows.rows}
+    with formats.opened(path, lambda file: formats.Npy(file, _VECTOR, embedder.width)) as write:
+      stream.answer(self.source, prepare, compute, **sizes, write=write)
     return np.load(path, mmap_mode="r", allow_pickle=False)
 
   def _inputs(self, part: list[Row]) -> list[Any]:
@@ -189,7 +183,7 @@ class _Command:
   def _negatives(self, vectors: np.ndarray):
     """Returns the function that computes a part's rows, from the `vectors` of all passages."""
     from finetune.embedding.nearest import NearestPassages
-    from pretrain.embed.dtypes import unit
+    from pretrain.embed.schema import unit
 
     block = min(_BLOCK, len(vectors))
     depth = min(self.asked.depth, len(vectors))

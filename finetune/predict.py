@@ -5,16 +5,14 @@
 
 import argparse
 import logging
-import pathlib
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import IO, Any
 
 from data import command, rows
 from data.command import FETCHED, OPENED, SENT, Parser
 from data.errors import ConfigError, DataError, listed
 from data.output import columns, formats
-from data.output.parts import Parts
 from data.rows import Row
 from data.rows.read import STANDARD_INPUT, TEXT
 from pretrain.command import kept_memory
@@ -25,15 +23,15 @@ STANDARD_OUTPUT = "-"
 _EPILOG = """\
 The output has one row for each row of the input, in order: the input's columns, then 'predicted' and
 probabilities; for questions, also the lead of "no answer". A million rows take no more memory than ten
-thousand. If the command is killed, run it again: it resumes. answers.csv.done marks a finished output and
-records its model, input and flags. The command never overwrites a file.
+thousand. The file appears when all rows are answered; a killed command begins again. The command never
+overwrites a file.
 
   python -m finetune.predict --model=runs/own/model --input=new.csv --output=answers.csv
   python -m finetune.predict --model=runs/own/model --input=new.jsonl.gz --text=review --output=new.parquet
   echo 'it broke at once' | python -m finetune.predict --model=runs/own/model --input=-
 
 Exit codes: 0 finished; 2 flags; 3 data, vocabulary or checkpoint; 5 storage; 75 stopped on request, the same
-command resumes.
+command begins again.
 """
 
 
@@ -131,7 +129,7 @@ class _Command:
     is_pipe, self.asked = asked.input == STANDARD_INPUT, asked
     asked.output = asked.output or (STANDARD_OUTPUT if is_pipe else "")
     forms = {
-      ".csv": lambda: formats.Csv([*self.survey.columns, *self.names.values()]),
+      ".csv": lambda file: formats.Csv(file, [*self.survey.columns, *self.names.values()]),
       ".jsonl": formats.JsonLines,
       ".parquet": self._parquet,
       STANDARD_OUTPUT: formats.JsonLines,
@@ -139,7 +137,7 @@ class _Command:
     self.form = formats.choose(asked.output, forms)
     self.is_csv = self.form is forms[".csv"]
     if asked.output != STANDARD_OUTPUT:
-      Parts.refuse_foreign(pathlib.Path(asked.output))
+      formats.refuse_existing(asked.output)
     if is_pipe:
       asked.text = TEXT  # the one column of a pipe, whatever the training file called its column
     rows.columns(asked.input)  # a missing file is reported before JAX starts
@@ -189,18 +187,15 @@ class _Command:
     def summary() -> tuple[str, str, int, int]:
       return "row", f"answered ({schema.kind})", model.kind.cut, schema.max_length
 
-    identity = {"command": "finetune.predict", "model": model.digest, "columns": [*self.names.values()]}
-    identity |= {"text": list(schema.text), "labels": list(schema.labels)}
-    identity |= {"max_length": schema.max_length, "long": schema.long}
-    stream.answer_file(asked, self.form, self.survey, identity, prepare, compute, summary)
+    stream.answer_file(asked, self.form, prepare, compute, summary, total=self.survey.rows)
 
-  def _parquet(self) -> formats.Format:
+  def _parquet(self, file: IO[bytes]) -> formats.Writer:
     import pyarrow
 
     arrow = {"string": pyarrow.string(), "float64": pyarrow.float64()}
     arrow |= {f"list of {name}": pyarrow.list_(kind) for name, kind in arrow.items()}
     more = {self.names[name]: arrow[kind] for name, kind in self.model.kind.columns().items()}
-    return formats.Parquet(columns.arrow_schema(self.asked.input, self.survey.columns, more))
+    return formats.Parquet(file, columns.arrow_schema(self.asked.input, self.survey.columns, more))
 
   def _joined(self, row: Row, answer: dict[str, Any]) -> dict[str, Any]:
     values = {self.names[name]: _short(value) for name, value in answer.items()}

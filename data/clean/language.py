@@ -39,12 +39,7 @@ def language(document: list[str], *, wanted: frozenset[str]) -> list[str] | str:
   code = detected("\n".join(document))
   if not code:
     return "language not detected"
-  return document if code in wanted else f"language {current(code)}"
-
-
-def current(code: str) -> str:
-  """Returns the current code of a language for CLD2's, such as 'he' for 'iw'."""
-  return _CURRENT.get(code, code)
+  return document if code in wanted else f"language {_CURRENT.get(code, code)}"
 
 
 def detected(text: str) -> str:

@@ -1,8 +1,4 @@
-"""Reads splits of GLUE and SNLI from the official files or a TFDS data_dir, without loading TensorFlow.
-
-Commands:
-  python -m data.glue import DIR [--output=TFDS_DIR]    official files -> a TFDS data_dir that works offline
-"""
+"""Reads splits of GLUE and SNLI from the official files or a TFDS data_dir, without loading TensorFlow."""
 
 import pathlib
 from collections.abc import Sequence
@@ -117,13 +113,12 @@ def _missing_line(directory: str, missing: Sequence[tuple[GlueTask, str]]) -> st
   if path:
     splits = ", ".join(tfds_reader.split_sizes(path))
     looked += f", which has no {tfds_reader.split_name(split)!r} but {splits}"
-  importable = "" if task.name == "snli" else "\n  python -m data.glue import DIR --output=TFDS_DIR"
   more = ", ".join(f"{row.name} {name}" for row, name in missing[1:])
   return (
     f"no {split} split of {task.name} in {tfds_reader.place(directory)}"
     + (f", nor {more}" if more else "")
     + f": looked for {looked}; name a folder of the official files or of TFDS, or let TFDS download it:\n"
-    f"  --config.data.directory=DIR\n  --download{importable}"
+    f"  --config.data.directory=DIR\n  --download"
   )
 
 

@@ -35,7 +35,7 @@ def read(directory: str | os.PathLike, task: str, *, k: int = 16, seed: int) -> 
   check(directory, [task], k=k, seeds=[seed])
   row = known_task(task)
   paths = _paths(directory, row, k, seed)
-  train, dev = (tsv.read_file(tsv.existing(path) or path, row, split) for split, path in paths.items())
+  train, dev = (tsv.read(tsv.existing(path) or path, row, split) for split, path in paths.items())
   for split in (train, dev):
     _check_counts(split, row, k)
   return train, dev

@@ -4,7 +4,6 @@ A row is a line, tabs separate columns, and quotes are ordinary characters. All 
 with a byte-order mark.
 """
 
-import dataclasses
 import os
 import pathlib
 from collections.abc import Iterator, Sequence
@@ -12,32 +11,19 @@ from collections.abc import Iterator, Sequence
 from data import errors, files
 from data.glue.tasks import GlueTask, Split, labels_of
 
-_MRPC_TRAIN, _MRPC_TEST, _MRPC_DEV_IDS = "msr_paraphrase_train.txt", "msr_paraphrase_test.txt", "dev_ids.tsv"
+_SUBSET = ".subset.tsv"  # ending of a file in the generic layout
 
 
-@dataclasses.dataclass(frozen=True)
-class Found:
-  """A file of a split; `layout` is 'official', 'generic' or 'msr' (Microsoft's files of MRPC)."""
-
-  path: pathlib.Path
-  layout: str
-
-
-def find(directory: str | os.PathLike, task: GlueTask, split: str) -> Found | None:
+def find(directory: str | os.PathLike, task: GlueTask, split: str) -> pathlib.Path | None:
   """Returns the file of a split in a folder of tasks, preferring official files; None if there is none."""
   for folder in task.folders:
     folder_path = pathlib.Path(directory).expanduser() / folder
-    for stem in dict(task.stems).get(split, (split,)):
-      if path := existing(folder_path / f"{stem}.tsv"):
-        return Found(path, "official")
-    if task.name == "mrpc":
-      path = existing(folder_path / (_MRPC_TEST if split == "test" else _MRPC_TRAIN))
-      if path and (split == "test" or existing(folder_path / _MRPC_DEV_IDS)):
-        return Found(path, "msr")
+    names = [f"{stem}.tsv" for stem in dict(task.stems).get(split, (split,))]
     # Subsets have a single development set, also for MNLI.
-    stem = "dev" if split == "dev_matched" else split
-    if path := existing(folder_path / f"{stem}.subset.tsv"):
-      return Found(path, "generic")
+    names.append(("dev" if split == "dev_matched" else split) + _SUBSET)
+    for name in names:
+      if path := existing(folder_path / name):
+        return path
   return None
 
 
@@ -47,19 +33,14 @@ def existing(path: pathlib.Path) -> pathlib.Path | None:
   return path if path.is_file() else packed if packed.is_file() else None
 
 
-def read(file: Found, task: GlueTask, split: str) -> Split:
-  """Reads a split; rows of QQP with a wrong number of columns are dropped, as in fairseq.
+def read(path: pathlib.Path, task: GlueTask, split: str) -> Split:
+  """Reads a split from a file in the official layout, or in the generic one if its name says 'subset'.
 
-  DataError: the file is damaged, empty or not UTF-8; a column is missing or repeated; a row has a wrong
-  number of columns; a label is unknown or out of range.
+  Rows of QQP with a wrong number of columns are dropped, as in fairseq. DataError: the file is damaged, empty
+  or not UTF-8; a column is missing or repeated; a row has a wrong number of columns; a label is unknown or
+  out of range.
   """
-  if file.layout == "msr":
-    return _read_msr(file.path, task, split)
-  return read_file(file.path, task, split, is_generic=file.layout == "generic")
-
-
-def read_file(path: pathlib.Path, task: GlueTask, split: str, *, is_generic: bool = False) -> Split:
-  """Reads a GLUE split from a TSV file in the official or the generic layout; errors as in `read`."""
+  is_generic = path.name.removesuffix(".gz").endswith(_SUBSET)
   is_test = split.startswith("test")
   header = () if is_generic or is_test else task.headerless
   text_names = ("sentence1", "sentence2")[: len(task.texts)] if is_generic else task.texts
@@ -100,25 +81,6 @@ def read_file(path: pathlib.Path, task: GlueTask, split: str, *, is_generic: boo
     source=source,
     is_official=not is_generic and len(lines) in task.sizes[split],
   )
-
-
-def _read_msr(path: pathlib.Path, task: GlueTask, split: str) -> Split:
-  """Reads MRPC in Microsoft's layout: `dev_ids.tsv` lists GLUE's development rows; test labels are unused."""
-  whole = read_file(path, task, "train")
-  if split == "test":
-    return dataclasses.replace(whole, labels=None, is_official=len(whole) in task.sizes[split])
-  ids_path = existing(path.with_name(_MRPC_DEV_IDS)) or path.with_name(_MRPC_DEV_IDS)
-  dev_ids = {tuple(fields) for _, fields in _Table(ids_path, ("#1 ID", "#2 ID")).rows()}
-  table = _Table(path, ())
-  columns = [table.column(name) for name in ("#1 ID", "#2 ID")]
-  pairs = [tuple(fields[column] for column in columns) for _, fields in table.rows()]
-  if missing := dev_ids - set(pairs):
-    raise errors.DataError(
-      f"{ids_path}: pairs that are not in {path.name}: {len(missing)} of {len(dev_ids)}, such as "
-      f"{' '.join(sorted(missing)[0])}; use the files of one download"
-    )
-  taken = whole.take([row for row, pair in enumerate(pairs) if (pair in dev_ids) == (split == "dev")])
-  return dataclasses.replace(taken, is_official=len(taken) in task.sizes[split])
 
 
 class _Table:

@@ -1,5 +1,4 @@
-"""Writes a table with a row for each row of an input, in parts: a kill loses at most one part.
+"""Writes a table with a row for each row of an input; a file appears whole or not at all.
 
-`columns` finds the columns and their types, `formats` encodes rows and joins parts to a file, and `parts`
-tracks the finished parts of an output.
+`columns` finds the columns and their types, `formats` writes rows as CSV, JSON lines, Parquet or .npy.
 """

@@ -2,8 +2,6 @@
 
 import datetime
 import decimal
-import hashlib
-import json
 import logging
 import uuid
 from collections.abc import Callable, Mapping
@@ -31,11 +29,10 @@ JSON = "json"  # a text column with values as JSON
 
 
 class Survey(NamedTuple):
-  """The number of rows, the columns and the digest of a file."""
+  """The number of rows and the columns of a file."""
 
   rows: int
   columns: dict[str, str]  # name -> Arrow type or `JSON`, in order of first appearance
-  digest: str  # sha256 of all rows
 
 
 def survey(path: str, check: Callable[[Row], object] = lambda row: None) -> Survey:
@@ -45,13 +42,12 @@ def survey(path: str, check: Callable[[Row], object] = lambda row: None) -> Surv
   row.
   """
   if path == STANDARD_INPUT:
-    return Survey(0, {TEXT: "string"}, "")
+    return Survey(0, {TEXT: "string"})
   seen: dict[str, set[type | str]] = {}
-  count, replaced, digest = 0, 0, hashlib.sha256()
+  count, replaced = 0, 0
   for row in rows.read(path):
     check(row)
     count, replaced = count + 1, replaced + row.replaced
-    digest.update(json.dumps(row.fields, sort_keys=True, default=plain).encode())
     for name, value in row.fields.items():
       seen.setdefault(name, set()).add(_type(value))
   if not count:
@@ -59,7 +55,7 @@ def survey(path: str, check: Callable[[Row], object] = lambda row: None) -> Surv
   if replaced:
     logger.warning(values.replaced(path, replaced))
   kinds = {name: _ARROW.get(frozenset(types - {type(None)}), JSON) for name, types in seen.items()}
-  return Survey(count, kinds, digest.hexdigest())
+  return Survey(count, kinds)
 
 
 def _type(value: Any) -> type | str:

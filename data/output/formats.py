@@ -1,15 +1,15 @@
-"""Formats of output files: CSV, JSONL, Parquet, and vectors as .npy."""
+"""Formats of output files: CSV, JSON lines, Parquet, and vectors as .npy; a file is whole or absent."""
 
-import io
+import contextlib
 import json
 import pathlib
-import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import IO, Any, Protocol
 
 import numpy as np
 
-from data import cells
+from data import cells, errors, files
 from data.errors import ConfigError
 from data.output.columns import plain
 from data.rows.values import Exact
@@ -17,42 +17,69 @@ from data.rows.values import Exact
 Rows = Sequence[dict[str, Any]]
 
 
-class Format(Protocol):
-  """Interface of an output format: encodes rows as parts, and joins the parts to one file."""
+class Writer(Protocol):
+  """Interface of an output format: writes rows to an open binary file."""
 
-  def encode(self, rows: Rows) -> bytes:
-    """Returns rows encoded as one part of the output."""
+  def write(self, rows: Rows) -> None:
+    """Writes rows behind those that were written before."""
     ...
 
-  def join(self, parts: Iterable[pathlib.Path], target: pathlib.Path) -> None:
-    """Joins encoded parts to the output file `target`, in bounded memory."""
+  def close(self) -> None:
+    """Writes what belongs behind the last row; the file stays open."""
     ...
 
 
-def _append(parts: Iterable[pathlib.Path], target: pathlib.Path, head: bytes) -> None:
-  with open(target, "wb") as whole:
-    whole.write(head)
-    for part in parts:
-      with open(part, "rb") as file:
-        shutil.copyfileobj(file, whole, 1 << 20)
+Form = Callable[[IO[bytes]], Writer]  # makes the writer of a new file
+
+
+@contextlib.contextmanager
+def opened(output: str | pathlib.Path, form: Form) -> Iterator[Callable[[Rows], None]]:
+  """Yields a function that writes rows to a file, which appears whole at the end of the block or not at all.
+
+  For '' and '-' rows are printed at once. Folders are created. ConfigError: the file exists, which is never
+  replaced. StorageError: it cannot be written.
+  """
+  if output in ("", "-"):
+    printer = form(sys.stdout.buffer)
+
+    def show(rows: Rows) -> None:
+      printer.write(rows)
+      sys.stdout.flush()
+
+    yield show
+    return
+  refuse_existing(output)
+  with errors.writing(output):
+    pathlib.Path(output).absolute().parent.mkdir(parents=True, exist_ok=True)
+    with files.whole_file(output) as aside:
+      # Closed after an error too: else pyarrow would try it later, on a closed file.
+      with open(aside, "wb") as file, contextlib.closing(form(file)) as writer:
+        yield writer.write
+      refuse_existing(output)  # another command may have made it meanwhile
+
+
+def refuse_existing(output: str | pathlib.Path) -> None:
+  """Raises ConfigError if a file or link `output` exists: files are never replaced."""
+  path = pathlib.Path(output)
+  if path.is_symlink() or path.exists():
+    raise ConfigError(f"--output={output} is there already; name another file, or remove this one")
 
 
 class Csv:
   """The output format CSV with a header; None is an empty cell, other values than text become JSON."""
 
-  def __init__(self, names: Sequence[str]) -> None:
-    self.names = names
+  def __init__(self, file: IO[bytes], names: Sequence[str]) -> None:
+    """Writes the header, the columns `names`."""
+    self._file, self._names = file, names
+    file.write(cells.csv_text([names]).encode())
 
-  def _lines(self, rows: Iterable[Sequence[str]]) -> bytes:
-    return cells.csv_text(rows).encode()
+  def write(self, rows: Rows) -> None:
+    """Writes rows as lines of CSV."""
+    lines = [[_cell(row.get(name)) for name in self._names] for row in rows]
+    self._file.write(cells.csv_text(lines).encode())
 
-  def encode(self, rows: Rows) -> bytes:
-    """Returns rows as lines of CSV, without a header."""
-    return self._lines([[_cell(row.get(name)) for name in self.names] for row in rows])
-
-  def join(self, parts: Iterable[pathlib.Path], target: pathlib.Path) -> None:
-    """Writes the CSV header, then the encoded parts, to `target`."""
-    _append(parts, target, self._lines([self.names]))
+  def close(self) -> None:
+    """Does nothing: CSV has no end."""
 
 
 def _cell(value: Any) -> str:
@@ -64,7 +91,7 @@ def _cell(value: Any) -> str:
   return json.loads(made) if made.startswith('"') else made  # a date is text, without quotes
 
 
-def _line(row: Mapping[str, Any]) -> bytes:
+def json_line(row: Mapping[str, Any]) -> bytes:
   """Returns a row as a line of JSON; JSON has no NaN or infinity, so these are null."""
   line = json.dumps(row, ensure_ascii=False, default=plain)
   if "NaN" in line or "Infinity" in line:
@@ -75,42 +102,40 @@ def _line(row: Mapping[str, Any]) -> bytes:
 class JsonLines:
   """The output format JSON lines: one object per line."""
 
-  def encode(self, rows: Rows) -> bytes:
-    """Returns rows as JSON lines, one object for each row."""
-    return b"".join(_line(row) for row in rows)
+  def __init__(self, file: IO[bytes]) -> None:
+    """Writes nothing yet."""
+    self._file = file
 
-  def join(self, parts: Iterable[pathlib.Path], target: pathlib.Path) -> None:
-    """Concatenates encoded parts into the file `target`."""
-    _append(parts, target, b"")
+  def write(self, rows: Rows) -> None:
+    """Writes a line for each row."""
+    self._file.write(b"".join(map(json_line, rows)))
+
+  def close(self) -> None:
+    """Does nothing: JSON lines have no end."""
 
 
 class Parquet:
-  """The output format Parquet; each part becomes a row group."""
+  """The output format Parquet; rows that are written together become a row group."""
 
-  def __init__(self, schema) -> None:
+  def __init__(self, file: IO[bytes], schema) -> None:
     """Sets the pyarrow.Schema; in a text column, other values than text are written as JSON."""
-    self.schema = schema
+    from pyarrow import parquet  # here: slow to import
 
-  def encode(self, rows: Rows) -> bytes:
-    """Returns rows as the bytes of a Parquet file, which is one part of the output."""
-    import pyarrow  # here: slow to import
-    from pyarrow import parquet
+    self._schema, self._writer = schema, parquet.ParquetWriter(file, schema)
+
+  def write(self, rows: Rows) -> None:
+    """Writes rows as a row group."""
+    import pyarrow
 
     columns = [
       pyarrow.array([_value(row.get(field.name), field.type) for row in rows], field.type)
-      for field in self.schema
+      for field in self._schema
     ]
-    content = io.BytesIO()
-    parquet.write_table(pyarrow.table(columns, schema=self.schema), content)
-    return content.getvalue()
+    self._writer.write_table(pyarrow.table(columns, schema=self._schema))
 
-  def join(self, parts: Iterable[pathlib.Path], target: pathlib.Path) -> None:
-    """Joins the Parquet files of all parts to one, with a row group for each."""
-    from pyarrow import parquet
-
-    with parquet.ParquetWriter(target, self.schema) as whole:
-      for part in parts:
-        whole.write_table(parquet.read_table(part))
+  def close(self) -> None:
+    """Writes the schema and the places of the row groups."""
+    self._writer.close()
 
 
 def _value(value: Any, kind: Any) -> Any:
@@ -130,36 +155,28 @@ def _in_arrow(value: Any) -> Any:
 class Npy:
   """The output format .npy: one array [rows, width], the vectors in the column `name`."""
 
-  def __init__(self, name: str, width: int, dtype: str = "<f4") -> None:
-    """Sets the column, the length of its vectors, and their little-endian numpy type."""
-    self.name, self.width, self.dtype = name, width, dtype
+  def __init__(self, file: IO[bytes], name: str, width: int, dtype: str = "float32") -> None:
+    """Sets the column, the length of its vectors, and the numpy type of their numbers."""
+    self._file, self._name, self._width, self._rows = file, name, width, 0
+    self._dtype = np.dtype(dtype).newbyteorder("<")
+    self._write_header()
 
-  def encode(self, rows: Rows) -> bytes:
-    """Returns the rows' vectors as bytes."""
-    return b"".join(np.asarray(row[self.name], self.dtype).tobytes() for row in rows)
+  def _write_header(self) -> None:
+    described = {"descr": self._dtype.str, "fortran_order": False, "shape": (self._rows, self._width)}
+    np.lib.format.write_array_header_1_0(self._file, described)
 
-  def join(self, parts: Iterable[pathlib.Path], target: pathlib.Path) -> None:
-    """Writes the header of a .npy file, then the vectors of all parts, to `target`."""
-    parts = list(parts)
-    count = sum(part.stat().st_size for part in parts) // (np.dtype(self.dtype).itemsize * self.width)
-    header = io.BytesIO()
-    described = {"descr": self.dtype, "fortran_order": False, "shape": (count, self.width)}
-    np.lib.format.write_array_header_1_0(header, described)
-    _append(parts, target, header.getvalue())
+  def write(self, rows: Rows) -> None:
+    """Writes the rows' vectors."""
+    self._file.write(b"".join(np.asarray(row[self._name], self._dtype).tobytes() for row in rows))
+    self._rows += len(rows)
 
-
-class Nothing:
-  """An output format that writes nothing; it discards all rows."""
-
-  def encode(self, rows: Rows) -> bytes:
-    """Discards the rows; returns no bytes."""
-    return b""
-
-  def join(self, parts: Iterable[pathlib.Path], target: pathlib.Path) -> None:
-    """Writes no file."""
+  def close(self) -> None:
+    """Writes the number of rows into the header, in which NumPy leaves room for it."""
+    self._file.seek(0)
+    self._write_header()
 
 
-def choose(output: str, made: Mapping[str, Callable[[], Format]]) -> Callable[[], Format]:
+def choose(output: str, made: Mapping[str, Form]) -> Form:
   """Returns the constructor in `made` for the ending of `--output`, or for '' or '-'.
 
   ConfigError: the ending is not a key of `made`, {'.csv': ..., '-': ...}.

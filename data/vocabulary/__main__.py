@@ -9,10 +9,9 @@ import subprocess
 import sys
 import tempfile
 
-from data import command, errors, files, sources, vocabulary
+from data import command, errors, fertility, files, sources, vocabulary
 from data.clean import apply as clean
 from data.clean import steps as cleaning_steps
-from data.inspect import fertility, look
 from data.prepare import pipeline, training_text, workers
 from data.vocabulary import extend, extension
 from data.vocabulary import train as vocabulary_train
@@ -91,16 +90,15 @@ def _extend(args: argparse.Namespace) -> vocabulary.Vocabulary:
     raise errors.ConfigError("--workers and --limit must not be negative")
   files.refuse_others(args.output)
   extend.check(pathlib.Path(args.old))
-  request, everything = sources.request(args), look.Asked(records=0)
+  request = sources.request(args)
 
-  def counted(directory: str) -> look.Look:
-    return look.with_text(look.at_vocabulary(directory), request, everything, num_workers=args.workers)
+  def counted(directory: str) -> fertility.Counts:
+    words = vocabulary.load(directory)
+    return fertility.of_text(words, request, most=0, num_workers=args.workers).counts
 
   before = counted(args.old)
-  assert before.counts
-  cut = before.counts.most_cut(len(before.counts.cut))
-  made = extend.extend(pathlib.Path(args.old), cut, pathlib.Path(args.output), most=args.words)
-  fertility.by_script([before, counted(args.output)]).print()
+  made = extend.extend(pathlib.Path(args.old), before.most_cut(), pathlib.Path(args.output), most=args.words)
+  fertility.by_script({args.old: before, args.output: counted(args.output)}).print()
   assert made.extends
   appended, rows = made.size - made.extends.size, extension.table_rows(made.size)
   in_slots = len(made.extends.pieces) - appended

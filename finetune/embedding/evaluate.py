@@ -11,14 +11,12 @@ import numpy as np
 
 from data import command, rows, tables
 from data.errors import ConfigError, DataError, counted
-from data.output import columns, formats
-from data.output.parts import Printed
+from data.output import columns
 from data.rows import Row
 from finetune.embedding import beir, bm25, pair_scores, pairs, retrieval
 from finetune.embedding.nearest import NearestPassages
 from pretrain.checkpoints.saved_model import SavedModel, open_model
-from pretrain.embed.dtypes import unit
-from pretrain.embed.schema import SIDES, EmbeddingSchema
+from pretrain.embed.schema import SIDES, EmbeddingSchema, unit
 from pretrain.embed.vectors import Embedder
 from pretrain.inference import stream
 
@@ -175,7 +173,7 @@ def _similarities(
         parts.setdefault((kind, size), []).append(found.round(6) if kind == "cosine" else found)
     return []
 
-  stream.answer(path, Printed(formats.Nothing()), prepare, compute, batch_size=batch_size, total=total)
+  stream.answer(path, prepare, compute, batch_size=batch_size, total=total)
   return {name: np.concatenate(part) for name, part in sorted(parts.items(), key=lambda item: item[0][0])}
 
 
@@ -250,8 +248,7 @@ def _search(
       of_size.add(vectors[:, :size])
     return []
 
-  sizes = {"batch_size": batch_size, "total": len(data.ids)}
-  stream.answer(data.corpus, Printed(formats.Nothing()), prepare, compute, **sizes)
+  stream.answer(data.corpus, prepare, compute, batch_size=batch_size, total=len(data.ids))
   return [retrieval.with_copies(*of_size.results(), np.asarray(number_of)) for of_size in nearest.values()]
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pretrain.embed.dtypes import unit
+from pretrain.embed.schema import unit
 
 _QUERIES = 1024  # of a block
 

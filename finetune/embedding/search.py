@@ -22,8 +22,7 @@ from finetune.search.program import OutputsOf
 from finetune.search.search import Search
 from finetune.search.session import Session
 from finetune.search.summary import Record
-from pretrain.embed.dtypes import unit
-from pretrain.embed.schema import FILE, SIDES, EmbeddingSchema
+from pretrain.embed.schema import FILE, SIDES, EmbeddingSchema, unit
 from pretrain.export.task_fields import FIRST_ROWS
 
 NAME = "embedding"

@@ -1,4 +1,4 @@
 """Opens fine-tuned models and answers rows, for `finetune.predict` and `finetune.evaluate`.
 
-`model` opens a saved model of any kind; `rows` and `questions` make inputs of rows, and answers of outputs.
+`model` opens a saved model of any kind; `kinds` makes inputs of rows, and answers of outputs.
 """

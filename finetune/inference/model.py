@@ -7,13 +7,11 @@ from typing import Any
 from data.errors import ConfigError, DataError
 from data.glue.tasks import TASKS
 from data.rows import Row
-from finetune.inference.questions import Questions
-from finetune.inference.rows import Rows
+from finetune.inference.kinds import Questions, Rows
 from finetune.own.schema import FILE, PROBLEM_TYPES, TaskSchema
 from pretrain.checkpoints.saved_model import SavedModel
 from pretrain.export.task_fields import last_layer
-from pretrain.inference.compiled import Compiled
-from pretrain.mesh import trees
+from pretrain.inference.batches import Compiled
 
 _QUESTION = ("question", "context")  # columns of a model that answers questions
 # Those by which a model without `task.json` is known.
@@ -27,7 +25,6 @@ class Model:
 
   schema: TaskSchema
   kind: Rows | Questions
-  digest: str  # of its parameters
   _compiled: Compiled
 
   @property
@@ -115,7 +112,7 @@ def open_answering(
     return kind.problem.outputs(params, dict(batch), None)  # as in training, but without dropout
 
   compiled = encoder.program(outputs, params, batch_size=batch_size, longest=schema.max_length)
-  return Model(schema, kind, trees.digest(params), compiled)
+  return Model(schema, kind, compiled)
 
 
 def _check_head(saved: SavedModel, schema: TaskSchema, heads: Mapping[str, Any]) -> None:

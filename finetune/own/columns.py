@@ -7,12 +7,24 @@ from typing import Any
 
 from data.errors import ConfigError, DataError, counted, did_you_mean, listed
 from data.rows import Row, as_list, datasets
-from data.rows.names import LABELS, PAIRS
 from data.rows.values import ClassNumber, as_number, is_missing
 from finetune.own import spans, tagging
 
+# Common names in published data sets, the likeliest first; case does not count.
 TEXTS = ("text", "sentence", "content", "review", "comment", "message", "tweet", "body", "document", "title")
 WORDS = ("tokens", "words")
+PAIRS = (
+  ("sentence1", "sentence2"),
+  ("premise", "hypothesis"),
+  ("question1", "question2"),
+  ("text1", "text2"),
+  ("text_a", "text_b"),
+  ("query", "passage"),
+  ("question", "sentence"),
+  ("text", "text_pair"),
+)
+LABELS = ("label", "labels", "class", "category", "categories", "target", "score", "rating", "sentiment")
+LABELS += ("tag", "tags", "ner_tags", "intent", "topic", "gold_label")
 _OF_TASK = ("inputs", "targets")  # seqio's names of text and label
 SEPARATORS = ("|", ";", ",")  # between the labels of a cell
 # Whole numbers are classes, as in transformers' run_glue, unless there are more different values than this

@@ -19,8 +19,7 @@ from pretrain.corruption.generator import GeneratorConfig
 from pretrain.corruption.masking import Masking, TokenIds
 from pretrain.embed.schema import EmbeddingSchema
 from pretrain.embed.vectors import Embedder
-from pretrain.inference.batches import Input
-from pretrain.inference.compiled import Compiled
+from pretrain.inference.batches import Compiled, Input
 from pretrain.mesh import trees
 from pretrain.models import heads
 from pretrain.models.config import EncoderConfig

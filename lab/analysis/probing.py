@@ -92,7 +92,7 @@ def _similarity(folder: Folder) -> Sequence[Probe]:
   made = [probes.Similarity("STS-B dev", split) for split in _glue(folder, "stsb", ("dev",))]
   for place in (folder.path / "SICK", folder.path):
     if path := tsv.existing(place / "SICK_test_annotated.txt"):
-      return [*made, probes.Similarity("SICK test", _with_words(tsv.read_file(path, _SICK, "test")))]
+      return [*made, probes.Similarity("SICK test", _with_words(tsv.read(path, _SICK, "test")))]
   return made
 
 

@@ -19,8 +19,7 @@ from data.records import HeldoutRecords
 from lab.analysis.request import LeftOut, Needs, Outcome, Request, first_texts, over_steps
 from pretrain.checkpoints.opened import contrast_head
 from pretrain.corruption import cropping, token_tables
-from pretrain.embed.dtypes import unit
-from pretrain.embed.schema import EmbeddingSchema
+from pretrain.embed.schema import EmbeddingSchema, unit
 from pretrain.embed.vectors import Embedder
 from pretrain.logs.heldout import collect, ranking_area
 from pretrain.models import encoder as encoder_model

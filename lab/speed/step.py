@@ -7,7 +7,7 @@
 A step on random tokens includes masks, corruption, gradient, clipping, Adam and the guard against non-finite
 values. One JSON line for each case: median wall-clock and CPU seconds, tokens per second, seconds to compile,
 the compiler's bytes per device, FLOP of all products and their ratio to the formula, bytes of collectives by
-axis. --devices splits a fixed global batch over fake devices of a CPU: FLOP and bytes per device should fall
+kind. --devices splits a fixed global batch over fake devices of a CPU: FLOP and bytes per device should fall
 as 1/N; the time of fake devices is meaningless and not measured. `seconds` is a step that is waited for,
 `seconds_together` one of many dispatched at once, as a trainer does. --profile adds the kernels of three
 steps on a GPU, by name and by family, from JAX's profiler.

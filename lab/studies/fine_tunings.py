@@ -83,8 +83,7 @@ def files_of(name: str, data: pathlib.Path) -> tuple[dict[str, pathlib.Path | No
     case "{stsb_dev}":
       task, splits = known_task("stsb"), ("train", "dev")
       folder = annotated.glue_folder(data, "stsb", splits)
-      files = {split: tsv.find(folder, task, split) if folder else None for split in splits}
-      paths = {f"stsb_{split}": file.path if file else None for split, file in files.items()}
+      paths = {f"stsb_{split}": tsv.find(folder, task, split) if folder else None for split in splits}
       return paths, "glue/STS-B/ with train.tsv and dev.tsv"
     case _:
       splits = [split for split in known_task(name).sizes if split in ("train", "dev", "dev_matched")]

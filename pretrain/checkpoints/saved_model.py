@@ -18,7 +18,7 @@ from data.vocabulary import Vocabulary
 from pretrain.checkpoints import bucket_steps, checkpoint
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.corruption import token_tables
-from pretrain.inference.compiled import Compiled
+from pretrain.inference.batches import Compiled
 from pretrain.mesh import trees
 from pretrain.models.config import EncoderConfig, encoder_config
 from pretrain.models.encoder import init_encoder

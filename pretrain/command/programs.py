@@ -17,7 +17,6 @@ PROGRAMS = {
   "prepare": "data.prepare",
   "inspect": "data.inspect",
   "vocabulary": "data.vocabulary",
-  "glue": "data.glue",
   "embed": "pretrain.embed",
   "search": "pretrain.search",
   "probe": "pretrain.probe",

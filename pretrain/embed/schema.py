@@ -6,12 +6,22 @@ import os
 import pathlib
 from typing import Any
 
+import numpy as np
+
 from data.errors import DataError, named_reason, reading
 
 FILE = "embedding.json"  # beside the model's `checkpoints` and `vocabulary`
 VERSION = 1
 POOLINGS = ("cls", "mean", "last")
 SIDES = ("query", "passage")
+
+DTYPES = ("float32", "float16")  # of stored vectors
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+  """Divides vectors [..., width] by their lengths; vectors of zeros stay unchanged."""
+  sizes = np.linalg.norm(vectors, axis=-1, keepdims=True)
+  return vectors / np.where(sizes > 0, sizes, 1)
 
 
 @dataclasses.dataclass(frozen=True)

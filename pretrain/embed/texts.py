@@ -1,27 +1,21 @@
-"""Reads the texts of a file, and writes their vectors part by part: shared by `embed` and `search`."""
+"""Reads the texts of a file and computes their vectors: shared by `embed` and `search`."""
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
 
 from data import rows
 from data.command import FETCHED, OPENED, Parser
-from data.errors import ConfigError, DataError, counted
-from data.output import columns, formats
+from data.errors import ConfigError, DataError
+from data.output import columns
 from data.output.columns import Survey
 from data.rows import Row
 from data.rows.read import TEXT
-from pretrain.embed import dtypes
-from pretrain.embed.schema import EmbeddingSchema
+from pretrain.embed.schema import DTYPES, EmbeddingSchema
 
 if TYPE_CHECKING:
-  from pretrain.embed.neighbours import StoredVectors
   from pretrain.embed.vectors import Embedder
 
-_COMPARED = 16  # rows of stored vectors
 VECTOR = "vector"  # column in a Parquet output
 
 
@@ -39,8 +33,8 @@ def add_flags(made: Parser) -> None:
   made.add_argument(
     "--dtype",
     default="float32",
-    choices=dtypes.DTYPES,
-    help="form of the stored numbers; int8 needs vectors of unit length, binary keeps only their signs",
+    choices=DTYPES,
+    help="of the stored numbers",
   )
   made.add_argument("--batch_size", type=int, default=32, help="texts computed at once")
 
@@ -56,7 +50,7 @@ class Texts(NamedTuple):
   def read(cls, path: str, asked_column: str) -> "Texts":
     """Surveys a file; DataError, as for `rows.read`, or if it lacks the column or has other values there."""
     column = _column_of(path, asked_column)
-    texts = cls(path, column, Survey(0, {}, ""))
+    texts = cls(path, column, Survey(0, {}))
     return texts._replace(survey=columns.survey(path, texts.text))
 
   def text(self, row: Row) -> str:
@@ -77,7 +71,7 @@ def _column_of(path: str, asked: str) -> str:
 def open_embedder(asked: argparse.Namespace) -> "Embedder":
   """Opens the encoder of --checkpoint; --pooling, --unit and --max_length change its embedding schema.
 
-  ConfigError: --size or --max_length is more than the model has, or --dtype does not fit its vectors.
+  ConfigError: --size or --max_length is more than the model has.
   """
   # Imported here, so that mistakes in flags and rows are reported at once.
   from pretrain.checkpoints.saved_model import open_model
@@ -105,81 +99,20 @@ def open_embedder(asked: argparse.Namespace) -> "Embedder":
     query_length=asked.max_length or schema.query_length,
     passage_length=asked.max_length or schema.passage_length,
   )
-  if asked.dtype == "int8" and not schema.unit:
-    raise ConfigError(
-      "--dtype=int8 stores directions without lengths; ask for vectors of unit length\n  --unit"
-    )
-  kept = asked.size or width
-  if asked.dtype == "binary" and kept % 8:
-    raise ConfigError(
-      f"--dtype=binary packs 8 numbers into a byte, but vectors have {kept}; use\n  --size={kept // 8 * 8}"
-    )
   return Embedder(encoder, schema, batch_size=asked.batch_size, size=asked.size)
 
 
-def npy(embedder: "Embedder", dtype: str) -> formats.Npy:
-  """Returns the format of a .npy file with an embedder's vectors in one of DTYPES."""
-  return formats.Npy(VECTOR, dtypes.stored_width(embedder.width, dtype), dtypes.stored_type(dtype).str)
+def answering(texts: Texts, embedder: "Embedder", side: str, dtype: str = "float32") -> tuple[Any, Any]:
+  """Returns the arguments `prepare` and `compute` of `stream.answer`: a row gets the column VECTOR.
 
-
-def write_vectors(
-  asked: argparse.Namespace,
-  texts: Texts,
-  embedder: "Embedder",
-  form: Callable[[], formats.Format],
-  see: Callable[[np.ndarray, Sequence[Row]], None] | None = None,
-) -> None:
-  """Writes a vector for each text to --output in parts; a killed command, run again, resumes.
-
-  `asked` has input, output, side, dtype and batch_size. `see` is called with the float32 vectors and rows of
-  each computed part.
+  `side` is 'query' or 'passage', `dtype` one of DTYPES.
   """
-  from pretrain.inference import stream
-
-  schema, longest = embedder.schema, embedder.length(asked.side)
 
   def prepare(part: list[Row]) -> list[Any]:
-    return embedder.inputs([texts.text(row) for row in part], asked.side)
+    return embedder.inputs([texts.text(row) for row in part], side)
 
   def compute(part: list[Row], inputs: list[Any]) -> list[dict[str, Any]]:
-    vectors = embedder.vectors(inputs)
-    if see is not None:
-      see(vectors, part)
-    stored = dtypes.compressed(vectors, asked.dtype)
-    return [{**row.fields, VECTOR: vector} for row, vector in zip(part, stored)]
+    vectors = embedder.vectors(inputs).astype(dtype)
+    return [{**row.fields, VECTOR: vector} for row, vector in zip(part, vectors)]
 
-  def summary() -> tuple[str, str, int, int]:
-    what = f"of {embedder.width} numbers, {schema.pooling} of {texts.column!r}"
-    return "vector", what, embedder.cut, longest
-
-  identity = {"command": "pretrain.embed", "model": embedder.digest, "column": texts.column}
-  identity |= {"pooling": schema.pooling, "unit": schema.unit, "max_length": longest}
-  identity |= {"prefix": schema.prefix(asked.side), "size": embedder.width, "dtype": asked.dtype}
-  stream.answer_file(asked, form, texts.survey, identity, prepare, compute, summary)
-
-
-def check_stored(stored: "StoredVectors", texts: Texts, embedder: "Embedder", side: str, advice: str) -> None:
-  """Raises DataError, which ends in `advice`, if stored vectors are not those of the texts and the model.
-
-  Their number and width are compared, and vectors spread evenly over the rows: of the numbers of each, 5% may
-  differ.
-  """
-  if (stored.count, stored.width) != (texts.survey.rows, embedder.width):
-    raise DataError(
-      f"{stored.path}: {counted(stored.count, 'vector')} of {stored.width} numbers; expected "
-      f"{texts.survey.rows:,} of {embedder.width}; the input or model differs; {advice}"
-    )
-  numbers = np.unique(np.linspace(0, stored.count - 1, _COMPARED).astype(int)).tolist()
-  chosen = [texts.text(row) for number, row in enumerate(rows.read(texts.path)) if number in numbers]
-  vectors = embedder.vectors(embedder.inputs(chosen, side))
-  kept = np.stack([*stored.rows(numbers)])
-  kept = dtypes.unit(kept) if embedder.schema.unit else kept  # an index takes vectors of any length
-  for number, vector, of_file in zip(numbers, vectors, kept):
-    expected = dtypes.restored(dtypes.compressed(vector, stored.dtype))
-    difference = np.abs(of_file - expected)
-    # Rounding changes a bit or a step of int8 if a number lies on the edge.
-    if not np.mean(difference <= 1e-2 * np.abs(expected).max()) >= 0.95:
-      raise DataError(
-        f"{stored.path}: the vector of row {number + 1:,} differs by {difference.max():.1e} from that of "
-        f"this input, model and --pooling; {advice}"
-      )
+  return prepare, compute

@@ -11,8 +11,7 @@ import numpy as np
 from data.errors import DivergedError
 from data.vocabulary import Vocabulary
 from pretrain.checkpoints.saved_model import OpenedEncoder
-from pretrain.embed.dtypes import unit
-from pretrain.embed.schema import SIDES, EmbeddingSchema
+from pretrain.embed.schema import SIDES, EmbeddingSchema, unit
 from pretrain.inference.batches import Input
 from pretrain.mesh import trees
 from pretrain.models.config import EncoderConfig

@@ -10,6 +10,7 @@ import json
 import logging
 import pathlib
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from data.errors import ConfigError, DataError, counted
 from data.output import formats
 from data.rows import Row
 from pretrain.command import kept_memory
-from pretrain.embed import neighbours, texts
+from pretrain.embed import texts
 from pretrain.embed.schema import EmbeddingSchema
 from pretrain.embed.texts import VECTOR, Texts
 from pretrain.search import build, index
@@ -40,19 +41,20 @@ Build an index once, then search in it as often as you like:
       --output=answers.jsonl
 
 The score is the cosine. Texts and queries get the prefixes and lengths of the embedding model. --kind=flat
-compares a query with every row; hnsw follows a graph: faster for millions of rows, and it may miss some. If
-the command is killed, run it again: it resumes. An existing index or output is never overwritten.
+compares a query with every row; hnsw follows a graph: faster for millions of rows, and it may miss some. An
+index and an output appear when they are complete; a killed command begins again. Existing ones are never
+overwritten.
 
 Exit codes: 0 finished; 2 flags; 3 data, index, vocabulary or checkpoint; 5 storage; 75 stopped on request,
-the same command resumes.
+the same command begins again.
 """
 
 
 class _Answers(formats.JsonLines):
   """JSON lines with one object for each answer of a query."""
 
-  def encode(self, rows: formats.Rows) -> bytes:
-    return super().encode([answer for row in rows for answer in row[ANSWERS]])
+  def write(self, rows: formats.Rows) -> None:
+    super().write([answer for row in rows for answer in row[ANSWERS]])
 
 
 def parser() -> Parser:
@@ -120,11 +122,6 @@ def _check(asked: argparse.Namespace) -> None:
     raise ConfigError("--vectors builds an index and needs the texts of the vectors; add\n  --input=FILE")
   if asked.output and not asked.queries:
     raise ConfigError("--output is for the answers of --queries; leave it out")
-  if asked.kind == "hnsw" and asked.dtype in ("int8", "binary"):
-    raise ConfigError(
-      f"--kind=hnsw keeps float vectors in its graph, so --dtype={asked.dtype} would save nothing; use\n"
-      "  --dtype=float16\n  --kind=flat"
-    )
 
 
 def _build(asked: argparse.Namespace) -> None:
@@ -146,12 +143,9 @@ def _build(asked: argparse.Namespace) -> None:
   meta |= {"graph": graph and dataclasses.asdict(graph)}
   if known is not None:
     _refuse_other(known, meta, asked.input)
-    for left in _unfinished(asked):  # by a command that was killed behind its last file
-      left.unlink(missing_ok=True)
     logger.info(f"{path} is complete: {counted(known.meta['rows'], 'row')} indexed before")
     return
   with _vectors(asked, indexed, embedder) as stored:
-    texts.check_stored(stored, indexed, embedder, asked.side, "give the vectors of these texts")
     speed = build.write(path, asked.input, stored, asked.dtype, graph, meta)
   made = SearchIndex.read(path)
   recall = ""
@@ -177,25 +171,25 @@ def _refuse_other(known: SearchIndex, meta: dict[str, Any], source: str) -> None
 
 
 @contextlib.contextmanager
-def _vectors(asked: argparse.Namespace, indexed: Texts, embedder: Any) -> Iterator[neighbours.StoredVectors]:
-  """Yields the vectors of --vectors, or computes them in a file beside the index, removed after the block."""
+def _vectors(asked: argparse.Namespace, indexed: Texts, embedder: Any) -> Iterator[build.StoredVectors]:
+  """Yields the vectors of --vectors, or computes them in a temporary file beside the index."""
   if asked.vectors:
-    yield neighbours.StoredVectors(pathlib.Path(asked.vectors), VECTOR)
+    stored = build.StoredVectors(pathlib.Path(asked.vectors))
+    build.check(stored, indexed, embedder)
+    yield stored
     return
-  path, done = _unfinished(asked)
-  with errors.writing(path):
-    path.parent.mkdir(parents=True, exist_ok=True)
-  work = argparse.Namespace(**{**vars(asked), "output": str(path)})
-  texts.write_vectors(work, indexed, embedder, lambda: texts.npy(embedder, asked.dtype))
-  yield neighbours.StoredVectors(path, VECTOR)
-  path.unlink()
-  done.unlink()
+  from pretrain.inference import stream
 
-
-def _unfinished(asked: argparse.Namespace) -> tuple[pathlib.Path, pathlib.Path]:
-  """Returns the paths of vectors that wait for their index, and of the file that marks them as complete."""
-  path = pathlib.Path(asked.index)
-  return path.with_name(f"{path.name}.{index.VECTORS}"), path.with_name(f"{path.name}.{index.VECTORS}.done")
+  beside = pathlib.Path(asked.index).absolute().parent
+  with errors.writing(f"--index={asked.index}"):
+    beside.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".search-", dir=beside) as folder:
+      path = pathlib.Path(folder) / index.VECTORS
+      prepare, compute = texts.answering(indexed, embedder, asked.side)
+      sizes = {"batch_size": asked.batch_size, "total": indexed.survey.rows}
+      with formats.opened(path, lambda file: formats.Npy(file, VECTOR, embedder.width)) as write:
+        stream.answer(asked.input, prepare, compute, **sizes, write=write)
+      yield build.StoredVectors(path)
 
 
 def _query(asked: argparse.Namespace) -> None:
@@ -220,7 +214,9 @@ def _query(asked: argparse.Namespace) -> None:
     (answer,) = answered([asked.query], embedder.inputs([asked.query], "query"))
     print(f"nearest to {asked.query!r}, by cosine:")
     for line in answer[ANSWERS]:
-      print(neighbours.line(line["score"], f"row {line['number']:,}", line["row"][column]))
+      text = " ".join(line["row"][column].split())
+      text = text if len(text) <= 160 else f"{text[:159]}…"
+      print(f"{line['score']:7.4f}  row {line['number']:,}: {text}")
     return
 
   def prepare(part: list[Row]) -> list[Any]:
@@ -234,9 +230,7 @@ def _query(asked: argparse.Namespace) -> None:
     return "text", f"answered, {counted(most, 'row')} each", embedder.cut, embedder.length("query")
 
   asked.input = asked.queries
-  identity = {"command": "pretrain.search", "index": files.sha256(opened.path / index.FILE)}
-  identity |= {"column": source.column, "top": asked.top, "ef_search": asked.ef_search}
-  stream.answer_file(asked, _Answers, source.survey, identity, prepare, compute, summary)
+  stream.answer_file(asked, _Answers, prepare, compute, summary, total=source.survey.rows)
 
 
 def _answers(opened: SearchIndex, query: str, rows: list[int], cosines: list[float]) -> list[dict[str, Any]]:

@@ -11,12 +11,13 @@ import numpy as np
 
 from data import files
 from data.errors import ConfigError, DataError, named_reason
-from pretrain.embed.dtypes import DTYPES, restored, stored_width
-from pretrain.search import exact
+from pretrain.embed.schema import DTYPES
 
 FILE, VERSION = "index.json", 2
 VECTORS, ROWS, OFFSETS, GRAPH = "vectors.npy", "rows.jsonl", "offsets.npy", "hnsw.faiss"
 KINDS = ("flat", "hnsw")
+_SCORES = 1 << 22  # numbers that an exact search computes at once
+_FEWEST, _MOST = 1 << 10, 1 << 16  # vectors that it reads at once
 
 
 def faiss() -> Any:
@@ -37,7 +38,7 @@ class SearchIndex:
 
   path: pathlib.Path
   meta: dict[str, Any]  # the content of index.json
-  vectors: np.ndarray  # [rows, width] as `dtypes.compressed` made them, memory-mapped
+  vectors: np.ndarray  # [rows, width] of unit length, float32 or float16, memory-mapped
   offsets: np.ndarray  # [rows + 1] int64, where the lines of rows.jsonl begin
   graph: Any = None  # faiss.IndexHNSW, memory-mapped; None: every search is exact
 
@@ -70,8 +71,10 @@ class SearchIndex:
       )
       if {len(vectors), len(offsets) - 1, graph.ntotal if graph else len(vectors)} != {meta["rows"]}:
         raise ValueError(f"its files have other numbers of rows than {meta['rows']:,}")
-      if vectors.ndim != 2 or vectors.shape[1] != stored_width(meta["size"], meta["dtype"]):
-        raise ValueError(f"vectors of {vectors.shape[1:]}, expected {meta['size']} numbers")
+      if vectors.ndim != 2 or vectors.shape[1] != meta["size"] or vectors.dtype != meta["dtype"]:
+        raise ValueError(
+          f"vectors {vectors.shape[1:]} of {vectors.dtype}, not {meta['size']} of {meta['dtype']}"
+        )
       if (np.diff(offsets) < 1).any() or offsets[[0, -1]].tolist() != [0, meta["files"][ROWS][0]]:
         raise ValueError(f"{OFFSETS} does not fit {ROWS}")
     return cls(path, meta, vectors, offsets, graph)
@@ -102,10 +105,10 @@ class SearchIndex:
       is_exact: compares with all vectors although there is a graph.
     """
     if self.graph is None or is_exact:
-      return exact.nearest(self.vectors, queries, top)
+      return exact_nearest(self.vectors, queries, top)
     self.graph.hnsw.efSearch = max(ef_search, top)
     _, rows = self.graph.search(np.ascontiguousarray(queries, np.float32), min(top, len(self.vectors)))
-    cosines = np.einsum("nw,ntw->nt", queries, restored(self.vectors[rows]))
+    cosines = np.einsum("nw,ntw->nt", queries, np.asarray(self.vectors[rows], np.float32))
     cosines[rows < 0] = -np.inf
     order = np.argsort(-cosines, axis=1, kind="stable")
     return np.take_along_axis(rows, order, axis=1), np.take_along_axis(cosines, order, axis=1)
@@ -128,11 +131,42 @@ class SearchIndex:
     if len(self.vectors) < 2:
       return 1.0
     chosen = np.unique(np.linspace(0, len(self.vectors) - 1, sample).astype(np.int64))
-    queries = restored(self.vectors[chosen])
+    queries = np.asarray(self.vectors[chosen], np.float32)
     _, expected = self.nearest(queries, top + 1, is_exact=True)
     _, cosines = self.nearest(queries, top + 1, ef_search=ef_search)
     # The row itself is the first of both; rounding of the same inner product differs by 1e-7.
     return float(np.mean(cosines[:, 1:] >= expected[:, -1:] - 1e-6))
+
+
+def exact_nearest(stored: np.ndarray, queries: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
+  """Finds the rows of `stored` with the largest inner products with each of the queries [n, width] float32.
+
+  `stored` [rows, width] is float32 or float16 and may be larger than memory; it is read once.
+
+  Returns:
+    Rows [n, top] int64 and inner products [n, top] float32, the largest first; all rows, if there are
+    fewer than `top`.
+  """
+  top, step = min(top, len(stored)), min(max(_SCORES // len(queries), _FEWEST), _MOST)
+  products = np.full((len(queries), top), -np.inf, np.float32)
+  rows = np.zeros((len(queries), top), np.int64)
+  for start in range(0, len(stored), step):
+    of_block = queries @ np.asarray(stored[start : start + step], np.float32).T
+    # Most blocks have no better row for most queries, so little is sorted.
+    better = np.flatnonzero(of_block.max(axis=1) > products[:, -1])
+    numbers = np.broadcast_to(np.arange(start, start + of_block.shape[1]), (len(better), of_block.shape[1]))
+    joined = np.concatenate([products[better], of_block[better]], axis=1)
+    chosen = _largest(joined, top)
+    products[better] = np.take_along_axis(joined, chosen, axis=1)
+    rows[better] = np.take_along_axis(np.concatenate([rows[better], numbers], axis=1), chosen, axis=1)
+  return rows, products
+
+
+def _largest(values: np.ndarray, top: int) -> np.ndarray:
+  """Returns the places [n, top] of the largest values [n, m], the largest first."""
+  places = np.argpartition(-values, top - 1, axis=1)[:, :top]
+  order = np.argsort(-np.take_along_axis(values, places, axis=1), axis=1)
+  return np.take_along_axis(places, order, axis=1)
 
 
 def again(path: pathlib.Path, meta: Mapping[str, Any] | None = None) -> str:

@@ -17,7 +17,6 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from data import child, errors, feed, glue, records, seqio_tasks, sources, squad, tfds_reader, vocabulary
-from data.glue import command as glue_command
 from data.prepare import pipeline, sentences, shards
 from data.rows import datasets
 from data.tasks import generated
@@ -202,14 +201,6 @@ def as_lists(split: glue.Split) -> list:
   return [split.first, split.second, split.ids, labels, split.dropped, split.is_official]
 
 
-def imported() -> None:
-  """The official files as a data_dir of TFDS, by `data.glue import`."""
-  flags = ["import", str(DIRECTORY / "official"), f"--output={TFDS / 'made'}"]
-  codes = [glue_command.main(flags), glue_command.main([*flags, "--allow_differing_sizes"])]
-  places = (DIRECTORY / "official", TFDS / "made")
-  results["import"] = [codes, *(as_lists(glue.read(str(place), "stsb", "dev")) for place in places)]
-
-
 def damaged() -> None:
   place = TFDS / "tiny" / "1.2.0"
   first = sorted(place.glob("*tfrecord*"))[0]
@@ -297,7 +288,7 @@ if __name__ == "__main__":
   pipeline.CHUNK_CHARACTERS, shards.SHARD_BYTES = notebook.CHUNK_CHARACTERS, 4_000
   child.call = in_this_process  # the process that it starts: test_command.py
   register()
-  for section in (texts, tfds_sets, imported, damaged, streams):
+  for section in (texts, tfds_sets, damaged, streams):
     section()
   results.update(notebook.results_of(DIRECTORY / "notebook"))
   (DIRECTORY / "results.json").write_text(json.dumps(results))

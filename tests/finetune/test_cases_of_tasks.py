@@ -73,12 +73,14 @@ def test_classes_have_the_names_of_the_file_and_outputs_keep_their_numbers(tmp_p
     assert [targets.labels_of(row, several) for row in read] == [["sun", "snow"], [], ["rain"]]
     assert [str(tag) for tag in read[0].fields["tags"]] == ["O", "B-X"]
     assert targets.number_of(read[0], "label") == 1
-    lines = formats.JsonLines().encode([row.fields for row in read]).splitlines()
+    lines = b"".join(formats.json_line(row.fields) for row in read).splitlines()
     assert [json.loads(line)["label"] for line in lines] == VALUES["label"]
     survey = output_columns.survey(path)
     assert survey.columns["label"] == "int64"
     schema = output_columns.arrow_schema(path, survey.columns, {})
-    (tmp_path / "o").write_bytes(formats.Parquet(schema).encode([row.fields for row in read]))
+    (tmp_path / "o").unlink(missing_ok=True)
+    with formats.opened(tmp_path / "o", lambda file, schema=schema: formats.Parquet(file, schema)) as write:
+      write([row.fields for row in read])
     assert parquet.read_table(tmp_path / "o").to_pydict() == VALUES
 
 

@@ -21,8 +21,7 @@ import numpy as np
 
 from data.errors import DataError
 from data.vocabulary import Vocabulary
-from pretrain.embed.dtypes import unit
-from pretrain.embed.schema import SIDES, EmbeddingSchema
+from pretrain.embed.schema import SIDES, EmbeddingSchema, unit
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
 from pretrain.models.config import EncoderConfig

@@ -102,14 +102,6 @@ def test_a_subset_is_read_as_such(tmp_path):
   assert not glue.read(str(tmp_path), "wnli", "dev").is_official  # though it has as many rows as the real one
 
 
-def test_mrpc_comes_out_of_the_files_of_microsoft_too(tmp_path):
-  header = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String"
-  write(tmp_path, "MRPC/msr_paraphrase_train.txt", header, "1\t10\t11\ta\tb", '0\t12\t13\t"c\td')
-  write(tmp_path, "MRPC/dev_ids.tsv", "12\t13")
-  train, dev = glue.read_all(str(tmp_path), [("mrpc", split) for split in ("train", "dev")])
-  assert (train.first, train.labels.tolist(), dev.first, dev.labels.tolist()) == (["a"], [1], ['"c'], [0])
-
-
 HEADER = "index\tsentence1\tsentence2\tlabel"
 SCORE = HEADER.replace("label", "score")
 TWO = b"sentence\tlabel\n"
@@ -214,5 +206,5 @@ def test_all_splits_that_are_missing_are_told_at_once_and_no_file_is_read(tmp_pa
   missing = [("mnli", "train"), ("mnli", "dev_mismatched"), ("wnli", "dev")]
   code, line = refused(lambda: glue.check(str(tmp_path), [("sst2", "train"), *missing]))
   assert code == 3 and "sst2" not in line and "mnli dev_mismatched, wnli dev" in line
-  assert "\n  --config.data.directory=DIR\n  --download\n" in line
+  assert "\n  --config.data.directory=DIR\n  --download" in line
   glue.check(str(tmp_path), missing, download=True)

@@ -2,6 +2,8 @@
 
 import csv
 import datetime
+import functools
+import io
 import json
 import pathlib
 import uuid
@@ -12,123 +14,93 @@ import pytest
 from pyarrow import parquet
 
 from data import rows as user_rows
-from data.errors import ConfigError, DataError
-from data.output import columns, formats, parts
+from data.errors import ConfigError, StorageError
+from data.output import columns, formats
 from data.rows import Row
+from pretrain.inference import stream
 
 _VALUES = ["a, b", 'say "no"', "line\nbreak", "", "ünïcode", "lone\rreturn", "both\r\n"]
 
 
-def _rows(count: int) -> list[Row]:
-  return [Row({"text": f"text {at}"}, at + 1, "in.csv") for at in range(count)]
-
-
-def _opened(output: pathlib.Path, rows: list[Row], **identity) -> parts.Parts:
-  identity["rows"] = [row.fields for row in rows]
-  return parts.Parts(output, identity, formats.JsonLines())
-
-
-def _run(output: pathlib.Path, rows: list[Row], *, stop_after: int | None = None) -> list[int]:
-  """Answers the rows; returns the numbers of those that this call answered."""
-  answered = []
-  with _opened(output, rows).opened() as opened:
-    for part in opened.undone(parts.cut(rows, 3)):
-      if stop_after is not None and len(answered) >= stop_after:
-        raise KeyboardInterrupt
-      answered += [row.number for row in part.rows]
-      opened.add(part, [{"n": row.number} for row in part.rows])
-    opened.join()
-  return answered
-
-
-def _numbers(output: pathlib.Path) -> list[int]:
-  return [json.loads(line)["n"] for line in output.read_text().splitlines()]
-
-
-def test_an_output_is_there_in_full_or_not_at_all_and_no_row_is_there_twice_or_lost(tmp_path):
-  output, rows = tmp_path / "out.jsonl", _rows(11)
-  with pytest.raises(KeyboardInterrupt):
-    _run(output, rows, stop_after=6)
-  assert not output.exists()
-  with pytest.raises(ConfigError, match=r"\n  rm -r .*out\.jsonl\.parts"):
-    _run(output, _rows(12))
-  assert _run(output, rows) == list(range(7, 12))
-  assert _numbers(output) == list(range(1, 12))
-  assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "out.jsonl.done"]
-  assert _run(output, rows) == []
-  written = output.read_bytes()
-  with pytest.raises(ConfigError, match="rows"):
-    _run(output, _rows(12))
-  with pytest.raises(ConfigError, match="batch_size"):
-    _opened(output, rows, batch_size=64).opened().__enter__()
-  assert output.read_bytes() == written
-  output.write_bytes(written + b"{}\n")
-  with pytest.raises(ConfigError, match="changed later"):
-    _run(output, rows)
-
-
-def test_nothing_that_is_there_is_replaced_and_one_process_writes_at_a_time(tmp_path):
-  output = tmp_path / "out.jsonl"
-  output.write_text("mine")
-  with pytest.raises(ConfigError, match="is there already"):
-    _run(output, _rows(3))
-  assert output.read_text() == "mine" and not (tmp_path / "out.jsonl.parts").exists()
+def test_an_output_is_there_in_full_or_not_at_all_and_nothing_that_is_there_is_replaced(tmp_path):
+  output = tmp_path / "folder" / "out.jsonl"
+  with pytest.raises(KeyboardInterrupt), formats.opened(output, formats.JsonLines) as write:
+    write([{"n": 1}])
+    raise KeyboardInterrupt
+  assert [*output.parent.iterdir()] == []
+  with formats.opened(output, formats.JsonLines) as write:
+    for number in range(3):
+      write([{"n": number}])
+    assert not output.exists()
+  assert output.read_text() == '{"n": 0}\n{"n": 1}\n{"n": 2}\n'
+  with pytest.raises(ConfigError, match="is there already"), formats.opened(output, formats.JsonLines):
+    raise AssertionError
   late = tmp_path / "late.jsonl"
-  with pytest.raises(ConfigError, match="is there already"), _opened(late, []).opened() as opened:
-    with pytest.raises(DataError, match="is being written"):
-      _opened(late, []).opened().__enter__()
+  with pytest.raises(ConfigError, match="is there already"), formats.opened(late, formats.JsonLines) as write:
+    write([{"n": 1}])
     late.write_text("mine")
-    opened.join()
-  assert late.read_text() == "mine"
-
-
-def test_every_row_and_their_order_is_in_the_digest_of_a_survey(tmp_path):
-  digests = set()
-  for lines in (["a", "b", "c"], ["a", "b"], ["b", "a", "c"], ["x", "b", "c"], ["a", "b", "c"]):
-    (tmp_path / "in.csv").write_text("\n".join(["text", *lines]))
-    digests.add(columns.survey(str(tmp_path / "in.csv")).digest)
-  assert len(digests) == 4
+  assert late.read_text() == "mine" and sorted(path.name for path in tmp_path.iterdir()) == [
+    "folder",
+    late.name,
+  ]
+  (tmp_path / "link").symlink_to("nowhere")
+  with pytest.raises(ConfigError, match="is there already"):
+    formats.refuse_existing(tmp_path / "link")
+  with pytest.raises(StorageError, match="cannot be written"), formats.opened(late / "a", formats.JsonLines):
+    raise AssertionError
 
 
 def test_parts_are_smaller_where_texts_are_long(monkeypatch):
-  monkeypatch.setattr(parts, "MAX_CHARACTERS", 10)
+  monkeypatch.setattr(stream, "MAX_CHARACTERS", 10)
   for sizes, expected in (([4, 4, 4, 30, 1, 1], [3, 1, 2]), ([5, 5, 1], [2, 1]), ([1, 1, 1, 1], [3, 1])):
     rows = [Row({"text": "x" * size, "n": at}, at, "f") for at, size in enumerate(sizes)]
-    assert [len(part) for part in parts.cut(rows, 3)] == expected
+    assert [len(part) for part in stream.cut(rows, 3)] == expected
 
 
-def _written(form: formats.Format, path: pathlib.Path, rows: list[dict]) -> pathlib.Path:
-  pieces = []
-  for at in range(0, len(rows), 2):
-    pieces.append(path.with_name(f"part{at}"))
-    pieces[-1].write_bytes(form.encode(rows[at : at + 2]))
-  form.join(pieces, path)
+def _written(form: formats.Form, path: pathlib.Path, rows: list[dict]) -> pathlib.Path:
+  with formats.opened(path, form) as write:
+    for at in range(0, len(rows), 2):
+      write(rows[at : at + 2])
   return path
+
+
+def _bytes(form: formats.Form, rows: list[dict]) -> bytes:
+  file = io.BytesIO()
+  form(file).write(rows)
+  return file.getvalue()
 
 
 def test_csv_json_lines_and_arrays_are_read_back_as_they_were(tmp_path):
   rows = [{"text": value, "score": number / 7} for number, value in enumerate(_VALUES)]
-  made = _written(formats.Csv(["text", "score"]), tmp_path / "a.csv", rows)
+  made = _written(functools.partial(formats.Csv, names=["text", "score"]), tmp_path / "a.csv", rows)
   with open(made, newline="", encoding="utf-8") as file:
     back = list(csv.DictReader(file))
   assert [(row["text"], float(row["score"])) for row in back] == [tuple(row.values()) for row in rows]
-  made = _written(formats.JsonLines(), tmp_path / "a.jsonl", rows)
+  made = _written(formats.JsonLines, tmp_path / "a.jsonl", rows)
   assert [row.fields for row in user_rows.read(str(made))] == rows
   vectors = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
-  made = _written(formats.Npy("v", 3), tmp_path / "v.npy", [{"v": vector} for vector in vectors])
+  made = _written(
+    functools.partial(formats.Npy, name="v", width=3),
+    tmp_path / "v.npy",
+    [{"v": vector} for vector in vectors],
+  )
   np.testing.assert_array_equal(np.load(made), vectors)
 
 
 def test_a_line_of_json_has_no_nan_and_what_is_no_text_is_json_in_a_cell_of_csv():
   row = {"a": float("nan"), "b": [1.5, float("-inf")], "c": "NaN", "d": uuid.UUID(int=1)}
   expected = '{"a": null, "b": [1.5, null], "c": "NaN", "d": "00000000-0000-0000-0000-000000000001"}\n'
-  assert formats.JsonLines().encode([row]).decode() == expected
+  assert formats.json_line(row).decode() == expected
   row = {"a": ["x", 1], "b": None, "c": datetime.date(2024, 2, 29), "d": True}
-  assert formats.Csv(list("abcd")).encode([row]) == b'"[""x"", 1]",,2024-02-29,true\n'
+  assert (
+    _bytes(functools.partial(formats.Csv, names=list("abcd")), [row])
+    == b'a,b,c,d\n"[""x"", 1]",,2024-02-29,true\n'
+  )
 
 
-def _back(form: formats.Format, path: pathlib.Path, rows: list[dict]) -> pyarrow.Table:
-  return parquet.read_table(_written(form, path, rows))
+def _back(schema: pyarrow.Schema, path: pathlib.Path, rows: list[dict]) -> pyarrow.Table:
+  path.unlink(missing_ok=True)
+  return parquet.read_table(_written(functools.partial(formats.Parquet, schema=schema), path, rows))
 
 
 def test_parquet_keeps_the_types_of_its_input_and_finds_those_of_others(tmp_path):
@@ -141,7 +113,7 @@ def test_parquet_keeps_the_types_of_its_input_and_finds_those_of_others(tmp_path
   found = columns.survey(str(source))
   assert found.rows == 3
   vector = {"vector": pyarrow.list_(pyarrow.float32())}
-  form = formats.Parquet(columns.arrow_schema(str(source), found.columns, vector))
+  form = columns.arrow_schema(str(source), found.columns, vector)
   back = _back(form, tmp_path / "out.parquet", [{**row, "vector": np.float32([1, 2])} for row in given])
   assert back.schema.names == ["at", "n", "tags", "vector"] and back.schema.field("n").type == pyarrow.int16()
   assert back.drop_columns(["vector"]).to_pylist() == given
@@ -174,7 +146,7 @@ def test_parquet_keeps_the_types_of_its_input_and_finds_those_of_others(tmp_path
   ):
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, table)))
     assert columns.survey(str(tmp_path / "in.jsonl")).columns == kinds
-    form = formats.Parquet(columns.arrow_schema("in.jsonl", kinds, {}))
+    form = columns.arrow_schema("in.jsonl", kinds, {})
     assert _back(form, tmp_path / "b.parquet", table).to_pylist() == expected
 
 
@@ -201,17 +173,17 @@ def test_times_that_python_has_no_type_for_are_carried_along(tmp_path):
   parquet.write_table(table, source)
   found = columns.survey(str(source)).columns
   rows = [row.fields for row in user_rows.read(str(source))]
-  form = formats.Parquet(columns.arrow_schema(str(source), found, {}))
+  form = columns.arrow_schema(str(source), found, {})
   assert _back(form, tmp_path / "out.parquet", rows).equals(parquet.read_table(source))
-  lines = [json.loads(line) for line in formats.JsonLines().encode(rows).splitlines()]
+  lines = [json.loads(line) for line in _bytes(formats.JsonLines, rows).splitlines()]
   assert lines[0]["at"] == "2023-11-14T22:13:20.123456789" and lines[1]["at"] == "2023-11-14T22:13:20.123456"
   assert lines[0]["there"] == [lines[0]["of"]["t"]] == ["2023-11-14T23:13:20.123456789+0100"]
   assert lines[0]["day"] == "29349-01-26"
 
 
 def test_an_unknown_ending_is_refused_with_those_that_are_known():
-  made = dict.fromkeys((".csv", ".jsonl", "-"), formats.Nothing)
-  assert formats.choose("a.CSV", made) is formats.Nothing is formats.choose("-", made)
+  made: dict[str, formats.Form] = dict.fromkeys((".csv", ".jsonl", "-"), formats.JsonLines)
+  assert formats.choose("a.CSV", made) is formats.JsonLines is formats.choose("-", made)
   for name in ("a.xlsx", ".csv"):  # the second is a hidden file without an ending
     with pytest.raises(ConfigError, match=rf"--output={name}: .*\.csv, \.jsonl or -"):
       formats.choose(name, made)

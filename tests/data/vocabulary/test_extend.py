@@ -6,8 +6,7 @@ import pathlib
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors, trainers
 
-from data import errors, sources, vocabulary
-from data.inspect import look
+from data import errors, fertility, sources, vocabulary
 from data.vocabulary import __main__ as vocabulary_command
 from data.vocabulary import extend, extension, tokenizer_json
 from data.vocabulary import train as vocabulary_train
@@ -36,9 +35,7 @@ def old(tmp_path_factory) -> pathlib.Path:
 
 def extended(old, corpus, output, most) -> vocabulary.Vocabulary:
   request = sources.Request(str(corpus))
-  counted = look.with_text(look.at_vocabulary(str(old)), request, look.Asked(records=0), num_workers=1)
-  assert counted.counts
-  cut = counted.counts.most_cut(len(counted.counts.cut))
+  cut = fertility.of_text(vocabulary.load(old), request, most=0, num_workers=1).counts.most_cut()
   return extend.extend(pathlib.Path(old), cut, pathlib.Path(output), most=most)
 
 

@@ -17,8 +17,7 @@ from finetune.embedding import beir, bm25, nearest, retrieval
 from finetune.embedding.beir import Beir
 from finetune.embedding.nearest import NearestPassages
 from pretrain.checkpoints.saved_model import OpenedEncoder, open_model
-from pretrain.embed.dtypes import unit
-from pretrain.embed.schema import EmbeddingSchema
+from pretrain.embed.schema import EmbeddingSchema, unit
 from pretrain.embed.vectors import Embedder
 from tests.finetune.embedding import small_beir
 from tests.finetune.glue.small_glue import WORDS

@@ -1,4 +1,4 @@
-"""Vectors of texts: what they are, their schema and forms, neighbours, mistakes, and a killed command."""
+"""Vectors of texts: what they are, their schema and types, mistakes, and a killed command."""
 
 import csv
 import json
@@ -12,12 +12,12 @@ from pyarrow import parquet
 
 from pretrain.checkpoints.saved_model import open_model
 from pretrain.embed import __main__ as embed
-from pretrain.embed import dtypes, neighbours
 from pretrain.embed import texts as texts_of_files
 from pretrain.embed.schema import FILE, EmbeddingSchema
 from pretrain.embed.vectors import Embedder
 from pretrain.inference import stream
 from pretrain.models.encoder import encode
+from pretrain.search import build
 from tests.pretrain.export.conftest import _template, make_workdir, vocabularies  # noqa: F401 (fixtures)
 from tests.pretrain.export.refusals import failing, failing_commands
 
@@ -46,7 +46,7 @@ def compiled_once():
   made, make = {}, texts_of_files.open_embedder
 
   def embedder(asked):
-    name = (asked.pooling, asked.unit, asked.max_length, asked.checkpoint, asked.size, asked.dtype == "int8")
+    name = (asked.pooling, asked.unit, asked.max_length, asked.checkpoint, asked.size)
     if name not in made:
       made[name] = make(asked)
     made[name].cut = 0
@@ -114,24 +114,9 @@ def test_a_side_has_its_prefix_and_its_length(workdir, tmp_path):
   assert not failing([*rows, ({"unit": "yes"}, "unit is 'yes'"), ({"sizes": 3}, "sizes is 3")], damaged)
 
 
-def test_each_form_gives_the_vectors_back_within_its_rounding():
-  vectors = dtypes.unit(_RANDOM.normal(size=(50, 64)).astype(np.float32))
-  largest, zeros = np.abs(vectors).max(axis=1, keepdims=True), np.zeros((1, 8), np.float32)
-  for dtype, bound in {"float32": 0 * largest, "float16": 2**-11 * largest, "int8": largest / 127}.items():
-    stored = dtypes.compressed(vectors, dtype)
-    assert stored.dtype == dtypes.stored_type(dtype) and stored.shape == (50, dtypes.stored_width(64, dtype))
-    assert dtypes.restored(stored).dtype == np.float32
-    assert (np.abs(dtypes.restored(stored) - vectors) <= bound).all(), dtype
-    np.testing.assert_array_equal(dtypes.restored(dtypes.compressed(zeros, dtype)), zeros)
-  stored = dtypes.compressed(vectors, "binary")
-  assert stored.shape == (50, 8) and stored[0, 0] == int("".join("01"[int(x > 0)] for x in vectors[0, :8]), 2)
-  np.testing.assert_array_equal(dtypes.restored(stored), np.where(vectors > 0, 1, -1) / np.float32(8))
-
-
-def test_a_killed_command_goes_on_and_gives_the_same_bytes(workdir, table, tmp_path, monkeypatch, capsys):
+def test_a_killed_command_leaves_nothing_and_begins_again(workdir, table, tmp_path, monkeypatch):
   monkeypatch.setattr(stream, "BATCHES_OF_PART", 2)
-  output, whole = tmp_path / "killed.parquet", tmp_path / "whole.parquet"
-  assert _embed(workdir, table, "--column=review", f"--output={whole}", "--unit") == 0
+  output = tmp_path / "killed.parquet"
   calls, vectors = [], Embedder.vectors
 
   def killed(self, inputs):
@@ -142,63 +127,33 @@ def test_a_killed_command_goes_on_and_gives_the_same_bytes(workdir, table, tmp_p
 
   monkeypatch.setattr(Embedder, "vectors", killed)
   flags = ("--column=review", f"--output={output}", "--unit")
-  assert _embed(workdir, table, *flags) == 130 and not output.exists()
+  assert _embed(workdir, table, *flags) == 130 and not [*tmp_path.iterdir()]
   assert _embed(workdir, table, *flags) == 0
-  assert calls == [16, 16, 16, 13]
-  assert output.read_bytes() == whole.read_bytes()
+  assert calls == [16, 16, 16, 16, 13]
   rows = parquet.read_table(output).to_pylist()
   assert [row["id"] for row in rows] == list(map(str, range(45)))
   np.testing.assert_allclose([np.linalg.norm(row["vector"]) for row in rows], 1, atol=1e-6)
-  capsys.readouterr()
-  assert _embed(workdir, table, *flags) == 0
-  assert capsys.readouterr().err.endswith("killed.parquet is complete: 45 rows answered before\n")
-  monkeypatch.undo()
-  assert _embed(workdir, table, *flags[:-1]) == 2 and output.read_bytes() == whole.read_bytes()
+  stored = output.read_bytes()
+  assert _embed(workdir, table, *flags) == 2 and output.read_bytes() == stored  # it is there already
 
 
-def test_the_nearest_texts_are_found_in_the_input_and_in_stored_vectors(workdir, tmp_path, capsys):
-  source, output = tmp_path / "lines.txt", tmp_path / "v.npy"
-  source.write_text("the end.\n\nsome longer words\nthe the the x\n", encoding="utf-8")
-  look = ["--neighbours=some longer words", "--top=2"]
-  assert _embed(workdir, source, *look) == 0
-  first = capsys.readouterr().out.splitlines()
-  assert len(first) == 3 and first[1].split("  ")[0].strip() == "1.0000"
-  assert first[1].endswith("lines.txt, line 3: some longer words")
-  assert _embed(workdir, source, f"--output={output}", *look) == 0
-  assert capsys.readouterr().out.splitlines() == first
-  vectors, stored = np.load(output), output.read_bytes()
-  assert float(first[2].split()[0]) == pytest.approx(
-    (dtypes.unit(vectors) @ dtypes.unit(vectors)[1])[[0, 2]].max(), abs=1e-4
-  )
-  assert _embed(workdir, source, f"--output={output}", *look) == 0  # reads them
-  assert capsys.readouterr().out.splitlines() == first and output.read_bytes() == stored
-  assert _embed(workdir, source, f"--output={output}", "--pooling=cls", *look) == 3
-  # Of equal texts the first is nearer, and long lines end after 160 characters.
-  nearest = neighbours.Nearest(np.float32([3, 4]), 2)
-  nearest.add(np.float32([[0, 2], [6, 8], [1, 0]]), [("f, 1", "b"), ("f, 2", "x " * 99), ("f, 3", "c")])
-  nearest.add(np.float32([[3, 4]]), [("f, 4", "d")])
-  assert [*nearest.lines()] == [f" 1.0000  f, 2: {('x ' * 80)[:159]}…", " 1.0000  f, 4: d"]
-
-
-def test_other_forms_are_stored_in_both_files_and_searched(workdir, tmp_path, capsys):
+def test_float16_is_stored_in_both_files(workdir, tmp_path):
   source, whole = tmp_path / "lines.txt", tmp_path / "whole.npy"
   source.write_text("the end.\nsome longer words\nthe the the x\n", encoding="utf-8")
   assert _embed(workdir, source, f"--output={whole}", "--unit") == 0
-  expected = dtypes.compressed(np.load(whole), "float16")
+  expected = np.load(whole).astype(np.float16)
   for output in (tmp_path / "v.npy", tmp_path / "v.parquet"):
-    flags = (f"--output={output}", "--unit", "--dtype=float16")
-    assert _embed(workdir, source, *flags) == 0
-    assert _embed(workdir, source, *flags, "--neighbours=some longer words", "--top=1") == 0
-    assert capsys.readouterr().out.splitlines()[1].endswith("line 2: some longer words")
-    found = neighbours.StoredVectors(output, "vector")
-    np.testing.assert_array_equal([*found.rows([0, 2])], dtypes.restored(expected[[0, 2]]))
+    assert _embed(workdir, source, f"--output={output}", "--unit", "--dtype=float16") == 0
+    found = build.StoredVectors(output)
+    assert (found.count, found.width) == expected.shape
+    np.testing.assert_array_equal([*found.rows([0, 2])], expected[[0, 2]].astype(np.float32))
   stored = parquet.read_table(tmp_path / "v.parquet")["vector"]
   assert stored.type.value_type == pyarrow.float16() and np.load(tmp_path / "v.npy").dtype == np.float16
   parquet.write_table(pyarrow.table({"vector": ["a"]}), tmp_path / "a.parquet")
   np.save(tmp_path / "flat.npy", np.zeros(3, np.float32))
   np.save(tmp_path / "wide.npy", np.zeros((1, 2)))
   rows = [(tmp_path / name, "not a file of vectors") for name in ("a.parquet", "flat.npy", "wide.npy")]
-  assert not failing(rows, lambda path: neighbours.StoredVectors(path, "vector"))
+  assert not failing(rows, build.StoredVectors)
 
 
 MISTAKES = [  # input, flags, exit code, a word
@@ -210,8 +165,7 @@ MISTAKES = [  # input, flags, exit code, a word
   ("text\nx\n", ("--max_length=2",), 2, "--max_length=2"),
   ("text\nx\n", ("--max_length=129",), 2, "\n  --max_length=128"),
   ("text\nx\n", ("--output=a.txt",), 2, ".npy or .parquet"),
-  ("text\nx\n", ("--dtype=int8",), 2, "  --unit"),
-  ("text\nx\n", ("--dtype=binary", "--size=12"), 2, "  --size=8"),
+  ("text\nx\n", ("--dtype=int8",), 2, "--dtype"),
   ("text,n\nx\n", (), 3, "in.csv, row 1: 1 cell, expected 2"),
 ]
 

@@ -8,9 +8,8 @@ import types
 import numpy as np
 import pytest
 
-from pretrain.embed import dtypes
 from pretrain.embed import texts as texts_of_files
-from pretrain.embed.schema import EmbeddingSchema
+from pretrain.embed.schema import EmbeddingSchema, unit
 from pretrain.inference import stream
 from pretrain.search import __main__ as search
 from pretrain.search import build
@@ -37,7 +36,7 @@ class _Embedder:
 
   def vectors(self, inputs):
     sums = [sum(self.table.get(word, np.full(16, 0.01)) for word in text.split()) for text in inputs]
-    return dtypes.unit(np.asarray(sums, np.float32)[:, : self.width])
+    return unit(np.asarray(sums, np.float32)[:, : self.width])
 
 
 _RANDOM = np.random.default_rng(0)
@@ -117,7 +116,7 @@ def test_a_graph_finds_what_an_exact_search_finds_and_long_vectors_win_nothing(t
     np.testing.assert_allclose(cosines[0], _nearest("of the end.", 25), atol=1e-6)
     np.testing.assert_allclose(VECTORS[rows[0]] @ query[0], cosines[0], atol=1e-6)
   assert opened.recall(sample=100, top=10, ef_search=300) > 0.99
-  rows, cosines = opened.nearest(dtypes.restored(opened.vectors[:5]), 500)  # more than there are
+  rows, cosines = opened.nearest(opened.vectors[:5], 500)  # more than there are
   assert rows.shape == (5, 300) and np.isneginf(cosines[rows < 0]).all()
 
 
@@ -147,10 +146,7 @@ def test_recall_is_the_fraction_of_exact_neighbours_that_the_graph_finds(tmp_pat
   assert one.recall(sample=3, top=2, ef_search=7) == 1.0
 
 
-def test_a_build_that_was_killed_goes_on_and_ends_with_the_same_files(tmp_path, corpus, monkeypatch, capsys):
-  assert _build(tmp_path, "--dtype=float16") == 0
-  expected = {path.name: path.read_bytes() for path in (tmp_path / "i").iterdir()}
-  (tmp_path / "i").rename(tmp_path / "whole")
+def test_a_build_that_was_killed_leaves_nothing_and_begins_again(tmp_path, corpus, monkeypatch, capsys):
   monkeypatch.setattr(stream, "BATCHES_OF_PART", 100)
   calls, vectors, add = [], _Embedder.vectors, build._line
 
@@ -166,17 +162,15 @@ def test_a_build_that_was_killed_goes_on_and_ends_with_the_same_files(tmp_path, 
     return add(row)
 
   monkeypatch.setattr(_Embedder, "vectors", killed)
-  assert _build(tmp_path, "--dtype=float16") == 130 and not (tmp_path / "i").exists()
+  assert _build(tmp_path) == 130 and [path.name for path in tmp_path.iterdir()] == ["in.csv"]
   with monkeypatch.context() as patch:
     patch.setattr(build, "_line", killed_later)
-    assert _build(tmp_path, "--dtype=float16") == 130 and not (tmp_path / "i").exists()
-  assert _build(tmp_path, "--dtype=float16") == 0
-  # Each part once, and a first vector for each comparison with the stored ones.
-  assert calls == [100, 100, 100, 100, 16, 16]
-  assert {path.name: path.read_bytes() for path in (tmp_path / "i").iterdir()} == expected
-  assert _build(tmp_path, "--dtype=float16") == 0
+    assert _build(tmp_path) == 130 and [path.name for path in tmp_path.iterdir()] == ["in.csv"]
+  assert _build(tmp_path) == 0
+  assert calls == [100, 100] + [100] * 3 + [100] * 3
+  assert _build(tmp_path) == 0 and len(calls) == 8
   assert "is complete: 300 rows indexed before" in capsys.readouterr().err
-  assert sorted(path.name for path in tmp_path.iterdir()) == ["i", "in.csv", "whole"]
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["i", "in.csv"]
 
 
 def test_vectors_of_an_earlier_command_are_not_computed_again(tmp_path, corpus, monkeypatch, capsys):
@@ -271,7 +265,6 @@ REFUSED = [  # flags, exit code, a word
   (("--query=x", "--top=0"), 2, "--top=0"),
   (("--input=in.csv", "--index=."), 2, "  --index=NAME"),
   (("--input=in.csv", "--hnsw_links=1"), 2, "--hnsw_links=1"),
-  (("--input=in.csv", "--kind=hnsw", "--dtype=int8"), 2, "  --dtype=float16"),
   (("--input=in.csv", "--column=c"), 3, "no column 'c'; its columns are id, review"),
   (("--query=x",), 3, "not an index"),
 ]

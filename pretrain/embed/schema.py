@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from data.errors import DataError, named_reason, reading
+from data.files import digest_json
 
 FILE = "embedding.json"  # beside the model's `checkpoints` and `vocabulary`
 VERSION = 1
@@ -53,8 +54,9 @@ class EmbeddingSchema:
     return max(self.length(side, positions) for side in SIDES)
 
   def as_json(self) -> str:
-    """Returns the content of `embedding.json`."""
-    return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+    """Returns the content of `embedding.json`, with its own sha256."""
+    values = dataclasses.asdict(self)
+    return json.dumps(values | {"sha256": digest_json(values)}, indent=1) + "\n"
 
   @classmethod
   def read(cls, directory: str | os.PathLike) -> "EmbeddingSchema":
@@ -74,6 +76,9 @@ class EmbeddingSchema:
         raise DataError(
           f"{path}: version {values['version']}, expected {VERSION}; use the program that wrote it"
         )
+      # A file that was written by hand may have no digest.
+      if values.pop("sha256", None) not in (None, digest_json(values)):
+        raise ValueError("its sha256 differs")
       return cls(**{field.name: _value(values, field) for field in dataclasses.fields(cls)})
     except (ValueError, KeyError, TypeError) as error:
       raise DataError(f"{path}: damaged ({named_reason(error)}); train the model again") from error

@@ -107,10 +107,17 @@ def test_a_side_has_its_prefix_and_its_length(workdir, tmp_path):
   assert read == EmbeddingSchema("mean", False, "", "") and read.length("query", 512) == 512
 
   def damaged(change):
-    (tmp_path / FILE).write_text(json.dumps(json.loads(EmbeddingSchema().as_json()) | change))
+    values = json.loads(EmbeddingSchema().as_json())
+    del values["sha256"]  # as in a file that was written by hand
+    (tmp_path / FILE).write_text(json.dumps(values | change))
     EmbeddingSchema.read(tmp_path)
 
-  rows = [({"version": 9}, "version 9, expected 1"), ({"pooling": "max"}, "pooling is 'max'")]
+  damaged({"query_prefix": "by hand"})
+  rows = [
+    ({"sha256": "0"}, "its sha256 differs"),
+    ({"version": 9}, "version 9, expected 1"),
+    ({"pooling": "max"}, "pooling is 'max'"),
+  ]
   assert not failing([*rows, ({"unit": "yes"}, "unit is 'yes'"), ({"sizes": 3}, "sizes is 3")], damaged)
 
 

@@ -297,7 +297,11 @@ def exit_codes_page() -> str:
   meanings = OTHER_CODES | {kind.exit_code: kind.__doc__ for kind in errors.UserError.__subclasses__()}
   rows = [(str(code), meanings[code], REMEDIES[code]) for code in sorted(meanings)]
   rows.append(
-    ("128 + N", "Signal N ended the process; 137 is SIGKILL.", "Run the same command: it continues.")
+    (
+      "128 + N",
+      "Signal N ended the process; 137 is SIGKILL; 134 is JAX's abort where process 0 of a run is lost.",
+      "Run the same command: it continues.",
+    )
   )
   return "\n".join(
     [

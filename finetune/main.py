@@ -17,8 +17,8 @@ from ml_collections import ConfigDict, FrozenConfigDict
 from data import command, files, progress
 from data.buckets import copies
 from finetune import needed_files, settings, validate
+from pretrain import pod
 from pretrain.command import flags, kept_memory
-from pretrain.pod import meeting
 
 if TYPE_CHECKING:
   from finetune.search import driver
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _opened(arguments: flags.Arguments) -> contextlib.AbstractContextManager[str]:
   """Returns a context with the directory to work in: the workdir, or a local copy if it is in a bucket."""
-  meeting.refuse_several(os.environ, program="fine-tuning")
+  pod.refuse_several(os.environ, program="fine-tuning")
   if arguments.dry_run or not files.is_address(arguments.workdir):
     return contextlib.nullcontext(arguments.workdir)
   from finetune.search.search import IN_BUCKET
@@ -95,7 +95,7 @@ def _kind(arguments: flags.Arguments, workdir: str) -> "driver.Kind":
   needed_files.check(config, download=arguments.download)
   from finetune.search.session import Session
   from pretrain.mesh import devices
-  from pretrain.pod.stop import StopRequest
+  from pretrain.stop import StopRequest
 
   devices.start()
   watched = progress.is_watched()

@@ -7,12 +7,12 @@
 import contextlib
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Sequence
 
 from data import command, log_lines
-from pretrain.command import flags, kept_memory
-from pretrain.pod.ending import end_now
-from pretrain.pod.peers import ALONE, Peers
+from pretrain import pod
+from pretrain.command import fields, flags, kept_memory
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   stopped = "stopped before training began; the same command starts again"
   levels = {"quiet": arguments.quiet, "verbose": arguments.verbose}
   ending = command.one_line_errors(stopped=stopped, debug=arguments.debug, is_last=is_last, **levels)
-  with ending as end, _joined(arguments) as peers:
+  with ending as end, _joined(arguments) as index:
     # JAX is imported only now, so that a typo in the flags is reported in a fraction of a second.
     if arguments.plan:
       from pretrain.plan import compile_ahead
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from pretrain.mesh import devices
     from pretrain.plan import dry_run
 
-    is_shown = peers.index == 0 or arguments.debug or arguments.verbose
+    is_shown = index == 0 or arguments.debug or arguments.verbose
     if not is_shown:
       log_lines.choose(quiet=True)
     devices.start(arguments.config.train.platform, cache=not arguments.dry_run)
@@ -57,23 +57,21 @@ def main(argv: Sequence[str] | None = None) -> int:
   return end.code
 
 
-@contextlib.contextmanager
-def _joined(arguments: flags.Arguments) -> Iterator[Peers]:
-  """Connects to the other processes of the run, if there are any, before any other call of JAX."""
+def _joined(arguments: flags.Arguments) -> contextlib.AbstractContextManager[int]:
+  """Connects to the other processes of the run, if any, before any other call of JAX; yields its index."""
   if arguments.plan or not (arguments.config.train.multihost or any(arguments.place.values())):
-    yield ALONE
-    return
-  from pretrain.pod import joining
-
-  with joining.joined(arguments) as peers:
-    yield peers
+    return contextlib.nullcontext(0)
+  config = fields.flatten(arguments.config) | {"--workdir": arguments.workdir}
+  return pod.joined(config, arguments.place)
 
 
 if __name__ == "__main__":
   kept_memory.keep_temporaries()
-  code = main()
-  from jax import distributed
-
-  if distributed.is_initialized():  # a normal exit would wait for the other processes
-    end_now(code)
+  try:
+    code = main()
+  except Exception:
+    traceback.print_exc()
+    code = 1
+  if pod.has_joined():  # threads may be waiting for other processes
+    pod.end_now(code)
   sys.exit(code)

@@ -29,7 +29,7 @@ FORBIDDEN = [
   ("pretrain.settings", JAX_FAMILY, ()),
   ("pretrain", ("flax",), ("pretrain.models",)),
   ("finetune", ("flax",), ()),
-  ("pretrain", ("orbax",), ("pretrain.checkpoints.checkpoint",)),
+  ("pretrain", ("orbax",), ("pretrain.checkpoints.checkpoint", "pretrain.pod")),
   ("finetune", ("orbax",), ()),
   ("data", TENSORFLOW_FAMILY, ("data.tasks", "data.seqio_tasks", "data.tfds_reader")),
   ("lab", TENSORFLOW_FAMILY, ()),

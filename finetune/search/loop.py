@@ -25,8 +25,8 @@ from pretrain.checkpoints.resume import newest_good_step
 from pretrain.listener import Listener
 from pretrain.logs.progress import Progress
 from pretrain.mesh import devices
-from pretrain.pod.stop import StopRequest
 from pretrain.step import Metrics, TrainState
+from pretrain.stop import StopRequest
 
 logger = logging.getLogger(__name__)
 

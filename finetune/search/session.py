@@ -18,7 +18,7 @@ from finetune.search.examples import Buckets, Examples, Feed, TrainingOrder
 from finetune.search.plan import Plan
 from finetune.search.program import OutputsOf, Problem, Program
 from pretrain.models.config import EncoderConfig, activation_bytes
-from pretrain.pod.stop import StopRequest
+from pretrain.stop import StopRequest
 
 _HOW = ("attention", "remat", "scan_unroll")  # fields that change speed and memory, not the results
 NUMBERS = 1  # raise it when a change alters the numbers of runs: older stored results are then refused

@@ -17,9 +17,9 @@ from data.buckets import owner, uploads
 from data.buckets.mirror import CACHE, WORKDIRS, Mirror
 from data.buckets.place import Address
 from data.errors import ConfigError, UserError
+from pretrain import pod
 from pretrain.checkpoints import bucket_steps, checkpoint, integrity
 from pretrain.checkpoints import workdir as workdir_files
-from pretrain.pod.peers import PREPARING, here
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ def opened(workdir: str, kept: Kept | None, order: Order = _RUN) -> Iterator[str
   if not files.is_address(workdir):
     yield workdir
     return
-  remote, peers = Address(workdir, flag=_FLAG), here()
+  remote = Address(workdir, flag=_FLAG)
   with contextlib.ExitStack() as stack:
     sending = None
 
@@ -67,16 +67,16 @@ def opened(workdir: str, kept: Kept | None, order: Order = _RUN) -> Iterator[str
       bring_down(mirror)
       return mirror.id
 
-    first = peers.first("the workdir's bucket", begin, seconds=PREPARING)
+    first = pod.first(begin)
     mirror = Mirror(remote, WORKDIRS)
-    if any(peers.gather("one copy", mirror.id != first, seconds=PREPARING)):
+    if any(pod.gather(mirror.id != first)):
       raise ConfigError(
         f"{remote}: every process has its own local copy, but they must share one; mount the bucket, or "
         f"first run, with a directory that all hosts share,\n  export {CACHE}=DIRECTORY"
       )
     with mirror.naming(), sending or contextlib.nullcontext():
       yield str(mirror.directory)
-    peers.gather("the last upload", None, seconds=PREPARING)  # process 0's upload may take long
+    pod.wait_for_all()  # process 0's upload may take long
 
 
 def bring_down(mirror: Mirror) -> None:

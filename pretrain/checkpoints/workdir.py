@@ -54,14 +54,6 @@ def owner(workdir: str | os.PathLike) -> str:
   return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
-def refuse_unshared(workdir: str | os.PathLike, owned_by: str) -> None:
-  """Raises DataError in a process whose workdir has not the `owner` that process 0 sees in its own."""
-  if owner(workdir) != owned_by:
-    raise DataError(
-      f"--workdir={workdir} is not the directory of process 0; use one on a file system that all hosts share"
-    )
-
-
 def begin(workdir: str, config: Mapping[str, Any], words_of: str, described: manifest.VocabularyInfo) -> None:
   """Writes a run's config, and a copy of the vocabulary in the directory `words_of`, into `workdir`.
 

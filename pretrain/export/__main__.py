@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from data.buckets.outputs import sent
 from data.command import FETCHED, OPENED, SENT, Parser, run
 from data.errors import ConfigError
-from pretrain.pod import meeting
+from pretrain import pod
 
 _NEEDED = ("torch", "transformers")
 _NEEDED_FOR_ONNX = ("onnx", "onnxscript", "onnxruntime")
@@ -119,7 +119,7 @@ def import_parser() -> Parser:
 
 
 def _main(argv: Sequence[str]) -> None:
-  meeting.refuse_several(os.environ, program="an export or import")
+  pod.refuse_several(os.environ, program="an export or import")
   if argv[:1] == ["import"]:
     from pretrain.export import import_checkpoint
     from pretrain.mesh import devices

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+from pretrain import pod
 from pretrain.listener import Listener
 from pretrain.logs import metrics
 from pretrain.logs.metrics import MetricWriter
 from pretrain.logs.trackers import Trackers
-from pretrain.pod import peers
 
 
 class Written(Listener):
@@ -22,9 +22,8 @@ class Written(Listener):
 
     `fields` of the config by dotted names are for the trackers.
     """
-    look = lambda: sorted(metrics.kinds(workdir, step))  # noqa: E731
     # Read before process 0 rewrites the file.
-    self.kinds = set(peers.here().first("what was written", look, seconds=peers.LOOKING))
+    self.kinds = set(pod.first(lambda: sorted(metrics.kinds(workdir, step))))
     # Without a checkpoint no earlier line belongs to this run, not even step 0.
     self._writer = MetricWriter(workdir, step=step or -1)
     self._trackers = Trackers(fields["train.trackers"], workdir, fields, run_id)

@@ -1,7 +1,6 @@
 """Opens the records and finds the initial state of a run, the same on all processes."""
 
 import contextlib
-import functools
 import logging
 import secrets
 from collections.abc import Iterator
@@ -14,12 +13,12 @@ from ml_collections import ConfigDict
 from data import command
 from data.errors import DataError
 from data.feed import FedRecords
+from pretrain import pod
 from pretrain.checkpoints import checkpoint, resume, warm_start
 from pretrain.checkpoints import workdir as workdir_files
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.checkpoints.warm_start import Origins
 from pretrain.export.tokenizer import convert
-from pretrain.pod.peers import COMPARING, LOOKING, PREPARING, here
 from pretrain.reading import feed, prepared
 from pretrain.reading.opened import Prepared
 from pretrain.reading.skips import Skip
@@ -67,33 +66,25 @@ def open_records(
 
   In the returned config, directories and rates replace the name of a seqio Mixture.
   """
-  peers = here()
-  is_new = peers.first("the workdir", lambda: checkpoint.newest_step(workdir) is None, seconds=LOOKING)
-
-  def look() -> dict[str, list[str]]:
+  with pod.together():
+    is_new = checkpoint.newest_step(workdir) is None
     preflight.check(origins, TrainFields(**config.train), workdir, is_new=is_new)
-    return origins.digests() if is_new else {}
-
-  begins_far = any("://" in name for name in origins.named.values())  # every host may download it
-  begins = peers.together("paths", look, seconds=PREPARING if begins_far else LOOKING)
-  advice = "name one step of a run that has ended, the same files on every host"
-  peers.compare("the checkpoints to begin with", begins, advice, seconds=COMPARING, kind=DataError)
+    begins: dict[str, Any] = origins.digests() if is_new else {}
+  advice = "use the same files on every host; checkpoints to begin with must be of runs that have ended"
+  pod.compare("what the run begins with", {"is new": is_new} | begins, advice, kind=DataError)
   if mixture.seqio_name(config.data):
-    prepare = functools.partial(prepared.ensure_tasks, reading_settings(config), download=download)
     config = ConfigDict(config.to_dict())
-    config.data.mixture = peers.first("the mixture's Tasks", prepare, seconds=PREPARING)
+    settings = reading_settings(config)
+    config.data.mixture = pod.first(lambda: prepared.ensure_tasks(settings, download=download))
   settings = reading_settings(config)
-  prepare = functools.partial(prepared.ensure_records, settings, download=download)
-  peers.first("prepared text", prepare, seconds=PREPARING)
-  fetched = ("directory", "mixture", "stages")
-  is_far = any("://" in config.data[name] for name in fetched)
-  late = PREPARING if is_far else LOOKING  # every host may download them
-  records = peers.together("records", functools.partial(prepared.open, settings), seconds=late)
+  pod.first(lambda: prepared.ensure_records(settings, download=download))
   with contextlib.ExitStack() as opened:
-    opened.callback(records.close)
+    with pod.together():
+      records = prepared.open(settings)
+      opened.callback(records.close)
     where = records.directory or config.data.source
     advice = f"prepare {where} once, and copy it to every host or put it on a file system that all share"
-    peers.compare("the prepared records", records.digests, advice, seconds=COMPARING, kind=DataError)
+    pod.compare("the prepared records", records.digests, advice, kind=DataError)
     if jax.process_index() == 0:
       for objective in switched_on(config.objectives.to_dict()).values():
         for line in objective.remarks(records.description):
@@ -106,8 +97,7 @@ def open_records(
 def checkpoints(run: Run, workdir: str, records: Prepared) -> Iterator[Checkpoints]:
   """Writes the first files of a workdir and opens its checkpoints, which are closed after the block."""
   config, described = run.config, records.train.vocabulary
-  begin = functools.partial(workdir_files.begin, workdir, config.to_dict(), records.vocabulary, described)
-  here().first("the workdir's files", begin, seconds=LOOKING)
+  pod.first(lambda: workdir_files.begin(workdir, config.to_dict(), records.vocabulary, described))
   opened = Checkpoints(
     workdir,
     every=config.train.checkpoint_every,
@@ -120,22 +110,15 @@ def checkpoints(run: Run, workdir: str, records: Prepared) -> Iterator[Checkpoin
 
 def start(run: Run, records: Prepared, origins: Origins, workdir: str) -> Start:
   """Returns the start of a run from its workdir, which it must own; the same on all processes."""
-  peers = here()
-  owner = peers.first("the owned workdir", lambda: workdir_files.owner(workdir), seconds=LOOKING)
-  shared = functools.partial(workdir_files.refuse_unshared, workdir, owner)
-  peers.together("the shared workdir", shared, seconds=LOOKING)
-
-  find = functools.partial(resume.newest_good_step, workdir)
-  newest = peers.first("the newest checkpoint", find, seconds=LOOKING)
-
-  def begin() -> Start:
+  newest = pod.first(lambda: resume.newest_good_step(workdir))  # process 0 has locked its workdir
+  advice = "use a directory on a file system that all hosts share"
+  pod.compare(f"--workdir={workdir}", {"lock": workdir_files.owner(workdir)}, advice, kind=DataError)
+  with pod.together():
     begun = _start_at(newest, run, records, origins, workdir)
     if isinstance(records.train, FedRecords) and begun.step < run.config.train.total_steps:
       saved = checkpoint.read_meta(checkpoint.step_path(workdir, begun.step)) if begun.step else {}
       feed.begin(records.train, saved)
-    return begun
-
-  return peers.together("the initial state", begin, seconds=LOOKING)
+  return begun
 
 
 def _start_at(newest: int | None, run: Run, records: Prepared, origins: Origins, workdir: str) -> Start:

@@ -25,8 +25,6 @@ from pretrain.logs.progress import Progress
 from pretrain.logs.written import Written
 from pretrain.mesh import chips
 from pretrain.plan import flops
-from pretrain.pod import peers
-from pretrain.pod.stop import StopRequest
 from pretrain.reading.batches import Batches
 from pretrain.reading.feed import FeedMark
 from pretrain.reading.opened import Prepared
@@ -35,6 +33,7 @@ from pretrain.run import Run
 from pretrain.settings.batch_sizes import batch_sizes
 from pretrain.start.beginning import Start
 from pretrain.start.preflight import PROBING
+from pretrain.stop import StopRequest
 from pretrain.watching.finite import Finite
 from pretrain.watching.replicas import Replicas
 from pretrain.watching.spikes import Spikes, SpikeWatch
@@ -57,7 +56,7 @@ class Parts:
   def __post_init__(self) -> None:
     config, first = self.run.config, self.start.step
     total = config.train.total_steps
-    is_watched = progress.is_watched() and peers.here().index == 0
+    is_watched = progress.is_watched() and jax.process_index() == 0
     self.bar = progress.bar("step", is_shown=is_watched, total=total, initial=first)
     fields, run_id = resume.flatten(config.to_dict()), self.start.facts.get("run_id", "")
     self.written = Written(fields, self.workdir, first, run_id)

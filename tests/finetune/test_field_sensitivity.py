@@ -24,7 +24,7 @@ from finetune.search.search import Search
 from finetune.search.session import Session
 from pretrain.checkpoints import resume
 from pretrain.command import flags
-from pretrain.pod.stop import StopRequest
+from pretrain.stop import StopRequest
 from tests.pretrain.facets import digest
 
 _EXAMPLES = "plan programs batches evaluations"

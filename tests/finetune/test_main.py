@@ -13,7 +13,7 @@ from finetune import evaluate, main, predict
 from finetune.search import evaluations, loop
 from finetune.search.results import Results
 from pretrain.checkpoints import checkpoint
-from pretrain.pod.stop import StopRequest
+from pretrain.stop import StopRequest
 from tests import buckets
 from tests.finetune import shared_programs, stored
 

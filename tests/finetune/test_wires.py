@@ -23,7 +23,7 @@ from finetune.search.summary import Evaluation, Record
 from finetune.settings import KINDS
 from finetune.validate import RULES, SCHEMA
 from pretrain.command import fields, flags, validate
-from pretrain.pod.stop import StopRequest
+from pretrain.stop import StopRequest
 from tests.finetune.glue import small_glue
 
 

@@ -13,7 +13,7 @@ from data.command import STOPPED
 from data.errors import ConfigError, DataError, DivergedError
 from pretrain import evaluate
 from pretrain.checkpoints import checkpoint
-from pretrain.pod.stop import StopRequest
+from pretrain.stop import StopRequest
 from tests.pretrain.conftest import SECRET
 from tests.pretrain.small_run import (
   assert_same_params,

@@ -20,7 +20,7 @@ from pretrain.embed import __main__ as embed
 from pretrain.embed.schema import FILE, EmbeddingSchema
 from pretrain.embed.vectors import Embedder
 from pretrain.export import task_fields
-from pretrain.pod.stop import StopRequest
+from pretrain.stop import StopRequest
 from tests.finetune import shared_programs, stored
 from tests.finetune.glue.small_glue import WORDS, checkpoint
 

@@ -13,7 +13,7 @@ from finetune.own.search import Own, read_often
 from finetune.papers import spaces
 from finetune.search import best_model, user_file
 from finetune.search.session import Session
-from pretrain.pod.stop import StopRequest
+from pretrain.stop import StopRequest
 
 
 @pytest.fixture

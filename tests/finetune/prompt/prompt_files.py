@@ -11,7 +11,7 @@ from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.models import heads
 from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import init_encoder
-from pretrain.pod.stop import StopRequest
+from pretrain.stop import StopRequest
 from tests.finetune.prompt.prompt_case import make_vocabulary
 
 LENGTH = 32  # positions

@@ -16,7 +16,7 @@ from finetune.search import driver, loop
 from finetune.search.program import RunGroup
 from finetune.search.search import Search
 from pretrain.checkpoints.checkpoint import load_params, step_path
-from pretrain.pod.stop import StopRequest
+from pretrain.stop import StopRequest
 from tests.finetune import shared_programs
 from tests.finetune import stored as runs_of
 from tests.finetune.prompt.prompt_files import LENGTH, RATES, SPLITS, make_search, write

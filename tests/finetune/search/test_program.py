@@ -8,7 +8,7 @@ import pytest
 
 from finetune.search import loop
 from finetune.search.evaluations import Schedule
-from pretrain.pod.stop import StopRequest
+from pretrain.stop import StopRequest
 from tests.finetune import small_task
 
 SEEDS = (1, 2)

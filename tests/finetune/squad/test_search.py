@@ -22,7 +22,7 @@ from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.export import task_fields
 from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import init_encoder
-from pretrain.pod.stop import StopRequest
+from pretrain.stop import StopRequest
 from tests.finetune.squad.squad_case import contexts, make_vocabulary, write
 
 LENGTH = 16

@@ -17,7 +17,7 @@ from pretrain import optim
 from pretrain.checkpoints import checkpoint, integrity, resume
 from pretrain.checkpoints.checkpoint import Checkpoints, load_params, read_meta, step_path
 from pretrain.mesh import sharding
-from tests.pretrain.pod.processes import running
+from tests.pretrain.processes import running
 
 META = {"config": {"seed": 3, "generator": {"mlm_layers": [4, 6]}}, "vocabulary_digest": "ab"}
 SETTINGS = optim.OptimizerSettings(learning_rate=0.1, total_steps=10, schedule="constant")

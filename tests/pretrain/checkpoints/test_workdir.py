@@ -91,15 +91,6 @@ def test_a_second_run_is_refused_while_the_first_is_at_work_and_a_dead_owner_is_
   assert not list(place.iterdir())
 
 
-def test_a_workdir_with_an_old_lock_is_not_that_of_process_0(tmp_path):
-  (tmp_path / "lock").write_text("process 7 on another since 2026-01-01 00:00:00\n")  # of a killed run
-  with workdir.owned(tmp_path / "shared"):
-    owner = workdir.owner(tmp_path / "shared")
-    workdir.refuse_unshared(tmp_path / "shared", owner)
-    with pytest.raises(DataError, match="is not the directory of process 0"):
-      workdir.refuse_unshared(tmp_path, owner)
-
-
 def test_what_a_failed_start_made_goes_again(tmp_path):
   with pytest.raises(ConfigError), workdir.owned(tmp_path / "runs" / "a"):
     raise ConfigError("no")

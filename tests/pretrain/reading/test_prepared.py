@@ -14,7 +14,7 @@ from data.records import PackedRecords
 from pretrain.command import flags
 from pretrain.reading import prepared
 from pretrain.settings.run import reading_settings
-from tests.pretrain.pod.processes import ROOT
+from tests.pretrain.processes import ROOT
 from tests.pretrain.small_run import LENGTH, VOCAB_SIZE, small_config
 
 

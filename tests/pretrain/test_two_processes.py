@@ -9,7 +9,7 @@ import pytest
 
 from pretrain.logs import metrics
 from tests.pretrain import small_run
-from tests.pretrain.pod.processes import running
+from tests.pretrain.processes import running
 
 STEPS = 120
 FIELDS = {
@@ -61,19 +61,43 @@ def test_a_run_is_stopped_killed_and_continued_by_two_and_by_one(small_records, 
   # SIGKILL to one: the other ends by itself and names it.
   killed = tmp_path / "killed"
   shutil.copytree(workdir, killed)
-  with running(2, killed, *flags) as two:
+  with running(2, killed, *flags, "--peer_timeout=5") as two:
     two.wait_for_step(int(stopped.name) + 5)
     two.send(1, signal.SIGKILL)
     begun = time.monotonic()
     (code, _, err), (signalled, *_) = two.ends()
-  assert time.monotonic() - begun < 60
+  assert time.monotonic() - begun < 5 + 20
   assert (code, signalled) == (6, -signal.SIGKILL), err
-  assert err.splitlines()[-1].startswith("error: process 1 (") and "is gone" in err.splitlines()[-1]
+  (line,) = _error_lines([(code, "", err)])
+  assert line == err.splitlines()[-1]
+  assert line.startswith("error: process 1 (") and "is gone" in line and "the same command resumes" in line
   assert f"Continuing at step {int(stopped.name):,}" in err
   # One process with two devices goes on from the newest checkpoint.
   config = small_run.small_config("mlm", small_records, FIELDS)
   assert small_run.run_training(config, killed, number=2) == 0
   _assert_same_run(killed, alone)
+
+
+@pytest.mark.nightly
+def test_a_process_ends_with_a_line_of_its_own_where_process_0_is_lost(small_records, tmp_path):
+  """JAX aborts it at once, with a stack trace; a line that names process 0 and the way out comes last."""
+  with running(2, tmp_path / "run", *_flags(small_records)) as two:
+    two.wait_for_step(5)
+    two.send(0, signal.SIGKILL)
+    _, (code, _, err) = two.ends()
+  assert code == -signal.SIGABRT, err
+  line = err.splitlines()[-1]
+  assert "because process 0 (" in line and "is gone" in line and "the same command resumes" in line
+
+
+@pytest.mark.nightly
+def test_an_error_of_process_0_alone_ends_both_with_one_line_each(tmp_path):
+  flags = _flags(tmp_path / "records", **{"data.source": tmp_path / "none.txt"})
+  with running(2, tmp_path / "run", *flags) as two:
+    ends = two.ends()
+  assert [code for code, *_ in ends] == [3, 3], ends
+  first, second = _error_lines(ends)
+  assert "none.txt" in first and second.startswith("error: process 0 (") and "none.txt" in second
 
 
 @pytest.mark.nightly
@@ -90,7 +114,8 @@ def test_processes_of_unlike_configs_end_with_one_line_each(small_records, tmp_p
   with running(2, tmp_path / "run", *_flags(small_records), each=[[], ["--config.seed=1"]]) as processes:
     ends = processes.ends()
   assert [code for code, *_ in ends] == [2, 2], ends
-  assert all("seed 1 instead of" in line for line in _error_lines(ends)), ends
+  assert all("seed 1 instead of 0" in line for line in _error_lines(ends)), ends
+  assert not (tmp_path / "run").exists()
 
 
 def _error_lines(ends) -> list[str]:

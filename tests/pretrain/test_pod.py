@@ -1,6 +1,7 @@
-"""Where a process of several stands, by flags and clusters; what one process does alone; requests to stop."""
+"""Which process of several this is, by flags and variables; what one process does alone; requests to stop."""
 
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -9,13 +10,12 @@ import pytest
 
 from data.errors import ConfigError
 from finetune import main as finetune_main
+from pretrain import pod
 from pretrain.export import __main__ as export_command
-from pretrain.pod import meeting
-from pretrain.pod.stop import StopRequest
+from pretrain.stop import StopRequest
 
 SLURM = {"SLURM_STEP_NODELIST": "gpu-[001-003,7],x", "SLURM_JOB_ID": "8202", "SLURM_NTASKS": "4"}
 SLURM |= {"SLURM_PROCID": "2"}
-GKE = {"TPU_WORKER_HOSTNAMES": "t-0.t,t-1.t", "TPU_WORKER_ID": "1"}
 ALL = {"coordinator": "a:1", "num_processes": "2", "process_id": "1"}
 PLACES = [
   ({}, {}, None),
@@ -26,14 +26,7 @@ PLACES = [
   (ALL | {"coordinator": "a"}, {}, "HOST:PORT"),
   (ALL | {"num_processes": "two"}, {}, "--num_processes=two"),
   (ALL | {"process_id": "2"}, {}, "0 to 1"),
-  ({}, SLURM, ("gpu-001:61450", 4, 2)),
-  ({}, SLURM | {"JAX_COORDINATOR_ADDRESS": "a:1"}, ("a:1", 4, 2)),
-  ({}, SLURM | {"SLURM_STEP_NODELIST": "one,b[2-3]"}, ("one:61450", 4, 2)),
-  ({}, SLURM | {"SLURM_STEP_NODELIST": "n[7,9-12]"}, ("n7:61450", 4, 2)),
-  ({}, SLURM | {"SLURM_STEP_NODELIST": ""}, None),  # the batch script, not a step of srun
-  ({}, GKE, ("t-0.t:8476", 2, 1)),
-  ({}, GKE | {"MEGASCALE_NUM_SLICES": "2"}, None),
-  (ALL, SLURM | GKE, ("a:1", 2, 1)),
+  ({}, SLURM, None),  # JAX detects it
 ]
 
 
@@ -41,7 +34,7 @@ def test_the_place_of_a_process_is_read_from_flags_and_environment():
   failures = []
   for given, environment, expected in PLACES:
     try:
-      found = meeting.place({name: given.get(name, "") for name in meeting.VARIABLES}, environment)
+      found = pod.rank({name: given.get(name, "") for name in pod.VARIABLES}, environment)
     except ConfigError as error:
       found = str(error)
     if expected not in found if isinstance(expected, str) and isinstance(found, str) else found != expected:
@@ -58,16 +51,35 @@ def test_what_one_process_does_is_refused_to_several_before_anything_is_read(mon
     assert program.main(arguments) == 2
     assert "process 2 of 4" in (error := capsys.readouterr().err) and "\n  srun --ntasks=1 COMMAND" in error
   assert not list(tmp_path.iterdir())
-  mpi = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"}
-  with pytest.raises(ConfigError, match="process 1 of 2"):
-    meeting.refuse_several(mpi, program="a")
-  meeting.refuse_several(mpi | {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}, program="a")
+  several = [
+    ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"}, "process 1 of 2"),
+    ({"TPU_WORKER_HOSTNAMES": "t-0.t,t-1.t", "TPU_WORKER_ID": "1"}, "process 1 of 2"),  # on GKE
+    ({"JAX_NUM_PROCESSES": "3", "JAX_PROCESS_ID": "0"}, "process 0 of 3"),
+  ]
+  for environment, expected in several:
+    with pytest.raises(ConfigError, match=expected):
+      pod.refuse_several(environment, program="a")
+  one = {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}
+  for environment in (
+    one,
+    SLURM | {"SLURM_STEP_NODELIST": ""},
+  ):  # the latter: the batch script, not a step of srun
+    pod.refuse_several(environment, program="a")
+
+
+def test_process_0_does_not_share_the_port_of_another_run(monkeypatch):
+  monkeypatch.setattr(time, "sleep", lambda seconds: None)
+  with socket.create_server(("localhost", 0)) as other:
+    address = f"localhost:{other.getsockname()[1]}"
+    with pytest.raises(ConfigError, match=f"listens on port {other.getsockname()[1]} of this host"):
+      pod._refuse_another_run(address)
+  pod._refuse_another_run(address)
 
 
 # A call of minutes that lets other threads run and does not look for signals.
 CODE = """
 import hashlib
-from pretrain.pod.stop import StopRequest
+from pretrain.stop import StopRequest
 with StopRequest():
   print("begun", flush=True)
   hashlib.pbkdf2_hmac("sha256", b"", b"", 1_000_000_000)

@@ -14,7 +14,7 @@ from typing import Any
 
 from pretrain.logs import metrics
 
-ROOT = pathlib.Path(__file__).parents[3]
+ROOT = pathlib.Path(__file__).parents[2]
 _LIMIT = 300.0  # seconds until a process that has not ended is a failure
 
 

@@ -1,12 +1,16 @@
 """Stops training on SIGTERM or SIGINT at the next step boundary, so that the loop saves a checkpoint."""
 
+import functools
 import os
 import signal
 import threading
 from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
 
 from data.command import TOO_LATE
-from pretrain.pod.peers import here
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -22,18 +26,23 @@ class StopRequest:
 
   def __init__(self, settle: Callable[[bool], None] = lambda is_asked: None) -> None:
     self.is_set = False  # this process got a request
-    self._peers, self._settle = here(), settle
-    self._has_agreed = self._is_finished = False
+    self._settle, self._is_finished = settle, False
+    self._has_agreed, self._counted = False, None
 
   def reached(self) -> bool:
-    """Returns whether to stop at this point of the program; all processes call it at the same points."""
-    self._has_agreed = self._peers.reached_stop() or self._has_agreed
+    """Returns whether to stop at this point of the program; all processes call it at the same points.
+
+    Of several processes, a request made before the last call counts: its sum is ready with the step before.
+    """
+    if jax.process_count() > 1:
+      self._has_agreed = self._has_agreed or (self._counted is not None and int(self._counted) > 0)
+      self._counted = _count()(self.is_set)
     return self.is_agreed
 
   @property
   def is_agreed(self) -> bool:
     """Whether all processes stop, according to the last call of `reached`."""
-    return self.is_set if self._peers.number == 1 else self._has_agreed
+    return self._has_agreed if jax.process_count() > 1 else self.is_set
 
   def finish(self) -> None:
     """Marks the work as finished: an earlier or later request prints that it is too late."""
@@ -61,7 +70,6 @@ class StopRequest:
     self.is_set = True
     if self._is_finished:
       os.write(2, TOO_LATE)
-    self._peers.ask_to_stop()
     for number in self._before:  # the second signal may be of the other kind
       signal.signal(number, signal.SIG_DFL)
 
@@ -77,3 +85,19 @@ def _end_at_the_second(reading: int) -> None:
     if asked == 2:
       os._exit(128 + number[0])
   os.close(reading)
+
+
+@functools.cache
+def _count() -> Callable[[bool], Any]:
+  """Returns a function of all processes at once: how many devices have a flag, [] int32, not waited for."""
+  mesh = jax.sharding.Mesh(jax.devices(), "all")
+  split, whole = (jax.NamedSharding(mesh, jax.P(*axes)) for axes in (["all"], []))
+  size = jax.local_device_count()
+  flags = [jax.make_array_from_process_local_data(split, np.full(size, flag, np.int32)) for flag in (0, 1)]
+  add = jax.jit(jax.numpy.sum, out_shardings=whole)
+
+  def count(flag: bool) -> jax.Array:
+    with jax.set_mesh(mesh):
+      return add(flags[flag])
+
+  return count

@@ -186,17 +186,18 @@ def refuse_others(output: Path, *, maker: str = "", mark: str = "", flag: str = 
 
 
 @contextlib.contextmanager
-def locked(path: Path, *, busy: str, advice: str) -> Iterator[None]:
+def locked(path: Path, *, busy: str, advice: str, is_shared: bool = False) -> Iterator[None]:
   """Locks the file `path` within the block; the system releases the lock of a killed process.
 
-  The file names the owner and is removed when the block ends. DataError, made of `busy`, the owner and
-  `advice`: another process has the lock. On a file system without locks every process proceeds.
+  The file names the owner and is removed when the block ends; a shared lock leaves it, and only keeps owners
+  away. DataError, made of `busy`, the owner and `advice`: another process has the lock. On a file system
+  without locks every process proceeds.
   """
   path = pathlib.Path(path)
   while True:
     with open(path, "a+", encoding="utf-8") as file:
       try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
       except BlockingIOError as error:
         file.seek(0)
         owner = file.read().strip() or "it has just begun"
@@ -205,6 +206,9 @@ def locked(path: Path, *, busy: str, advice: str) -> Iterator[None]:
         pass
       if not _is_at(file.fileno(), path):
         continue  # its owner removed it after it was opened here
+      if is_shared:
+        yield
+        return
       file.truncate(0)
       file.write(this_process() + "\n")
       file.flush()

@@ -6,28 +6,24 @@
 The output has ArrayRecord shards of unpadded ids, the vocabulary, `unigram.npy` (the count of each id in the
 training records) and, written last, `manifest.json`. The same input and flags give the same bytes for any
 number of workers. After a kill, run the same command again; it makes only the missing files.
+
+On several machines, N commands with --units=0/N to --units=N-1/N pack the parts of the input at the same
+time; then the same command without --units writes the records.
 """
 
 import argparse
 import sys
 from collections.abc import Sequence
 
-from data import command, errors, sources, vocabulary
+from data import command, errors, files, sources, vocabulary
 from data.clean import steps
-from data.prepare import engine, packing, preparation, ranks
+from data.prepare import engine, packing, preparation
 from data.vocabulary import train
 
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return command.run_with_output(parse, _work, arguments)
-
-
-def _work(args: argparse.Namespace) -> None:
-  if engine.is_follower(args):
-    ranks.follow(args, args.engine_options)
-  else:
-    preparation.prepare(args)
+  return command.run_with_output(parse, preparation.prepare, arguments)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -58,16 +54,37 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
   )
   parser.add_argument("--fraction", type=float, default=1.0, help="fraction of documents to use")
   parser.add_argument("--clean", default="", metavar="STEPS", help="cleaning steps, see below; '' for none")
+  parser.add_argument("--units", default="", metavar="I/N", help="pack only part I, from 0, of N; see above")
   engine.add_flag(parser)
   own, of_engine = engine.split(sys.argv[1:] if arguments is None else arguments)
   args = parser.parse_args(own)
   _check_flags(args)
   steps.parse(args.clean)
   engine.check(args, of_engine)
+  args.units = _units(args) if args.units else None
   args.train_vocabulary_size = args.train_vocabulary_size or train.default_size(
     args.train_vocabulary_kind, cased=args.train_vocabulary_cased
   )
   return args
+
+
+def _units(args: argparse.Namespace) -> tuple[int, int]:
+  """Returns (I, N) of --units=I/N; ConfigError if a part cannot be packed without the others."""
+  index, _, number = args.units.partition("/")
+  if not (index.isdecimal() and number.isdecimal() and int(index) < int(number)):
+    raise errors.ConfigError(f"--units={args.units}: expected I/N with I from 0 to N - 1, such as 0/8")
+  if args.engine != "pool" or files.is_address(args.output):
+    raise errors.ConfigError("--units needs --engine=pool and an --output on a disk that all machines mount")
+  if not args.vocabulary or args.source == "installed_docs":
+    raise errors.ConfigError(
+      "--units needs a vocabulary that is there before; train one, and name it with --vocabulary=DIR:\n"
+      f"  python -m data.vocabulary train --source='{args.source}' --output=DIR"
+    )
+  if compared := [step.label for step in steps.parse(args.clean) if step.sketch]:
+    raise errors.ConfigError(
+      f"--clean={compared[0]} compares all documents, which --units separates; use one machine, or Beam"
+    )
+  return int(index), int(number)
 
 
 def _check_flags(args: argparse.Namespace) -> None:

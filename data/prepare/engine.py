@@ -14,9 +14,9 @@ from typing import Any, Protocol
 from data import command, errors, files, globs, sources
 from data.buckets import mirror
 from data.clean import steps
-from data.prepare import ranks, workers
+from data.prepare import workers
 
-NAMES = ("pool", "beam", "ranks")
+NAMES = ("pool", "beam")
 
 
 class Engine(Protocol):
@@ -33,8 +33,7 @@ def add_flag(parser: command.Parser) -> None:
     "--engine",
     choices=NAMES,
     default="pool",
-    help="pool: processes of this machine; beam: workers of Apache Beam, with its options after '--'; "
-    "ranks: this command started N times, each with '-- --rank=R --ranks=N'",
+    help="pool: processes of this machine; beam: workers of Apache Beam, with its options after '--'",
   )
 
 
@@ -47,7 +46,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 def check(args: argparse.Namespace, options: list[str]) -> None:
   """Raises ConfigError for unknown options of the engine, and for paths that its workers cannot see.
 
-  Sets `args.engine_options`, which `opened` and `is_follower` read.
+  Sets `args.engine_options`, which `opened` reads.
   """
   args.engine_options = options
   if args.engine != "pool":
@@ -55,16 +54,8 @@ def check(args: argparse.Namespace, options: list[str]) -> None:
     if not files.is_address(args.output):
       args.output = os.path.abspath(args.output)
   if args.engine == "pool" and options:
-    raise errors.ConfigError(f"{options[0]}: options after '--' are an engine's; add --engine=beam or ranks")
-  if args.engine == "ranks":
-    args.engine_options = ranks.parse(options)
-    if files.is_address(args.output):
-      raise errors.ConfigError(
-        f"--output={args.output} --engine=ranks: ranks share a local directory; name one on a disk that all "
-        "of them mount, and copy it to the bucket afterwards"
-      )
-    _refuse_relative(args)
-  elif args.engine == "beam":
+    raise errors.ConfigError(f"{options[0]}: options after '--' are an engine's; add --engine=beam")
+  if args.engine == "beam":
     from data.prepare import beam  # here: importing Beam takes seconds, and it may not be installed
 
     if args.workers:
@@ -117,11 +108,6 @@ def _is_absolute(path: str) -> bool:
   return files.is_address(path) or os.path.isabs(os.path.expanduser(path))
 
 
-def is_follower(args: argparse.Namespace) -> bool:
-  """Returns whether this process is a rank above 0, which only does parts of the steps of rank 0."""
-  return args.engine == "ranks" and args.engine_options.rank > 0
-
-
 @contextlib.contextmanager
 def opened(args: argparse.Namespace) -> Iterator[Engine]:
   """Opens the engine that `--engine` names; the output's directory of intermediate files must exist."""
@@ -131,9 +117,6 @@ def opened(args: argparse.Namespace) -> Iterator[Engine]:
 
     seen = sources.expand(args.source)[:1] if sources.is_of_files(args.source) else []
     with beam.engine(args.engine_options, work, seen) as engine:
-      yield engine
-  elif args.engine == "ranks":
-    with ranks.engine(args.engine_options, work, args.workers) as engine:
       yield engine
   else:
     with workers.pool(args.workers) as engine:

@@ -67,16 +67,17 @@ def removed_on_failure(output: pathlib.Path, missing: list[pathlib.Path]) -> Ite
     raise
 
 
-def start_or_continue(output: pathlib.Path, settings: dict[str, Any]) -> None:
+def start_or_continue(output: pathlib.Path, settings: dict[str, Any], *, is_alone: bool) -> None:
   """Writes the settings of a new preparation, or checks that an unfinished one has the same settings.
 
+  `is_alone`: no other process works in the directory, so files that killed processes left are removed.
   ConfigError: the unfinished one has other settings. DataError: an older version of this program began it.
   """
   path = output / "work" / "settings.json"
-  for aside in (output / "work").glob("*.part"):  # left by killed workers
+  for aside in (output / "work").glob("*.part") if is_alone else ():  # left by killed workers
     # A worker of an earlier start may still be writing there, or renames it now.
     shutil.rmtree(aside, ignore_errors=True) if aside.is_dir() else aside.unlink(missing_ok=True)
-  for aside in output.glob(".vocabulary.*"):  # left by a process that was killed while it made the vocabulary
+  for aside in output.glob(".vocabulary.*") if is_alone else ():  # left while the vocabulary was made
     shutil.rmtree(aside, ignore_errors=True)
   if path.is_file():
     stored = _unfinished(path)
@@ -123,10 +124,11 @@ def _damaged(path: pathlib.Path) -> errors.DataError:
 def refuse_other_input(output: pathlib.Path, input_digest: str) -> None:
   """Raises DataError if the input changed since an unfinished preparation began."""
   path = output / "work" / "input.json"
-  # Older versions wrote only names and sizes, which are the start of today's digest.
-  if path.is_file() and not input_digest.startswith(str(_unfinished(path))):
+  # A part of the units has only names and sizes, which are the start of the whole digest.
+  known = str(_unfinished(path)) if path.is_file() else input_digest
+  if not (input_digest.startswith(known) or known.startswith(input_digest)):
     raise errors.DataError(
       f"the input changed since the unfinished preparation in {output} began; remove it and start again:\n"
       f"  rm -r {output}"
     )
-  files.write_atomically(path, json.dumps(input_digest).encode())
+  files.write_atomically(path, json.dumps(max(known, input_digest, key=len)).encode())

@@ -60,9 +60,14 @@ def prepare(args: argparse.Namespace) -> None:
   missing = output_directory.missing_directories(output)
   (output / "work").mkdir(parents=True, exist_ok=True)
   busy, advice = f"another data.prepare is active in {output}", "wait for it or name another --output"
-  lock = files.locked(output / "work" / "lock", busy=busy, advice=advice)
-  with lock, output_directory.removed_on_failure(output, missing), engine.opened(args) as pool:
-    output_directory.start_or_continue(output, settings)
+  lock = functools.partial(files.locked, output / "work" / "lock", busy=busy, advice=advice)
+  if args.units:
+    with lock(is_shared=True), engine.opened(args) as pool:
+      output_directory.start_or_continue(output, settings, is_alone=False)
+      _pack_units(args, request, settings, pool)
+    return
+  with lock(), output_directory.removed_on_failure(output, missing), engine.opened(args) as pool:
+    output_directory.start_or_continue(output, settings, is_alone=True)
     made = _make(args, request, settings, pool)
   manifest.write(output, made)
   shutil.rmtree(output / "work", ignore_errors=True)  # a worker of an earlier run may still write there
@@ -84,6 +89,36 @@ def settings_of(args: argparse.Namespace) -> dict[str, Any]:
   return settings
 
 
+def _pack_units(
+  args: argparse.Namespace, request: sources.Request, settings: dict[str, Any], pool: engine.Engine
+) -> None:
+  """Packs every N-th unit, as one of N commands that may run at the same time."""
+  plan = sources.plan(request)  # without digests of content, for which each would read the whole input
+  output_directory.refuse_other_input(pathlib.Path(args.output), plan.input_digest)
+  job, units = _job(args, request, plan)
+  _vocabulary(args, job, units, settings, pool)
+  index, number = args.units
+  own = range(index, len(units), number)
+  pack = functools.partial(pipeline.pack_unit, job)
+  pool.map(pack, own, [units[unit] for unit in own], name="tokenise and pack")
+  logger.info(
+    f"{args.output}: part {index} of {number} is packed, {len(own)} of {errors.counted(len(units), 'unit')}; "
+    "when all parts are, the same command without --units writes the records"
+  )
+
+
+def _job(
+  args: argparse.Namespace, request: sources.Request, plan: sources.Plan
+) -> tuple[pipeline.Job, tuple[sources.Unit, ...]]:
+  """Returns what every part of a preparation needs, and its units."""
+  # --heldout_fraction=0 holds nothing out, a Task's own split neither.
+  units = _checked(args, tuple(unit for unit in plan.units if args.heldout_fraction or not unit.is_heldout))
+  work = pathlib.Path(args.output) / "work"
+  cleaning = clean.Cleaning(args.clean, str(work / "clean"), cleaning_steps.code_digest(args.clean))
+  fields = (args.output, args.length, args.packing, args.seed, args.heldout_fraction, args.fraction)
+  return pipeline.Job(request, *fields, cleaning), units
+
+
 def _make(
   args: argparse.Namespace, request: sources.Request, settings: dict[str, Any], pool: engine.Engine
 ) -> manifest.Manifest:
@@ -92,18 +127,7 @@ def _make(
   request = workers.gathered(request, output, args.workers)  # here: other machines have other packages
   plan = sources.plan(request, digests=lambda paths: pool.map(sources.content_digest, paths, name="read"))
   output_directory.refuse_other_input(output, plan.input_digest)
-  # --heldout_fraction=0 holds nothing out, a Task's own split neither.
-  units = _checked(args, tuple(unit for unit in plan.units if args.heldout_fraction or not unit.is_heldout))
-  job = pipeline.Job(
-    request,
-    args.output,
-    args.length,
-    args.packing,
-    args.seed,
-    args.heldout_fraction,
-    args.fraction,
-    clean.Cleaning(args.clean, str(output / "work" / "clean"), cleaning_steps.code_digest(args.clean)),
-  )
+  job, units = _job(args, request, plan)
   parts = [part for unit in units for part in unit.parts]
   clean.find_duplicates(job.cleaning, functools.partial(pipeline.sampled_documents, job), parts, pool)
   words = _vocabulary(args, job, units, settings, pool)
@@ -184,11 +208,15 @@ def _vocabulary(
   if directory.is_dir():
     return vocabulary.load(directory)
   if args.vocabulary:
-    with files.whole_directory(directory) as aside:
-      for name in vocabulary.FILES:
-        path = pathlib.Path(args.vocabulary) / name
-        if path.is_file():
-          shutil.copyfile(path, aside / name)
+    try:
+      with files.whole_directory(directory) as aside:
+        for name in vocabulary.FILES:
+          path = pathlib.Path(args.vocabulary) / name
+          if path.is_file():
+            shutil.copyfile(path, aside / name)
+    except OSError:
+      if not (args.units and directory.is_dir()):  # another part of the units was faster
+        raise
     return vocabulary.load(directory)
   logger.info(f"train a vocabulary: {settings['vocabulary'].removeprefix('trained: ')} pieces")
   with training_text.sample([training_text.Source(job, units)], pool, job.work) as text:

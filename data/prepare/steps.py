@@ -83,11 +83,6 @@ def publish(work: pathlib.Path, function: Callable, items: Sequence[Sequence[Any
   return step
 
 
-def published(work: pathlib.Path) -> list["Step"]:
-  """Returns the published steps, oldest first."""
-  return [Step(path.parent) for path in sorted((work / FOLDER).glob(f"*/{CALL}"))]
-
-
 def run(number: int, directory: str) -> errors.UserError | None:
   """Does part `number` of the step in `directory`; returns its error, or that of an earlier failed part.
 

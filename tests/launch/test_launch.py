@@ -15,9 +15,11 @@ import time
 import pytest
 import yaml
 
-from data import manifest
+from data import files, manifest
+from data.vocabulary import train
 from pretrain.command import flags
-from tests.data.conftest import make_documents, write_text
+from tests.data import conftest
+from tests.data.conftest import corpus  # noqa: F401 (a fixture)
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LAUNCH = ROOT / "launch"
@@ -308,51 +310,37 @@ def test_flags_that_the_page_names_are_flags():
   assert named and named <= known, named - known
 
 
-def test_the_tasks_of_an_array_prepare_together(tmp_path):
+def test_the_tasks_of_an_array_pack_the_parts_and_one_job_writes_the_records(
+  tmp_path,
+  corpus,  # noqa: F811
+):
   stand_in(tmp_path / ".venv" / "bin", "python", f'exec {sys.executable} "$@"')
-  for number in range(2):
-    write_text(tmp_path / f"part{number}.txt", make_documents(60, seed=number))
-  given = [f"--source={tmp_path}/*.txt", f"--output={tmp_path}/records", "--length=32", "--workers=1"]
-  variables = {"SLURM_ARRAY_TASK_MIN": "3", "SLURM_ARRAY_TASK_COUNT": "2", "PYTHONPATH": str(ROOT)}
-  tasks = [
-    subprocess.Popen(
-      ["bash", LAUNCH / "prepare_slurm.sbatch", *given, "--train_vocabulary_size=150"],
-      cwd=tmp_path,
-      env=os.environ | variables | {"SLURM_ARRAY_TASK_ID": task},
-      stderr=subprocess.PIPE,
-      text=True,
-    )
-    for task in "43"
-  ]
-  errors = [task.communicate(timeout=120)[1] for task in tasks]
-  assert [task.returncode for task in tasks] == [0, 0], errors
-  assert "rank 1" in errors[0]
-  assert manifest.read(tmp_path / "records").counts["documents"] == 120
+  words, text = (
+    tmp_path / "words",
+    [paragraph for each in conftest.make_documents(100, 9) for paragraph in each],
+  )
+  train.train(text, words, kind="sentencepiece", cased=False, size=150)
+  given = [f"--source={corpus}/*.txt", "--length=32", "--workers=1", f"--vocabulary={words}"]
 
+  def start(output, **variables):
+    command = ["bash", LAUNCH / "prepare_slurm.sbatch", *given, f"--output={tmp_path / output}"]
+    places = {"SLURM_ARRAY_TASK_MIN": "3", "SLURM_ARRAY_TASK_COUNT": "2", "PYTHONPATH": str(ROOT)}
+    environment = os.environ | places | variables
+    return subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
 
-def test_only_errors_of_the_user_end_the_other_tasks_of_an_array(tmp_path, monkeypatch):
-  stand_in(tmp_path / "bin", "scancel", 'echo "scancel $*"')
-  variables = {"SLURM_ARRAY_TASK_ID": "0", "SLURM_ARRAY_TASK_MIN": "0", "SLURM_ARRAY_TASK_COUNT": "2"}
-  error, failures = "work/steps/00-ab/errors/3.error", []
-  for number, (code, there, is_cancelled) in enumerate(
-    [
-      (2, "work", True),
-      (3, "work", False),  # a worker process of this task died, or a dead node holds the lock
-      (3, error, True),
-      (5, error, True),
-      (3, "", True),  # task 0 failed before any unit was made
-      (6, "", False),
-      (137, "work", False),
-      (0, "", False),
-    ]
-  ):
-    folder = tmp_path / str(number)
-    (folder / "my records" / there).mkdir(parents=True)
-    stand_in(folder / ".venv" / "bin", "python", f"exit {code}")
-    monkeypatch.chdir(folder)
-    given = ["--output=my records"] if number % 2 else ["--output", "my records"]
-    command = ["bash", LAUNCH / "prepare_slurm.sbatch", *given]
-    done = run(command, folder=tmp_path / "bin", SLURM_ARRAY_JOB_ID="7", **variables)
-    if (done.returncode, done.stdout) != (code, "scancel 7\n" if is_cancelled else ""):
-      failures.append(f"{code} {there}: {done.returncode} {done.stdout}{done.stderr}")
-  assert not failures, "\n".join(failures)
+  def ended(*processes):
+    said = [process.communicate(timeout=120)[1] for process in processes]
+    assert not any(process.returncode for process in processes), said
+    return said
+
+  ended(start("whole"))
+  said = ended(*(start("records", SLURM_ARRAY_TASK_ID=task) for task in "43"))
+  assert "part 1 of 2 is packed" in said[0] and "part 0 of 2" in said[1]
+  packed = {path: path.stat().st_mtime_ns for path in (tmp_path / "records/work").glob("unit-*")}
+  assert len([path for path in packed if path.suffix == ".json"]) == 3
+  with files.locked(tmp_path / "records/work/lock", busy="a part", advice="wait", is_shared=True):
+    process = start("records")
+    assert "another data.prepare is active" in process.communicate(timeout=120)[1] and process.returncode == 3
+  assert packed == {path: path.stat().st_mtime_ns for path in packed}
+  ended(start("records"))
+  assert manifest.read(tmp_path / "records") == manifest.read(tmp_path / "whole")

@@ -1,10 +1,8 @@
-"""Beam and ranks as engines: the bytes of the pool, errors, processes that die; what engines refuse."""
+"""Beam as an engine: the bytes of the pool, errors, processes that die; what engines refuse."""
 
 import concurrent.futures
 import os
 import pathlib
-import signal
-import subprocess
 import sys
 
 import fsspec
@@ -13,9 +11,8 @@ import pytest
 from data import errors, sources
 from data.prepare import beam, command
 from tests import buckets
-from tests.data.conftest import ROOT, arguments
+from tests.data.conftest import arguments
 from tests.data.prepare import clusters
-from tests.data.prepare.test_prepare import digests
 
 DASK = ["--", "--runner=DaskRunner"]
 
@@ -82,7 +79,9 @@ def test_what_engines_would_ignore_wait_for_or_not_find_is_refused_before_any_wo
     (["--engine=pool", "--", "--runner=DirectRunner"], "--engine=beam"),
     (["--workers=2"], "--direct_running_mode=multi_processing --direct_num_workers=2"),
     (["--engine=spark"], "'spark'"),
-    (["--engine=ranks", "--", "--rank=2", "--ranks=2"], "from 0 to 1"),
+    (["--units=0/2"], "--units needs --engine=pool"),
+    (["--units=2/2", "--engine=pool"], "such as 0/8"),
+    (["--units=0/2", "--engine=pool", "--clean=near"], "near compares all documents"),
     (["--clean=tasks.py:keep"], f"{tmp_path}/tasks.py:keep"),
     (["--output=s3://bucket/x", *DASK], "export TEXT_ENCODER_CACHE=/shared/cache\n"),
     (["--source=s3://bucket/*.txt", *DASK], "export TEXT_ENCODER_CACHE=/shared/cache\n"),
@@ -122,24 +121,3 @@ def test_without_beam_the_message_says_what_to_install(flags, monkeypatch, capsy
   monkeypatch.setitem(sys.modules, "apache_beam", None)
   assert command.main([*flags, "--engine=beam"]) == errors.ConfigError.exit_code
   assert capsys.readouterr().err.endswith("install it:\n  pip install -r requirements-beam.txt\n")
-
-
-def test_two_ranks_make_the_bytes_of_one_pool_though_one_was_killed(
-  prepared, corpus, vocabulary_directory, tmp_path
-):
-  def start(rank):
-    flags = arguments(corpus, vocabulary_directory, tmp_path / "records")
-    ranks = clusters.prepare_command(*flags, "--engine=ranks", "--", f"--rank={rank}", "--ranks=2")
-    return subprocess.Popen(ranks, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-  first = start(0)
-  folder = tmp_path / "records" / "work" / "steps"
-  clusters.wait_for(lambda: list(folder.glob("00-*/0.done")) and list(folder.glob("00-*/2.done")))
-  killed = start(1)
-  killed.send_signal(signal.SIGKILL)
-  killed.communicate()
-  assert first.poll() is None and not list(folder.glob("00-*/1.done"))
-  for process in (start(1), first):
-    said = process.communicate(timeout=120)[0]
-    assert process.returncode == 0, said
-  assert digests(tmp_path / "records") == digests(prepared)

@@ -31,7 +31,7 @@ def test_results_come_in_order_whoever_did_them_and_however_often(step, tmp_path
   assert step.results() == [hashlib.sha256(n.encode()).hexdigest() for n in NUMBERS]
   assert step.error() is None and step.at_work() == ""
   steps.begin(tmp_path)
-  assert steps.published(tmp_path) == []
+  assert not step.is_there()
 
 
 def test_a_users_error_and_a_full_disk_are_marks_and_any_other_error_is_raised(step, tmp_path, monkeypatch):

@@ -141,8 +141,9 @@ def _evaluate_rows(asked: argparse.Namespace, model) -> None:
   schema = model.schema
   flags = ("--text=NAME", "--text_pair=NAME", "--label=NAME")
   check_columns(asked.data, [*schema.text, schema.label], flags)
-  from finetune.own import metrics, report
-  from finetune.own.targets import shown_text, targets
+  from finetune.own import answers as own_answers
+  from finetune.own import search
+  from finetune.own.target_values import shown_text, targets
   from pretrain.inference import stream
 
   survey = columns.survey(asked.data, lambda row: (targets([row], schema), shown_text(row, schema)))
@@ -158,11 +159,11 @@ def _evaluate_rows(asked: argparse.Namespace, model) -> None:
   sizes = {"batch_size": asked.batch_size, "total": survey.rows}
   stream.answer(asked.data, model.kind.inputs, compute, **sizes)
   outputs, labels = (answers, gold) if schema.is_several else (np.concatenate(answers), np.concatenate(gold))
-  made = report.of_one(
+  made = search.of_one(
     f"{asked.model} on {asked.data}",
     schema,
-    metrics.measure(schema, labels, outputs),
-    metrics.details(schema, labels, outputs),
+    own_answers.measure(schema, labels, outputs),
+    own_answers.details(schema, labels, outputs),
     rows=len(labels),
   )
   if asked.output:

@@ -20,7 +20,7 @@ from data.errors import ConfigError
 from data.output import columns, formats
 from data.rows import Row
 from data.rows.read import STANDARD_INPUT, TEXT
-from finetune.embedding import beir, mining
+from finetune.embedding import mining, retrieval
 from finetune.embedding.mining import NEGATIVE_SCORES, NEGATIVES, POSITIVE_SCORE, Pairs, Passages, Rule
 from pretrain.command import kept_memory
 
@@ -124,7 +124,7 @@ class _Command:
     self.source, self.text = asked.data, self.pairs.passage
     if asked.corpus:
       self.source, self.text = asked.corpus, mining.corpus_text(asked.corpus, self.pairs.positive)
-    has_titles = self.text is beir.passage
+    has_titles = self.text is retrieval.passage
     self.rows = columns.survey(
       self.source, lambda row: self.passages.add(row, self.text(row), row.text(TEXT) if has_titles else "")
     )

@@ -151,7 +151,7 @@ class _Command:
       )
     wanted = [*schema.text, schema.label] if schema.kind == "span_pairs" else schema.text
     check_columns(asked.input, wanted, ("--text=NAME", "--text_pair=NAME"))
-    from finetune.own.targets import has_text, shown_text
+    from finetune.own.target_values import has_text, shown_text
 
     self.has_text = lambda row: has_text(row, schema)
     self.blank = 0  # rows without a text

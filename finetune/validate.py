@@ -94,10 +94,10 @@ def _reference_problems(config: Mapping[str, Any]) -> list[str]:
     return []
   if config["kind"] not in ("glue", "squad"):
     return [f"{fields.show(dict(config), 'kind', 'output.compare_with')}: expected kind='glue' or 'squad'"]
-  from finetune.papers import reference_rows  # it imports scikit-learn, which takes a second
+  from finetune.papers import glue_metrics  # it imports scikit-learn, which takes a second
 
-  known = reference_rows.known_recipes(protocol)
-  if name in known or reference_rows.reference_rows(name, protocol):
+  known = glue_metrics.known_recipes(protocol)
+  if name in known or glue_metrics.reference_rows(name, protocol):
     return []
   return [f"{protocol=}, output.compare_with={name!r}: {unknown('row', name, known)}"]
 

@@ -7,7 +7,7 @@ import runpy
 
 import pytest
 
-from finetune.embedding import beir
+from finetune.embedding import retrieval
 from tests.test_own_task import WORDS
 
 PAGE = runpy.run_path(
@@ -46,7 +46,7 @@ def test_names_become_queries_and_no_tested_module_is_in_training(root, tmp_path
   assert all(row["query"].split()[1] == "of" and row["positive"].startswith("Returns the") for row in train)
   text = (tmp_path / "out" / "text" / "docs.txt").read_text()
   assert train[0]["positive"] in text and corpus[0]["text"] not in text
-  assert len(beir.read(str(tmp_path / "out" / "beir"), "test").queries) == 8
+  assert len(retrieval.read(str(tmp_path / "out" / "beir"), "test").queries) == 8
 
 
 def test_the_page_has_percent_the_curve_and_the_answers(tmp_path):

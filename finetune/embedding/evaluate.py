@@ -1,24 +1,136 @@
-"""Evaluates an embedding model on a file of pairs or on a BEIR folder, and makes the report."""
+"""Evaluates an embedding model on a file of pairs or on a BEIR folder, and makes the report.
+
+Reads rows of two texts with a number or a yes or no.
+
+Scores similarities of pairs of texts against numbers, or against a yes or no.
+"""
 
 import argparse
+import dataclasses
 import hashlib
 import importlib.util
+import math
 import pathlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy import stats
+from sklearn import metrics
 
 from data import command, rows, tables
-from data.errors import ConfigError, DataError, counted
+from data.errors import ConfigError, DataError, counted, listed
 from data.output import columns
 from data.rows import Row
-from finetune.embedding import beir, bm25, pair_scores, pairs, retrieval
+from data.rows.values import as_number
+from finetune.embedding import load, retrieval
 from finetune.embedding.nearest import NearestPassages
+from finetune.papers.glue_metrics import pearson, spearman
 from pretrain.checkpoints.saved_model import SavedModel, open_model
 from pretrain.embed.schema import SIDES, EmbeddingSchema, unit
 from pretrain.embed.vectors import Embedder
 from pretrain.inference import stream
+
+_QUERIES = ("query", "question", "anchor")  # columns of queries; other texts are passages
+_BOOLEANS = {"true": 1.0, "false": 0.0}
+
+
+@dataclasses.dataclass(frozen=True)
+class PairColumns:
+  """The columns of two texts and of their label."""
+
+  texts: tuple[str, str]
+  label: str
+
+  @property
+  def sides(self) -> tuple[str, str]:
+    """The side of each text: 'query' by the name of its column, else 'passage'."""
+    first, second = ("query" if name.lower() in _QUERIES else "passage" for name in self.texts)
+    return first, second
+
+  def number(self, row: Row) -> float:
+    """Returns the label of a row, 1 and 0 for true and false; DataError: it is no finite number."""
+    value = row.value(self.label)
+    number = _BOOLEANS.get(str(value).strip().lower(), as_number(value))
+    if number is None or not math.isfinite(number):
+      row.refuse(f"{self.label!r} is {str(value)[:40]!r}; expected a number, or true or false")
+    return number
+
+
+def find_columns(path: str, asked: argparse.Namespace) -> PairColumns:
+  """Returns the columns that --text, --text_pair and --label name, or guesses them by common names.
+
+  Raises:
+    ConfigError: the file lacks a named column, or one text is named without the other.
+    DataError: no column is known to be the text or the label, or the label is a class with a name.
+  """
+  if bool(asked.text) != bool(asked.text_pair):
+    raise ConfigError("--text and --text_pair name the two texts of a row; give both, or neither")
+  there = rows.columns(path)
+  of_texts = {"text": asked.text, "text_pair": asked.text_pair}
+  chosen = load.find(path, there, **of_texts, label=asked.label, flag="--")
+  if not chosen.second:
+    raise DataError(
+      f"{path}: no columns of {listed(there)} are known to be two texts; name them:\n"
+      "  --text=NAME --text_pair=NAME"
+    )
+  load.refuse_classes(path, chosen, label=asked.label, flag="--")
+  if not chosen.score:
+    raise DataError(
+      f"{path}: no column of {listed(there)} is known to be the label; name it:\n  --label=NAME"
+    )
+  return PairColumns((chosen.first, chosen.second), chosen.score)
+
+
+RESAMPLES = 1000
+_AT_ONCE = 1 << 22  # pairs of resamples in memory
+
+
+def of_numbers(similarities: np.ndarray, gold: np.ndarray) -> dict[str, float]:
+  """Returns Spearman's correlation with its 95 % interval, and Pearson's, of [pairs] float arrays.
+
+  The interval is of a percentile bootstrap over pairs.
+  """
+  interval = stats.bootstrap(
+    (similarities, gold),
+    spearman,
+    paired=True,
+    vectorized=False,
+    n_resamples=RESAMPLES,
+    batch=max(1, _AT_ONCE // len(gold)),
+    method="percentile",
+    rng=0,
+  ).confidence_interval
+  scores = {"spearman": spearman(similarities, gold), "low": interval.low, "high": interval.high}
+  return {name: float(value) for name, value in scores.items()} | {"pearson": pearson(similarities, gold)}
+
+
+def of_classes(similarities: np.ndarray, gold: np.ndarray) -> dict[str, float]:
+  """Returns average precision, and the best accuracy and F1 with their thresholds, of [pairs] arrays.
+
+  A pair counts as positive if its similarity is at least the threshold. A threshold is halfway between the
+  similarities that it separates; of equally good ones it is the highest. `gold` is 1 for a positive pair,
+  else 0; both occur.
+  """
+  order = np.argsort(-similarities, kind="stable")
+  ranked, positive = similarities[order], gold[order] == 1
+  right = np.cumsum(positive)  # positive pairs at or above each rank
+  above = np.arange(1, len(ranked) + 1)  # pairs there
+  ends = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True))  # a threshold keeps equal pairs together
+  # Above the first rank: no pair is called positive.
+  accuracy = np.append(np.sum(~positive), (2 * right - above + np.sum(~positive))[ends]) / len(ranked)
+  f1 = 2 * right[ends] / (above[ends] + right[-1])
+  best, best_f1 = int(np.argmax(accuracy)), int(np.argmax(f1))
+  below = np.append(ranked[1:], ranked[-1])
+  halfway = np.append(np.nextafter(ranked[0], np.inf, dtype=ranked.dtype), ((ranked + below) / 2)[ends])
+  return {
+    "average_precision": float(metrics.average_precision_score(gold, similarities)),
+    "accuracy": float(accuracy[best]),
+    "accuracy_threshold": float(halfway[best]),
+    "f1": float(f1[best_f1]),
+    "f1_threshold": float(halfway[best_f1 + 1]),
+  }
+
 
 _EXTRA = ("pytrec_eval", "bm25s")
 _INTERVAL = "95 % interval"
@@ -105,7 +217,7 @@ def _open(
 
 
 def _of_pairs(asked: argparse.Namespace, systems: Sequence[System]) -> tables.Report:
-  path, of_file = asked.data, pairs.find_columns(asked.data, asked)
+  path, of_file = asked.data, find_columns(asked.data, asked)
   gold: list[float] = []
 
   def check(row: Row) -> None:
@@ -118,7 +230,7 @@ def _of_pairs(asked: argparse.Namespace, systems: Sequence[System]) -> tables.Re
   is_classes = set(gold) <= {0.0, 1.0}
   if len(set(gold)) < 2:
     raise DataError(f"{path}: {of_file.label!r} is {gold[0]:g} in every row; expected two values or more")
-  measure = pair_scores.of_classes if is_classes else pair_scores.of_numbers
+  measure = of_classes if is_classes else of_numbers
   scored = [
     {"model": system.name, "similarity": kind, "size": size, "pairs": len(gold), **measure(found, labels)}
     for system in systems
@@ -139,7 +251,7 @@ def _of_pairs(asked: argparse.Namespace, systems: Sequence[System]) -> tables.Re
   else:
     interval = tables.Column(_INTERVAL, lambda row: f"{_percent(row['low'])} to {_percent(row['high'])}")
     shown = [_percent_column("Spearman", "spearman"), interval, _percent_column("Pearson", "pearson")]
-    note = f"The interval is of Spearman's correlation, by a bootstrap of {pair_scores.RESAMPLES:,} draws."
+    note = f"The interval is of Spearman's correlation, by a bootstrap of {RESAMPLES:,} draws."
   texts = " and ".join(map(repr, of_file.texts))
   notes = [
     f"{counted(len(gold), 'pair')}: {texts} with {of_file.label!r}; in percent.",
@@ -152,7 +264,7 @@ def _of_pairs(asked: argparse.Namespace, systems: Sequence[System]) -> tables.Re
 
 
 def _similarities(
-  path: str, of_file: pairs.PairColumns, system: System, total: int, batch_size: int
+  path: str, of_file: PairColumns, system: System, total: int, batch_size: int
 ) -> dict[tuple[str, int], np.ndarray]:
   """Returns {(kind, size): similarities [pairs] float32}; 'dot' only for vectors of various lengths."""
   embedder = system.embedder
@@ -179,16 +291,16 @@ def _similarities(
 
 def _of_folder(asked: argparse.Namespace, systems: Sequence[System]) -> tables.Report:
   split = asked.split or "test"
-  data = beir.read(asked.data, split)
+  data = retrieval.read(asked.data, split)
   most, results = retrieval.depth(data), []
   for system in systems:
     found = _search(data, system, most, asked.batch_size)
     results += [
       (system.name, size, retrieval.scores(data, *of_size)) for size, of_size in zip(system.sizes, found)
     ]
-  texts = (beir.passage(row) for row in rows.read(data.corpus))
+  texts = (retrieval.passage(row) for row in rows.read(data.corpus))
   results.append(
-    ("BM25", None, retrieval.scores(data, *bm25.search(texts, list(data.queries.values()), most)))
+    ("BM25", None, retrieval.scores(data, *retrieval.search(texts, list(data.queries.values()), most)))
   )
   main = next(iter(retrieval.METRICS))
   ours, scored = results[0][2][main], []
@@ -204,7 +316,7 @@ def _of_folder(asked: argparse.Namespace, systems: Sequence[System]) -> tables.R
     f"Split {split}: {len(data.queries):,} queries, {counted(len(data.ids), 'passage')}; in percent, by "
     "trec_eval. Search is exact, by cosine; a passage with the id of its query is ignored.",
     f"The last column is the {main} of the model minus that of the row, ± 1.96 standard errors over queries.",
-    bm25.NOTE,
+    retrieval.NOTE,
     *(system.remark for system in systems),
   ]
   if data.lost_passages:
@@ -222,7 +334,7 @@ def _of_folder(asked: argparse.Namespace, systems: Sequence[System]) -> tables.R
 
 
 def _search(
-  data: beir.Beir, system: System, most: int, batch_size: int
+  data: retrieval.Beir, system: System, most: int, batch_size: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
   """Returns cosines and numbers [queries, most] of the nearest passages for each size of the vectors."""
   embedder, block = system.embedder, stream.BATCHES_OF_PART * batch_size
@@ -234,7 +346,7 @@ def _search(
 
   def prepare(part: list[Row]) -> list:
     fresh = []
-    for made in embedder.inputs([beir.passage(row) for row in part]):
+    for made in embedder.inputs([retrieval.passage(row) for row in part]):
       key = hashlib.blake2b(made["ids"].tobytes(), digest_size=16).digest()
       if key not in different:
         different[key] = len(different)

@@ -13,10 +13,10 @@ from data.errors import DataError, listed
 from data.rows import Row
 from data.rows.read import TEXT
 from data.rows.values import plain_text
-from finetune.embedding import beir, columns
+from finetune.embedding import load, retrieval
 
 NEGATIVES = "negatives"  # a column
-POSITIVE_SCORE, NEGATIVE_SCORES = columns.MINED
+POSITIVE_SCORE, NEGATIVE_SCORES = load.MINED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Pairs:
       DataError: no column is known to be the query or the positive, or pairs have scores.
     """
     there = rows.columns(path)
-    chosen = columns.find(path, there, text=text, text_pair=text_pair, flag="--")
+    chosen = load.find(path, there, text=text, text_pair=text_pair, flag="--")
     if not chosen.second:
       raise DataError(
         f"{path}: no column of {listed(there)} is known to be the positive; name both:\n"
@@ -133,7 +133,7 @@ def corpus_text(path: str, positive: str):
   """
   there = rows.columns(path)
   if TEXT in there:
-    return beir.passage
+    return retrieval.passage
   column = positive if positive in there else there[0]
   if column not in (positive, *there[: len(there) == 1]):
     raise DataError(

@@ -3,6 +3,8 @@
 With several microbatches each part of a group is encoded twice: once for its vectors, and again, with its
 activations, for its share of the gradient. The gradient is that of the whole batch, and memory is that of one
 part. Source: cached gradients, Gao et al. 2021 (arXiv 2101.06983), section 3.
+
+Losses of vectors of texts: arrays in, sums out, all in float32.
 """
 
 import dataclasses
@@ -12,7 +14,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from finetune.embedding import losses
 from finetune.embedding.batches import name_of
 from finetune.search.program import Batch, Problem
 from pretrain.embed.schema import EmbeddingSchema
@@ -21,6 +22,66 @@ from pretrain.losses import unit_vectors
 from pretrain.mesh import device_program
 from pretrain.models.config import EncoderConfig
 from pretrain.step import Metrics
+
+_HIGHEST = jax.lax.Precision.HIGHEST
+
+
+def ranking_loss(
+  anchors: jax.Array,
+  candidates: jax.Array,
+  positives: jax.Array,
+  may_compete: jax.Array,
+  weights: jax.Array,
+  *,
+  temperature: float,
+) -> tuple[jax.Array, jax.Array]:
+  """Returns -log softmax(product / temperature) of each anchor's positive, and the hits, both summed.
+
+  Args:
+    anchors: [n, width] float vectors, of unit length for cosines.
+    candidates: [m, width] float vectors.
+    positives: [n] int32, the index of each anchor's positive among the candidates.
+    may_compete: [n, m] bool, which candidates are negatives of an anchor; its positive always takes part.
+    weights: [n] float, 0 for anchors that do not count.
+
+  A hit is an anchor whose positive has the largest product. Source: multiple-negatives ranking (Henderson et
+  al. 2017, section 4; sentence-transformers' MultipleNegativesRankingLoss).
+  """
+  products = jnp.einsum("nw,mw->nm", anchors, candidates, precision=_HIGHEST) / temperature
+  is_positive = positives[:, None] == jnp.arange(candidates.shape[0])
+  scores = jnp.where(may_compete | is_positive, products, -jnp.inf)
+  log_probs = jnp.take_along_axis(jax.nn.log_softmax(scores, axis=-1), positives[:, None], axis=-1)[:, 0]
+  hits = jnp.argmax(jax.lax.stop_gradient(scores), axis=-1) == positives
+  return -jnp.sum(log_probs * weights), jnp.sum(hits * weights)
+
+
+def cosent_loss(
+  cosines: jax.Array, scores: jax.Array, weights: jax.Array, *, temperature: float
+) -> jax.Array:
+  """Returns log(1 + sum of exp((cosine_j - cosine_i) / temperature) over pairs with score_i > score_j), [].
+
+  `cosines`, `scores` and `weights` are [n] float; pairs of weight 0 do not count. The loss is one number for
+  the whole batch. Source: CoSENT (Su 2022); sentence-transformers' CoSENTLoss, whose `scale` is the inverse
+  of `temperature`.
+  """
+  differences = (cosines[None, :] - cosines[:, None]) / temperature
+  counts = (scores[:, None] > scores[None, :]) & (weights[:, None] * weights[None, :] > 0)
+  terms = jnp.where(counts, differences, -jnp.inf).reshape(-1)
+  return jax.nn.logsumexp(jnp.concatenate([jnp.zeros(1), terms]))
+
+
+def cosine_error(cosines: jax.Array, scores: jax.Array, weights: jax.Array) -> jax.Array:
+  """Returns the sum of squared differences of cosines and scores, each [n] float, times `weights`.
+
+  Source: Sentence-BERT (Reimers and Gurevych 2019) section 3, regression objective.
+  """
+  return jnp.sum(jnp.square(cosines - scores) * weights)
+
+
+def cosines_of(first: jax.Array, second: jax.Array) -> jax.Array:
+  """Returns the cosine of each vector of `first` [n, width] with its partner in `second`, [n] float32."""
+  return jnp.sum(unit_vectors(first) * unit_vectors(second), axis=-1)
+
 
 ANCHORS = 1024  # compared with all candidates at once; more are compared block by block
 
@@ -93,12 +154,12 @@ def _loss(
   """Returns a device's share of the loss of all texts [rows, sides, width], and of the metrics."""
   weights = fields["weights"]
   if objective.kind != "ranking":
-    cosines = losses.cosines_of(texts[:, 0], texts[:, 1])
+    cosines = cosines_of(texts[:, 0], texts[:, 1])
     if objective.kind == "cosine":
-      total = losses.cosine_error(cosines, fields["scores"], weights)
+      total = cosine_error(cosines, fields["scores"], weights)
     else:
       # The step divides by the number of rows, but this loss is one number for the whole batch.
-      total = losses.cosent_loss(cosines, fields["scores"], weights, temperature=objective.temperature)
+      total = cosent_loss(cosines, fields["scores"], weights, temperature=objective.temperature)
       total = total * jnp.sum(weights)
     return total / devices, {"task_loss": (total / devices, jnp.sum(weights) / devices)}
   own = weights.shape[0] // devices
@@ -112,14 +173,14 @@ def _loss(
   def forward(at: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Compares queries [block] with all candidates; a text that is known to answer one is no negative."""
     answers = (of_candidates == positives[at, None]) | (queries == keys[at, :1])
-    return losses.ranking_loss(
+    return ranking_loss(
       texts[at, 0], candidates, at, is_there & ~answers, weights[at], temperature=objective.temperature
     )
 
   def backward(at: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Compares positives [block] with all queries."""
     answers = (positives == positives[at, None]) | (keys[:, 0] == keys[at, :1])
-    return losses.ranking_loss(
+    return ranking_loss(
       texts[at, 1], texts[:, 0], at, (weights > 0) & ~answers, weights[at], temperature=objective.temperature
     )
 

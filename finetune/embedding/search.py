@@ -1,4 +1,7 @@
-"""`kind='embedding'`: a search on pairs, scored pairs or texts, its report, and the model."""
+"""`kind='embedding'`: a search on pairs, scored pairs or texts, its report, and the model.
+
+Scores of vectors on development rows: rank correlation, or how high a query's own positive ranks.
+"""
 
 import dataclasses
 import functools
@@ -8,14 +11,16 @@ from collections.abc import Mapping, Sequence
 import jax
 import numpy as np
 
+from data import tables
 from data.errors import ConfigError, counted
 from data.tables import Report
-from finetune.embedding import batches, scores
+from finetune.embedding import batches
+from finetune.embedding.batches import TextTable
 from finetune.embedding.load import load
 from finetune.embedding.problem import StageObjective, problem
-from finetune.embedding.report import make_report
-from finetune.papers import spaces
-from finetune.search import best_model, texts
+from finetune.papers import protocols
+from finetune.papers.glue_metrics import pearson, spearman
+from finetune.search import best_model, summary, texts
 from finetune.search.examples import Examples, make_buckets
 from finetune.search.plan import Plan
 from finetune.search.program import OutputsOf
@@ -24,6 +29,87 @@ from finetune.search.session import Session
 from finetune.search.summary import Record
 from pretrain.embed.schema import FILE, SIDES, EmbeddingSchema, unit
 from pretrain.export.task_fields import FIRST_ROWS
+
+RANKED = ("mrr_10", "recall_1", "recall_10")
+SCORED = ("spearman", "pearson")
+_BLOCK = 512  # queries compared with all passages at once
+
+
+def names(has_scores: bool) -> tuple[str, ...]:
+  """Returns the names of the metrics; the first chooses the best evaluation."""
+  return SCORED if has_scores else RANKED
+
+
+def measure(vectors: np.ndarray, texts: TextTable, *, has_scores: bool) -> dict[str, float]:
+  """Returns {metric: value} of rows from the vectors [texts, width] float32 of their texts.
+
+  With scores the products of both vectors are correlated with them. Without, each query is compared with the
+  different second texts of all rows; a rank counts from the best text that a row gives for the query. Vectors
+  that are not finite score 0.
+  """
+  if not np.isfinite(vectors).all():
+    return dict.fromkeys(names(has_scores), 0.0)
+  first, second = vectors[texts.texts[:, 0]], vectors[texts.texts[:, 1]]
+  if has_scores:
+    products = np.einsum("nw,nw->n", first, second, dtype=np.float64)
+    return {"spearman": spearman(products, texts.scores), "pearson": pearson(products, texts.scores)}
+  ranks = _ranks(first, second, texts.keys)
+  recall = {f"recall_{depth}": float(np.mean(ranks <= depth)) for depth in (1, 10)}
+  return {"mrr_10": float(np.mean(np.where(ranks <= 10, 1.0 / ranks, 0.0))), **recall}
+
+
+def _ranks(first: np.ndarray, second: np.ndarray, keys: np.ndarray) -> np.ndarray:
+  """Returns the rank from 1 of each different query's best positive among all different passages."""
+  queries, at_query, of_query = np.unique(keys[:, 0], return_index=True, return_inverse=True)
+  _, at_passage, of_passage = np.unique(keys[:, 1], return_index=True, return_inverse=True)
+  positives: list[Sequence[int]] = [[] for _ in queries]
+  for query, passage in zip(of_query, of_passage):
+    positives[query] = [*positives[query], int(passage)]
+  passages, ranks = second[at_passage], np.zeros(len(queries), np.int64)
+  for start in range(0, len(queries), _BLOCK):
+    products = first[at_query[start : start + _BLOCK]] @ passages.T
+    for row, of_row in enumerate(products):
+      best = of_row[positives[start + row]].max()
+      ranks[start + row] = 1 + np.sum(of_row > best)
+  return ranks
+
+
+def make_report(
+  title: str, records: Sequence[Record], before: Mapping[str, float], *, statistic: str, rows: int
+) -> tables.Report:
+  """Makes the report (`results.md`, `.csv`, `.json`) of finished cells, evaluated on `rows` rows.
+
+  `before` has the encoder's scores before the stage, by metric; {} leaves them out. `statistic` is 'median'
+  or 'mean', as in the search.
+  """
+  metric = records[0].metric
+  chosen = summary.choose(records, metric, statistic)
+  scores = []
+  for name in summary.metrics(chosen):
+    of_seeds = summary.summarise(chosen, name)
+    known = {"before": before[name]} if name in before else {}
+    scores.append({"metric": name, **known, "value": summary.score(of_seeds, statistic), **of_seeds.values()})
+  columns = [
+    tables.text_column("metric", "metric"),
+    *([tables.percent_column("before", "before")] if before else []),
+    *(tables.percent_column(*pair) for pair in (("score", "value"), ("std", "std"))),
+    *(tables.percent_column(*pair) for pair in (("min", "minimum"), ("max", "maximum"))),
+    summary.seeds_column("all seeds"),
+  ]
+  cells = [
+    {"cell": one.cell.name, "value": summary.score(summary.summarise(one), statistic)} for one in records
+  ]
+  of_cells = tables.Table((tables.text_column("cell", "cell"), tables.percent_column(metric, "value")), cells)
+  notes = [
+    f"Cell {chosen.cell.name}; {statistic} over {counted(len(chosen.seeds), 'seed')}, in percent. A run's "
+    f"score is its best evaluation on {counted(rows, 'development row')}, on which it was chosen.",
+    *(["before: the same encoder and pooling without the stage."] if before else []),
+    *summary.skipped_notes({"embedding": summary.summarise(chosen).skipped_updates}),
+  ]
+  return tables.Report(
+    "results", f"Embedding, {title}", columns, scores, notes, [of_cells] if len(records) > 1 else []
+  )
+
 
 NAME = "embedding"
 MOST_TOKENS = 512  # of a text, unless the config says otherwise
@@ -48,7 +134,7 @@ class Embedding:
     self._dev = Examples(list(dev.ids), {}, {})
     options = {"most": config.data.buckets, "multiple": config.data.bucket_multiple}
     self._dev_buckets = make_buckets(self._dev, max_length=positions, **options)
-    self._cells = session.cells(spaces.SMALL_TASK)
+    self._cells = session.cells(protocols.SMALL_TASK)
     self._devices = len(jax.local_devices())
     sizes = {cell.batch_size for cell in self._cells}
     if any(size % self._devices for size in sizes):
@@ -138,7 +224,7 @@ class Embedding:
         groups=len(shapes.counts),
         microbatches=microbatches,
       ),
-      scores.names(task.dev_has_scores)[0],
+      names(task.dev_has_scores)[0],
       self._cells,
       Examples([], {}, {}),
       order.buckets,
@@ -161,7 +247,7 @@ class Embedding:
     )
     vectors = np.stack(of_run).astype(np.float32)
     vectors = unit(vectors) if self.schema.unit else vectors
-    return scores.measure(vectors, self.task.dev, has_scores=self.task.dev_has_scores)
+    return measure(vectors, self.task.dev, has_scores=self.task.dev_has_scores)
 
   def describe(self) -> list[str]:
     """Returns lines that describe checkpoint, data and search."""

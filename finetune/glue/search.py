@@ -1,17 +1,21 @@
 """`kind='glue'`: a hyperparameter search for each GLUE task, its table, and the leaderboard's zip."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
+import numpy as np
+
+from data import errors, tables
 from data.glue.tasks import TASKS
 from data.tables import Report
 from finetune import validate
 from finetune.glue import predictions as glue_predictions
-from finetune.glue import report
-from finetune.glue import task as glue
+from finetune.glue.task import GlueData, load
 from finetune.papers import glue_metrics
-from finetune.papers.spaces import Cell
-from finetune.search import best_model
+from finetune.papers.glue_metrics import DEV_SPLITS, MISMATCHED, NAMES, Reference
+from finetune.papers.protocols import Cell, Protocol
+from finetune.search import best_model, summary, texts
 from finetune.search.classification import exported_task, make_problem
 from finetune.search.plan import Plan
 from finetune.search.program import OutputsOf
@@ -24,6 +28,135 @@ from pretrain.command import fields
 logger = logging.getLogger(__name__)
 
 
+def evaluate_runs(
+  data: GlueData, outputs_of: OutputsOf, *, num_runs: int, batch_size: int, pad_id: int
+) -> list[dict[str, float]]:
+  """Returns each run's metrics on the development sets; on MNLI's mismatched set, 'accuracy_mm'.
+
+  A run with NaN or infinite outputs scores 0, so that the other runs can continue.
+  """
+  by_run: list[dict[str, float]] = [{} for _ in range(num_runs)]
+  suffixes = DEV_SPLITS.get(data.task, {"dev": ""})
+  for name, dev_set in data.dev.items():
+    sizes = {"num_runs": num_runs, "batch_size": batch_size, "pad_id": pad_id}
+    logits = texts.outputs(dev_set.examples, dev_set.buckets, outputs_of, **sizes)
+    labels = np.asarray(dev_set.split.labels)
+    for run in range(num_runs):
+      scores = glue_metrics.score_of_run(data.task, np.stack(logits[run]), labels)
+      by_run[run] |= {f"{metric}{suffixes[name]}": value for metric, value in scores.items()}
+  return by_run
+
+
+_AVERAGE = "AVG of 8"
+
+
+def make_report(
+  title: str,
+  protocol: Protocol,
+  records: Mapping[str, Sequence[Record]],
+  *,
+  subsets: Collection[str] = (),
+  references: Sequence[Reference] = (),
+) -> tables.Report:
+  """Chooses each task's best cell and returns the report `results` (.md, .csv, .json) of its scores.
+
+  The rows are the tasks' metrics; `value` is the summary that the protocol reports. The total is the average
+  of the eight tasks, None if one is missing or has no finished cell. Tasks in `subsets` do not have the whole
+  official data.
+  """
+  names = list(NAMES)
+  rows: list[dict[str, Any]] = []
+  for task in sorted(records, key=lambda task: (names.index(task) if task in names else len(names), task)):
+    if records[task]:
+      rows += _task_rows(task, records[task], protocol, references, is_official=task not in subsets)
+  judged = [row for row in rows if row["is_main"]]
+  values = {row["task"]: row["value"] for row in judged}
+  missing = [task for task in glue_metrics.AVERAGED if task not in values]
+  totals = []
+  if rows:
+    average = None if missing else glue_metrics.average(values)
+    beside = {reference.model: reference.average_of_eight() for reference in references}
+    totals.append({"task": _AVERAGE, "metric": "", "is_main": False, "value": average, **beside})
+  columns = [
+    tables.Column("task", _shown_task, "left"),
+    tables.Column("metric", lambda row: glue_metrics.shown_metric(row["metric"]), "left"),
+    *summary.score_columns(protocol.summary, [reference.model for reference in references]),
+  ]
+  seeds = tables.Table((tables.Column("task", _shown_task, "left"), *_SEED_COLUMNS), judged)
+  title = f"GLUE dev, {title}, protocol {protocol.name}"
+  notes = _notes(protocol, judged, missing, references)
+  return tables.Report("results", title, columns, rows, notes, [seeds], totals)
+
+
+_SEED_COLUMNS = (tables.text_column("cell", "cell"), summary.seeds_column("all seeds"))
+
+
+def _task_rows(
+  task: str,
+  records: Sequence[Record],
+  protocol: Protocol,
+  references: Sequence[Reference],
+  *,
+  is_official: bool,
+) -> list[dict[str, Any]]:
+  main = records[0].metric
+  chosen = summary.choose(records, main, protocol.summary)
+  rows = []
+  for name in summary.metrics(chosen):
+    if protocol.is_pooled:
+      over_runs, cell = summary.pool(records, name), errors.counted(len(records), "cell")
+    else:
+      over_runs, cell = summary.summarise(chosen, name), chosen.cell.name
+    column = task if name == main else "mnli_mm" if name == MISMATCHED else ""
+    rows.append(
+      {
+        "task": task,
+        "metric": name,
+        "is_main": name == main,
+        "is_official": is_official,
+        "cell": cell,
+        "value": summary.score(over_runs, protocol.summary),
+        **over_runs.values(),
+        **glue_metrics.scores_beside(references, column),
+      }
+    )
+  return rows
+
+
+def _shown_task(row: tables.Row) -> str:
+  """Returns a task's name in the papers, starred if its data is not official; '' on its further rows."""
+  if row["task"] == _AVERAGE:
+    return _AVERAGE
+  name = glue_metrics.shown_task(row["task"], row["metric"])
+  name = name if row["is_official"] else f"{name}*"
+  return name if row["is_main"] or row["metric"] == MISMATCHED else ""
+
+
+def _notes(
+  protocol: Protocol, rows: Sequence[tables.Row], missing: Sequence[str], references: Sequence[Reference]
+) -> list[str]:
+  if protocol.is_pooled:
+    how = f"{protocol.summary.capitalize()} of all runs of all cells"
+  else:
+    how = f"{protocol.summary.capitalize()} over the seeds of the cell with the best {protocol.summary}"
+  notes = [
+    f"{how}, in percent. All metrics of a run are from its best evaluation on the dev set. std: standard "
+    "deviation of the sample."
+  ]
+  if rows and missing:
+    names = ", ".join(NAMES[task] for task in missing)
+    notes.append(f"No AVG: {names} missing. AVG is the mean of eight tasks: MNLI-m counts, WNLI does not.")
+  if subsets := [_shown_task(row).removesuffix("*") for row in rows if not row["is_official"]]:
+    of_average = "" if missing else " AVG is not one either."
+    notes.append(f"* not the whole official data, so not a GLUE score: {', '.join(subsets)}.{of_average}")
+  notes += summary.skipped_notes({_shown_task(row): row["skipped_updates"] for row in rows})
+  notes += glue_metrics.source_notes(references)
+  if others := [reference for reference in references if reference.averages_mismatched]:
+    averages = ", ".join(f"{reference.model} {tables.percent(reference.average)}" for reference in others)
+    notes.append(f"The paper's averages are of nine scores, with both halves of MNLI: {averages}.")
+  return notes
+
+
 class Glue:
   """Fine-tuning on GLUE: a hyperparameter search for each task. Implements `driver.Kind`."""
 
@@ -32,12 +165,12 @@ class Glue:
     self.session, self.config, data = session, session.config, session.config.data
     names = validate.task_names(fields.flatten(session.config))
     cells = {name: session.cells(name) for name in names}
-    self.data: dict[str, glue.GlueData] = {}  # by task
+    self.data: dict[str, GlueData] = {}  # by task
     self.tests: dict[str, glue_predictions.Tests] = {}  # by task, with output.predict
     self.plans: list[Plan] = []
     for name in names:
       options = {"train_rows": data.train_rows, "seed": self.config.seed, "download": download}
-      self.data[name] = glue.load(name, data.directory, self.encoding(name), **options)
+      self.data[name] = load(name, data.directory, self.encoding(name), **options)
       if session.config.output.predict:
         self.tests[name] = glue_predictions.load(name, data.directory, self.encoding, download=download)
       self.plans.append(self._plan(self.data[name], cells[name]))
@@ -50,11 +183,11 @@ class Glue:
     vocabulary = self.session.start.encoder.vocabulary
     return Encoding(vocabulary, longest, data.buckets, data.bucket_multiple, divisor)
 
-  def _plan(self, data: glue.GlueData, cells: list[Cell]) -> Plan:
+  def _plan(self, data: GlueData, cells: list[Cell]) -> Plan:
     session, size = self.session, self.config.data.eval_batch_size
 
     def evaluate(outputs_of: OutputsOf, seeds: Sequence[int]) -> list[dict[str, float]]:
-      return glue.evaluate(data, outputs_of, num_runs=len(seeds), batch_size=size, pad_id=session.pad_id)
+      return evaluate_runs(data, outputs_of, num_runs=len(seeds), batch_size=size, pad_id=session.pad_id)
 
     return session.plan(
       data.task,
@@ -96,7 +229,7 @@ class Glue:
     if self.config.output.predict:
       for line in glue_predictions.submit(session, self.tests, self.data):
         logger.info(line)
-    return report.make_report(
+    return make_report(
       session.title,
       session.protocol,
       records,

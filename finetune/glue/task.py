@@ -3,17 +3,12 @@
 import dataclasses
 import hashlib
 
-import numpy as np
-
 from data import glue, tfds_reader
 from data.errors import DataError, counted
 from data.glue.tasks import TASKS, Split
 from finetune.needed_files import OPTIONAL
-from finetune.papers import glue_metrics
 from finetune.papers.glue_metrics import DEV_SPLITS
-from finetune.search import texts
 from finetune.search.examples import Buckets, Examples, add_to_digest
-from finetune.search.program import OutputsOf
 from finetune.search.texts import Encoding, Evaluated
 
 
@@ -102,22 +97,3 @@ def is_readable(directory: str, task: str, split: str, *, download: bool) -> boo
   """Returns whether a split can be read, or is in a data set that TFDS may download."""
   is_to_come = download and tfds_reader.find(directory, TASKS[task].tfds_name) is None
   return is_to_come or split in glue.available(directory, task)
-
-
-def evaluate(
-  data: GlueData, outputs_of: OutputsOf, *, num_runs: int, batch_size: int, pad_id: int
-) -> list[dict[str, float]]:
-  """Returns each run's metrics on the development sets; on MNLI's mismatched set, 'accuracy_mm'.
-
-  A run with NaN or infinite outputs scores 0, so that the other runs can continue.
-  """
-  by_run: list[dict[str, float]] = [{} for _ in range(num_runs)]
-  suffixes = DEV_SPLITS.get(data.task, {"dev": ""})
-  for name, dev_set in data.dev.items():
-    sizes = {"num_runs": num_runs, "batch_size": batch_size, "pad_id": pad_id}
-    logits = texts.outputs(dev_set.examples, dev_set.buckets, outputs_of, **sizes)
-    labels = np.asarray(dev_set.split.labels)
-    for run in range(num_runs):
-      scores = glue_metrics.score_of_run(data.task, np.stack(logits[run]), labels)
-      by_run[run] |= {f"{metric}{suffixes[name]}": value for metric, value in scores.items()}
-  return by_run

@@ -8,7 +8,8 @@ from typing import Any
 from data.errors import ConfigError, DataError, counted, did_you_mean, listed
 from data.rows import Row, as_list, datasets
 from data.rows.values import ClassNumber, as_number, is_missing
-from finetune.own import spans, tagging
+from finetune.own import target_values
+from finetune.own.spans import is_targets
 
 # Common names in published data sets, the likeliest first; case does not count.
 TEXTS = ("text", "sentence", "content", "review", "comment", "message", "tweet", "body", "document", "title")
@@ -103,7 +104,7 @@ def of_conll(rows: Sequence[Row], given: Any) -> tuple[str, str]:
   """
   values = {name: {cell for row in rows for cell in row.fields[name]} for name in rows[0].fields}
   words = next((name for name, cells in values.items() if not all(map(str.isdigit, cells))), "1")
-  of_spans = [name for name, cells in values.items() if tagging.is_entities(list(cells))]
+  of_spans = [name for name, cells in values.items() if target_values.is_entities(list(cells))]
   tags = [name for name, cells in values.items() if not cells <= {"_", "-"} and name != words]
   last = (of_spans or (["4"] if len(values) == 10 else tags) or [words])[-1]
   return given.text or words, given.label or last
@@ -112,7 +113,7 @@ def of_conll(rows: Sequence[Row], given: Any) -> tuple[str, str]:
 def guess_kind(rows: Sequence[Row], columns: Columns) -> tuple[str, str]:
   """Guesses the kind of task, one of `schema.KINDS`, from the rows' values; also returns the reason."""
   values = [row.fields.get(columns.label) for row in rows]
-  if any(spans.is_targets(value) for value in values):
+  if any(is_targets(value) for value in values):
     return "span_pairs", f"{columns.label!r} has spans"
   if _are_lists([row.fields.get(columns.text[0]) for row in rows]):
     return "tagging", f"{columns.text[0]!r} has lists of words"
@@ -144,3 +145,6 @@ def guess_separator(rows: Sequence[Row], label: str) -> str:
   """Guesses the separator between labels of a cell: the first of `SEPARATORS` that any cell has."""
   cells = [value for row in rows if isinstance(value := row.fields.get(label), str) and not as_list(value)]
   return next((sign for sign in SEPARATORS if any(sign in cell for cell in cells)), SEPARATORS[0])
+
+
+# The `problem_type` in transformers' config.json, which chooses the loss of a model for whole texts.

@@ -11,9 +11,9 @@ from data.errors import ConfigError, DataError, counted
 from data.glue import fraction_rows
 from data.rows import Row, as_list, conll, values
 from data.vocabulary import Vocabulary
-from finetune.own import answers, columns, spans, tagging
+from finetune.own import answers, columns, spans, target_values
 from finetune.own.schema import Inputs, TaskSchema
-from finetune.own.targets import (
+from finetune.own.target_values import (
   alike,
   check_label,
   find_labels,
@@ -42,12 +42,12 @@ class Part:
   def examples(self, *, scale: float, shift: float) -> Examples:
     """Returns the inputs with 'labels'; numbers become (number - shift) / scale, float32."""
     examples = self.inputs.examples
-    if isinstance(self.targets, list) and tagging.WORD not in examples.token_fields:
+    if isinstance(self.targets, list) and target_values.WORD not in examples.token_fields:
       return examples._replace(fields={"labels": self.classes})
     if isinstance(self.targets, list):
       by_token = [
         np.where(words > 0, self.targets[row][words - 1], 0)
-        for row, words in zip(self.inputs.row, examples.token_fields[tagging.WORD])
+        for row, words in zip(self.inputs.row, examples.token_fields[target_values.WORD])
       ]
       return examples._replace(token_fields=examples.token_fields | {"labels": by_token})
     labels = self.targets[self.inputs.row]

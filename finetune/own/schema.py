@@ -4,11 +4,13 @@ import dataclasses
 import json
 import os
 import pathlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from data.errors import DataError, counted, named_reason, reading, unknown
+from data.vocabulary import Vocabulary
 from finetune.search.examples import Examples
 from finetune.settings import OWN_TASKS
 from pretrain.export.task_fields import TASK
@@ -114,3 +116,9 @@ class Inputs(NamedTuple):
 def _value(values: dict[str, Any], field: dataclasses.Field) -> Any:
   value = values[field.name]
   return tuple(value) if isinstance(value, list) else value
+
+
+def pieces_of(sentences: Sequence[Sequence[str]], vocabulary: Vocabulary) -> list[list[list[int]]]:
+  """Returns the ids of each word of each sentence; a word without pieces gets the unknown piece."""
+  unknown = [vocabulary.special_ids.unk]
+  return [[ids or unknown for ids in words] for words in vocabulary.encode_words(sentences)]

@@ -1,27 +1,213 @@
-"""`kind='own'`: a search on a user's own file, its report, and the model with `task.json`."""
+"""`kind='own'`: a search on a user's own file, its report, and the model with `task.json`.
 
+Builds the head and the loss for each kind of task on a user's file.
+"""
+
+import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
+from data import tables
+from data.errors import counted
 from data.tables import Report, Table
-from finetune.own import answers, problems, report
+from finetune.own import answers, spans, target_values
+from finetune.own.answers import ERRORS, Outputs, details, measure, names
 from finetune.own.load import Part, load
-from finetune.own.metrics import Outputs, details, measure, names
-from finetune.own.schema import FILE
-from finetune.papers import spaces
-from finetune.papers.spaces import Cell
-from finetune.search import best_model, texts
-from finetune.search.classification import exported_task
+from finetune.own.schema import FILE, TaskSchema
+from finetune.papers import protocols
+from finetune.papers.protocols import Cell
+from finetune.search import best_model, losses, summary, texts
+from finetune.search.classification import HeadSettings, exported_task, make_problem
 from finetune.search.examples import Examples, add_to_digest, make_buckets
 from finetune.search.plan import Plan
-from finetune.search.program import OutputsOf
+from finetune.search.program import Batch, OutputsOf, Problem
 from finetune.search.search import Search
 from finetune.search.session import Session
 from finetune.search.summary import Record
 from pretrain.export.task_fields import FIRST_ROWS
+from pretrain.models import heads
+from pretrain.models.config import EncoderConfig
+from pretrain.models.encoder import encode
+from pretrain.ops.pooling import pool
+from pretrain.step import Metrics
+
+
+def make(
+  schema: TaskSchema,
+  config: EncoderConfig,
+  head: HeadSettings,
+  *,
+  pad_id: int,
+  targets: np.ndarray | Sequence[np.ndarray] = (),
+  balanced: bool = False,
+  smoothing: float = 0.0,
+) -> Problem:
+  """Builds the training problem (head, outputs and loss) for a schema's kind of task.
+
+  Args:
+    targets: of the training rows, from which the loss takes the frequencies of classes and words.
+    balanced: whether classes are weighted by their inverse frequency.
+    smoothing: share of the target that is spread over all classes.
+  """
+  options = {"class_weights": _class_weights(schema, targets) if balanced else (), "smoothing": smoothing}
+  if schema.kind == "tagging":
+    return _tagging(schema, config, head, pad_id=pad_id, targets=targets, **options)
+  make = functools.partial(make_problem, config, head, num_outputs=schema.num_outputs, pad_id=pad_id)
+  if schema.kind == "span_pairs":  # the head reads the means over two spans, concatenated
+    return make(
+      loss=functools.partial(losses.classification_loss, **options),
+      name="span_pairs",
+      pooling=vectors_of_spans,
+      num_vectors=2,
+    )
+  loss = {
+    "classification": functools.partial(losses.classification_loss, **options),
+    "multilabel": functools.partial(losses.multilabel_loss, **options),
+    "regression": losses.regression_loss,
+  }[schema.kind]
+  return make(loss=loss, pooling=schema.pooling)
+
+
+def _tagging(
+  schema: TaskSchema,
+  config: EncoderConfig,
+  head: HeadSettings,
+  *,
+  pad_id: int,
+  targets: np.ndarray | Sequence[np.ndarray],
+  class_weights: Sequence[float],
+  smoothing: float,
+) -> Problem:
+  """Builds the training problem of tagging words; its outputs are [batch, length, labels].
+
+  A sentence's loss is the sum over its words, divided by the mean number of words of the training set. So the
+  loss of a batch is about the mean over words, and a sentence's part does not depend on the others.
+  """
+
+  def init_heads(key: jax.Array) -> dict:
+    return {"tagging": heads.init_tagging_head(key, config, num_outputs=len(schema.labels))}
+
+  def outputs(params: dict, batch: Batch, row_keys: jax.Array | None) -> jax.Array:
+    ids = batch["ids"]
+    _, hidden = encode(params["encoder"], config, ids, ids != pad_id, pad_id=pad_id, row_keys=row_keys)
+    own = params["heads"]["tagging"]
+    return heads.apply_tagging_head(own, hidden.last, dropout=head.dropout, row_keys=row_keys, config=config)
+
+  def loss(logits: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
+    weights = batch["weights"][:, None] * (batch[target_values.WORD] > 0)
+    total = losses.classification_loss(
+      logits.reshape(-1, logits.shape[-1]),
+      batch["labels"].reshape(-1),
+      weights.reshape(-1),
+      class_weights=class_weights,
+      smoothing=smoothing,
+    )
+    mean_words = float(np.mean([len(of_row) for of_row in targets]))
+    return total / mean_words, {"task_loss": (total, jnp.sum(weights))}
+
+  return Problem(init_heads, outputs, loss)
+
+
+def vectors_of_spans(hidden: jax.Array, batch: Mapping[str, jax.Array]) -> jax.Array:
+  """Returns the means of [batch, length, embed] over the tokens of both spans: [batch, 2 * embed] float32.
+
+  `batch` has the token field `spans.SPAN`, [batch, length] int; a span without a token gives 0.
+  """
+  return jnp.concatenate(
+    [pool(hidden, (batch[spans.SPAN] & of) > 0, "mean") for of in (spans.FIRST, spans.SECOND)], axis=-1
+  )
+
+
+def _class_weights(schema: TaskSchema, targets: np.ndarray | Sequence[np.ndarray]) -> tuple[float, ...]:
+  """Returns the weight of each class in the loss, inverse to its frequency."""
+  wanted = np.concatenate(targets) if isinstance(targets, list) else np.asarray(targets)
+  if wanted.ndim == 1:  # the mean weight over the training rows is 1
+    counts = np.bincount(wanted, minlength=len(schema.labels))
+    return tuple(float(len(wanted) / (np.count_nonzero(counts) * max(count, 1))) for count in counts)
+  there = wanted.sum(axis=0)  # rows with a label weigh as much as the rows without it
+  return tuple(float((len(wanted) - count) / max(count, 1)) or 1.0 for count in there)
+
+
+def make_report(
+  title: str,
+  schema: TaskSchema,
+  records: Sequence[Record],
+  of_best: Sequence[tables.Table],
+  *,
+  statistic: str,
+  rows: int,
+) -> tables.Report:
+  """Makes the report (`results.md`, `.csv`, `.json`) of finished cells, evaluated on `rows` rows.
+
+  `of_best` are tables of the best run's answers; `statistic` is 'median' or 'mean', as in the search.
+  """
+  metric = records[0].metric
+  chosen = summary.choose(records, metric, statistic)
+  scores = [
+    {
+      "metric": name,
+      "is_main": name == metric,
+      "cell": chosen.cell.name,
+      "value": summary.score(summary.summarise(chosen, name), statistic),
+      **summary.summarise(chosen, name).values(),
+    }
+    for name in summary.metrics(chosen)
+  ]
+  columns = [
+    tables.text_column("metric", "metric"),
+    *(_number_column(name, key) for name, key in (("score", "value"), ("std", "std"), ("min", "minimum"))),
+    _number_column("max", "maximum"),
+    tables.Column("all seeds", _seeds, "left"),
+  ]
+  others = [
+    {"cell": record.cell.name, "value": summary.score(summary.summarise(record), statistic)}
+    for record in records
+  ]
+  cells = tables.Table((tables.text_column("cell", "cell"), tables.percent_column(metric, "value")), others)
+  notes = [
+    f"Cell {chosen.cell.name}; {statistic} over {counted(len(chosen.seeds), 'seed')}, {_unit(schema)}. A "
+    f"run's score is its best evaluation on {counted(rows, 'development row')}; the tables show the best "
+    "run. It was chosen on these rows, so its scores on new rows may be slightly lower.",
+    *summary.skipped_notes({"own": summary.summarise(chosen).skipped_updates}),
+  ]
+  shown = [*of_best, *([cells] if len(records) > 1 else [])]
+  return tables.Report("results", f"{_title(schema)}, {title}", columns, scores, notes, shown)
+
+
+def of_one(
+  title: str, schema: TaskSchema, scores: dict[str, float], of_answers: Sequence[tables.Table], *, rows: int
+) -> tables.Report:
+  """Returns the report of one model's `scores` on `rows` rows; `of_answers` are tables of its answers."""
+  found = [{"metric": name, "value": value, "rows": rows} for name, value in scores.items()]
+  columns = [tables.text_column("metric", "metric"), _number_column("score", "value")]
+  notes = [f"{counted(rows, 'row')}; {_unit(schema)}."]
+  return tables.Report("results", f"{_title(schema)}, {title}", columns, found, notes, of_answers)
+
+
+def _title(schema: TaskSchema) -> str:
+  return schema.kind.capitalize().replace("_", " ")
+
+
+def _unit(schema: TaskSchema) -> str:
+  return f"in percent but for {', '.join(ERRORS)}" if schema.kind == "regression" else "in percent"
+
+
+def _number(row: tables.Row, value: float) -> str:
+  return f"{value:.4g}" if row["metric"] in ERRORS else tables.percent(value)
+
+
+def _number_column(header: str, key: str) -> tables.Column:
+  return tables.Column(header, lambda row: _number(row, row[key]))
+
+
+def _seeds(row: tables.Row) -> str:
+  return "  ".join(_number(row, value) for value in row["per_seed"].values())
+
 
 NAME = "own"
 LEAST_STEPS, MOST_EPOCHS = 300, 30  # of the one run on a small file, unless search.epochs is set
@@ -37,7 +223,7 @@ class Own:
       UserError: see data/errors.py.
     """
     self.session, config = session, session.config
-    longest = session.max_length(spaces.SMALL_TASK)
+    longest = session.max_length(protocols.SMALL_TASK)
     self.task = load(config, session.start.encoder.vocabulary, max_length=longest, download=download)
     self.schema = self.task.schema
     self.train = self.task.train.examples(scale=self.task.scale, shift=self.task.shift)
@@ -55,7 +241,7 @@ class Own:
 
   def _cells(self) -> list[Cell]:
     """Returns the hyperparameter cells to train; a single run on a small file gets more epochs."""
-    cells, search = self.session.cells(spaces.SMALL_TASK), self.session.config.search
+    cells, search = self.session.cells(protocols.SMALL_TASK), self.session.config.search
     if search.cells != "one" or search.epochs:
       return cells
     return [read_often(cell, sum(self.buckets.num_batches(cell.batch_size))) for cell in cells]
@@ -76,7 +262,7 @@ class Own:
       of_labels["labels"] = list(labels)
     return self.session.plan(
       NAME,
-      problems.problem(
+      make(
         self.schema,
         self.session.encoder,
         self.session.head,
@@ -143,9 +329,7 @@ class Own:
     """Returns the scores of the best cell, with tables of its best run's answers."""
     title = f"{self.session.config.data.train_file}, {self.session.title}"
     (plan,), rows = self.plans, len(self.task.dev.targets)
-    return report.make_report(
-      title, self.schema, records[NAME], self.details, statistic=plan.summary, rows=rows
-    )
+    return make_report(title, self.schema, records[NAME], self.details, statistic=plan.summary, rows=rows)
 
 
 def read_often(cell: Cell, steps_per_epoch: int) -> Cell:

@@ -11,8 +11,7 @@ import numpy as np
 from data.rows import Row, as_list
 from data.rows.spans import Span, targets_of, words_of
 from data.vocabulary import Vocabulary
-from finetune.own.schema import Inputs, TaskSchema
-from finetune.own.tagging import pieces_of
+from finetune.own.schema import Inputs, TaskSchema, pieces_of
 from finetune.search.examples import Examples
 
 SPAN = "span"  # token field: 1 at tokens of the first span, 2 at those of the second, 3 of both, 0 elsewhere

@@ -15,14 +15,21 @@ from data.glue.tasks import Split
 from finetune.needed_files import DRAWS
 from finetune.papers import glue_metrics
 from finetune.papers.glue_metrics import DEV_SPLITS
-from finetune.prompt.demonstrations import EvaluationSet, Pool, TrainingFeed, make_evaluation_set, make_pool
-from finetune.prompt.task import scores_of
-from finetune.prompt.templates import PromptWriter
+from finetune.prompt.templates import (
+  EvaluationSet,
+  Pool,
+  PromptWriter,
+  TrainingFeed,
+  make_evaluation_set,
+  make_pool,
+)
 from finetune.search.examples import add_to_digest, pad, stack
 from finetune.search.program import Batch
 
 # Metrics that choose a run's best evaluation and the best cell, as in LM-BFF src/trainer.py; else accuracy.
 _MAIN = {"cola": "matthews", "mrpc": "f1", "qqp": "f1", "stsb": "pearson"}
+
+MAX_SCORE = 5.0  # scores of STS-B are from 0 to 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,3 +196,9 @@ def _digest(pool: Pool, dev: EvaluationSet) -> str:
   ids = (*(query.ids for query in pool.queries), *pool.demonstrations, *dev.examples.ids)
   add_to_digest(digest, ids, np.asarray(pool.labels), dev.examples.fields["labels"])
   return digest.hexdigest()
+
+
+def scores_of(logits: np.ndarray) -> np.ndarray:
+  """Returns scores [rows, 1] float64, from logits [rows, 2]: 5 times the high word's probability."""
+  low, high = np.asarray(logits, np.float64).T
+  return (MAX_SCORE / (1.0 + np.exp(low - high)))[:, None]

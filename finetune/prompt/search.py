@@ -1,35 +1,241 @@
-"""`kind='prompt'`: few-shot tasks, predicted by the checkpoint's language-modelling head, and their table."""
+"""`kind='prompt'`: few-shot tasks, predicted by the checkpoint's language-modelling head, and their table.
+
+Prompts as a training problem: the checkpoint's language-modelling head predicts the label word at [MASK].
+
+Source: Gao et al. 2021 (LM-BFF) sections 5-6, src/models.py; COCO-LM section 5 and table 4.
+"""
 
 import itertools
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from configs import finetune_base
-from data import tables
+from data import errors, tables
 from data.errors import ConfigError
 from data.glue.tasks import TASKS
 from finetune import validate
-from finetune.papers.spaces import LARGEST_RATE, Cell
+from finetune.papers import glue_metrics
+from finetune.papers.protocols import LARGEST_RATE, Cell
 from finetune.prompt import data as prompt_data
-from finetune.prompt import report as prompt_report
-from finetune.prompt import task as prompt
-from finetune.prompt.data import Lengths, PromptData
-from finetune.prompt.report import TaskScores
+from finetune.prompt.data import MAX_SCORE, Lengths, PromptData
 from finetune.prompt.templates import TEMPLATES, PromptWriter, choose_words
-from finetune.search import best_model, summary
+from finetune.search import best_model, losses, summary
 from finetune.search.examples import Buckets
 from finetune.search.plan import Plan
-from finetune.search.program import OutputsOf, Problem
+from finetune.search.program import Batch, OutputsOf, Problem
 from finetune.search.results import Results
 from finetune.search.search import Search
 from finetune.search.session import Session
 from finetune.search.summary import Record
 from pretrain.command import fields
+from pretrain.models import heads
+from pretrain.models.config import EncoderConfig
+from pretrain.models.encoder import encode
+from pretrain.ops.vocab.vocab_cross_entropy import vocab_logits
+from pretrain.step import Metrics
 
 logger = logging.getLogger(__name__)
+
+# Head -> its parameters. CLM: h E^T + c', no dense layer; MLM: LN(gelu(W h + b)) E^T + c'.
+_HEADS = {"clm": ("bias",), "mlm": ("bias", "dense", "norm")}
+RECIPES = {
+  "clm": "coco_lm, all_token, amos_coco_taco, metro_lm",
+  "mlm": "bert, roberta, taco, modernbert, demo",
+}
+
+
+def lm_head(params: Mapping[str, Any], meta: Mapping[str, Any]) -> str:
+  """Returns the language-modelling head of a checkpoint, 'clm' or 'mlm'; without one, a ConfigError."""
+  there = params.get("heads", {})
+  for name, parts in _HEADS.items():
+    if set(parts) <= set(there.get(name, {})):
+      return name
+  recipe = meta.get("config", {}).get("recipe") or "unknown"
+  having = " and ".join(f"{RECIPES[name]} ({name})" for name in _HEADS)
+  raise ConfigError(
+    f"--config.checkpoint: recipe {recipe!r} has no language-modelling head (its heads: "
+    f"{', '.join(sorted(there)) or 'none'}); use one of {having}, or no prompts:\n"
+    "  --config.checkpoint=DIR\n  --config=configs/finetune_glue.py"
+  )
+
+
+def make_problem(
+  config: EncoderConfig,
+  head: Mapping[str, Any],
+  word_ids: Sequence[int],
+  *,
+  name: str,
+  pad_id: int,
+  max_length: int,
+  is_regression: bool = False,
+) -> Problem:
+  """Returns the training problem of a task, which starts from the checkpoint's head (`name` from `lm_head`).
+
+  Outputs are [batch, words] float32, the label words' logits at batch['mask_position'] [batch] int32; other
+  tokens' logits are never computed. A regression has two words, for the lowest and highest score, and
+  batch['labels'] [batch] float32 in 0-5.
+
+  Raises:
+    ConfigError: `max_length` exceeds the checkpoint's positions.
+  """
+  if max_length > config.max_length:
+    raise ConfigError(
+      f"prompts of {max_length} tokens, but the checkpoint has {config.max_length} positions; use shorter "
+      f"prompts:\n  --config.prompt.max_length={config.max_length}"
+    )
+  words = np.asarray(word_ids, np.int32)
+
+  def init_heads(key: jax.Array) -> dict:
+    del key  # the head is the checkpoint's, so nothing is random
+    return {name: jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), dict(head))}
+
+  def outputs(params: dict, batch: Batch, row_keys: jax.Array | None) -> jax.Array:
+    ids, read = batch["ids"], batch["mask_position"][:, None]
+    _, hidden = encode(
+      params["encoder"], config, ids, ids != pad_id, pad_id=pad_id, row_keys=row_keys, read=read
+    )
+    at_mask = hidden.last
+    trained = params["heads"][name]
+    if name == "mlm":
+      at_mask = heads.apply_transform(trained, config, at_mask)
+    table = params["encoder"]["embeddings"]["token"]["embedding"]
+    return vocab_logits(at_mask, table[words], trained["bias"][words])[:, 0]
+
+  def loss(logits: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
+    function = polarity_loss if is_regression else losses.classification_loss
+    total = function(logits, batch["labels"], batch["weights"])
+    return total, {"task_loss": (total, jnp.sum(batch["weights"]))}
+
+  return Problem(init_heads, outputs, loss)
+
+
+def polarity_loss(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> jax.Array:
+  """Returns KL(target || model) over a regression's two words, summed over the batch, [] in nats.
+
+  Logits are [batch, 2] of the low and the high word. A target t in 0-5, [batch], has the probabilities
+  (1 - t/5, t/5). Weights [batch] are 0 at padding.
+
+  Source: LM-BFF section 4.2. (Its code applies exp to targets that are not logarithms, unlike the paper.)
+  """
+  high = jnp.where(weights > 0, targets.astype(jnp.float32) / MAX_SCORE, 0.0)
+  logits = jnp.where((weights > 0)[:, None], logits.astype(jnp.float32), 0.0)
+  mixture = jnp.stack([1.0 - high, high], axis=-1)
+  entropy = -jnp.sum(jax.scipy.special.xlogy(mixture, mixture), axis=-1)
+  crossed = -jnp.sum(mixture * jax.nn.log_softmax(logits, axis=-1), axis=-1)
+  return jnp.sum((crossed - entropy) * weights)
+
+
+SOURCE = "COCO-LM table 4"
+# {model: {metric of mnli: (mean, standard deviation)}} in percent, over LM-BFF's five splits.
+REFERENCES: dict[str, dict[str, tuple[float, float]]] = {
+  "RoBERTa base++": {"accuracy": (60.1, 1.5), "accuracy_mm": (61.8, 1.2)},
+  "COCO-LM base++": {"accuracy": (66.5, 2.1), "accuracy_mm": (68.0, 2.3)},
+  "RoBERTa large++": {"accuracy": (70.7, 1.3), "accuracy_mm": (72.0, 1.2)},
+  "COCO-LM large++": {"accuracy": (72.0, 1.5), "accuracy_mm": (73.3, 1.1)},
+}
+_DEV = "k-shot dev"  # the set of a row without a test set
+_PART = "* The test set is not GLUE's complete development set, so it is not the papers' test set."
+_NO_TEST = (
+  "** No test set. The scores are on the k-shot development sets that chose the runs: they are too high."
+)
+
+
+class TaskScores(NamedTuple):
+  """The chosen runs of a task, one for each split, with their development and test scores."""
+
+  chosen: Sequence[Record]  # each of one run, the best on the development set of its split
+  tested: Sequence[Record]  # the same runs with test metrics; empty without a test set
+  is_official: bool  # whether the test set is GLUE's complete development set
+
+
+def make_report(title: str, scores: Sequence[TaskScores]) -> tables.Report:
+  """Returns the report `prompt` (.md, .csv, .json) of the chosen runs of each task."""
+  rows = [row for task in scores for row in _task_rows(task)]
+  references = REFERENCES if any(row["task"] == "mnli" for row in rows) else {}
+  columns = [
+    tables.Column("task", _shown_task, "left"),
+    tables.Column("metric", lambda row: glue_metrics.shown_metric(row["metric"]), "left"),
+    tables.Column("mean (std)", lambda row: f"{tables.percent(row['mean'])} ({tables.percent(row['std'])})"),
+    *(_reference_column(model) for model in references),
+  ]
+  judged = [row for row in rows if row["is_main"]]
+  runs = [{**row, "split": split} for row in judged for split in row["cells"]]
+  notes = [
+    f"Mean and standard deviation in percent over {errors.counted(len(scores[0].chosen), 'split')} (of the "
+    "population, as in LM-BFF). For each split, its development set chooses the cell and the evaluation."
+  ]
+  marks = {_mark(row) for row in rows}
+  notes += [note for mark, note in (("*", _PART), ("**", _NO_TEST)) if mark in marks]
+  if references:
+    notes.append(f"RoBERTa and COCO-LM: {SOURCE}, over five splits, on GLUE's development sets.")
+  details = [tables.Table(_RUN_COLUMNS, runs)]
+  return tables.Report("prompt", f"Prompts with demonstrations, {title}", columns, rows, notes, details)
+
+
+def _task_rows(scores: TaskScores) -> list[dict[str, Any]]:
+  main, task, scored = scores.chosen[0].metric, scores.chosen[0].task, scores.tested or scores.chosen
+  rows = []
+  for metric in summary.metrics(scored[0]):
+    over_splits = summary.pool(scored, metric, ddof=0)
+    row = {
+      "task": task,
+      "metric": metric,
+      "is_main": metric == main,
+      "set": "test" if scores.tested else _DEV,
+      "is_official": scores.is_official,
+      "mean": over_splits.mean,
+      "std": over_splits.std,
+      "splits": len(scored),
+      "per_split": _by_split(scored, metric),
+      "cells": {split: record.cell.name for record in scored for split in record.seeds},
+      "dev": _by_split(scores.chosen, main),
+    }
+    rows.append(row)
+  return rows
+
+
+def _by_split(records: Sequence[Record], metric: str) -> dict[int | str, float]:
+  return {
+    split: value for record in records for split, value in summary.summarise(record, metric).per_seed.items()
+  }
+
+
+def _mark(row: tables.Row) -> str:
+  """Returns the mark after the task's name that refers to a note: '', '*' or '**'."""
+  return "" if row["is_official"] else "**" if row["set"] == _DEV else "*"
+
+
+def _shown_task(row: tables.Row) -> str:
+  return glue_metrics.shown_task(row["task"], row["metric"]) + _mark(row)
+
+
+def _reference_column(model: str) -> tables.Column:
+  def show(row: tables.Row) -> str:
+    if row["task"] != "mnli":
+      return ""
+    mean, std = REFERENCES[model][row["metric"]]
+    return f"{mean:.1f} ({std:.1f})"
+
+  return tables.Column(model, show)
+
+
+def _tested(row: tables.Row) -> str:
+  return "-" if row["set"] == _DEV else tables.percent(row["per_split"][row["split"]])
+
+
+_RUN_COLUMNS = (
+  tables.text_column("task", "task"),
+  tables.Column("split", lambda row: str(row["split"])),
+  tables.Column("chosen cell", lambda row: row["cells"][row["split"]], "left"),
+  tables.Column("dev", lambda row: tables.percent(row["dev"][row["split"]])),
+  tables.Column("test", _tested),
+)
+
 
 # LM-BFF uses the defaults of transformers 3.4: AdamW, with eps added after the square root.
 OPTIMIZER = {
@@ -67,7 +273,7 @@ class Prompts:
     values = fields.flatten(session.config)
     _check_fields(values)
     cells = _cells(session.config)
-    self.head = prompt.lm_head({"heads": session.start.heads}, session.start.meta)
+    self.head = lm_head({"heads": session.start.heads}, session.start.meta)
     names = validate.task_names(values)
     words = {name: choose_words(TEMPLATES[name], self.config.prompt.words) for name in names}
     pieces = session.start.encoder.vocabulary
@@ -91,7 +297,7 @@ class Prompts:
     )
 
   def _problem(self, writer: PromptWriter, lengths: Lengths) -> Problem:
-    return prompt.make_problem(
+    return make_problem(
       self.session.encoder,
       self.session.start.heads[self.head],
       writer.word_ids,
@@ -180,7 +386,7 @@ class Prompts:
 
   def report(self, records: Mapping[str, Sequence[Record]]) -> tables.Report:
     """Returns the table of means and standard deviations over the splits."""
-    return prompt_report.make_report(
+    return make_report(
       self.session.title, [self._scores(self.data[name], of_task) for name, of_task in records.items()]
     )
 

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from finetune.papers.spaces import Cell
+from finetune.papers.protocols import Cell
 from finetune.search import save_model, summary
 from finetune.search.search import Search
 from finetune.search.summary import Record

@@ -9,7 +9,7 @@ import numpy as np
 
 from data.errors import counted
 from finetune.papers import protocols
-from finetune.papers.spaces import Cell
+from finetune.papers.protocols import Cell
 from finetune.search.evaluations import Schedule
 from finetune.search.examples import Buckets
 from finetune.search.program import Batch, OutputsOf, Problem, Runs

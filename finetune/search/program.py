@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from finetune.papers.spaces import LARGEST_RATE
+from finetune.papers.protocols import LARGEST_RATE
 from pretrain import optim, step
 from pretrain.mesh.devices import compiler_options
 from pretrain.mesh.sharding import BATCH_AXES, make_mesh

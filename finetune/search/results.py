@@ -14,7 +14,7 @@ from typing import Any
 from data import errors, files
 from data.changes import changes
 from data.errors import ConfigError, DataError
-from finetune.papers.spaces import Cell
+from finetune.papers.protocols import Cell
 from finetune.search.summary import Evaluation, Record, best
 from pretrain.command import fields
 

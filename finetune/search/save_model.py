@@ -9,7 +9,7 @@ import numpy as np
 
 from data import errors, files
 from data.errors import DataError
-from finetune.papers.spaces import Cell
+from finetune.papers.protocols import Cell
 from finetune.search.warm_start import WarmStart
 from pretrain.checkpoints import checkpoint
 from pretrain.checkpoints.saved_model import save_params

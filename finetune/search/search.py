@@ -15,7 +15,7 @@ from typing import Any
 
 from data import files, progress
 from data.errors import DataError
-from finetune.papers.spaces import Cell
+from finetune.papers.protocols import Cell
 from finetune.search import loop, sharing, summary
 from finetune.search.plan import Plan, Run
 from finetune.search.program import Batch, Program, RunGroup

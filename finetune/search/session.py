@@ -9,9 +9,9 @@ import jax
 from ml_collections import ConfigDict
 
 from data.errors import ConfigError
-from finetune.papers import protocols, reference_rows, spaces
-from finetune.papers.reference_rows import Reference
-from finetune.papers.spaces import Cell
+from finetune.papers import glue_metrics, protocols
+from finetune.papers.glue_metrics import Reference
+from finetune.papers.protocols import Cell
 from finetune.search import sharing, warm_start
 from finetune.search.classification import HeadSettings
 from finetune.search.examples import Buckets, Examples, Feed, TrainingOrder
@@ -97,7 +97,7 @@ class Session:
   def references(self) -> list[Reference]:
     """Returns the papers' scores for the recipe in `output.compare_with`, or else the checkpoint's."""
     own = self.start.meta["config"].get("recipe", "")
-    return reference_rows.reference_rows(self.config.output.compare_with or own, self.protocol.name)
+    return glue_metrics.reference_rows(self.config.output.compare_with or own, self.protocol.name)
 
   def max_length(self, task: str) -> int:
     """Returns the most tokens of an example of a task.
@@ -112,7 +112,7 @@ class Session:
         f"data.max_length={asked}: the checkpoint has {positions} positions; use\n"
         f"  --config.data.max_length={positions}"
       )
-    return min(asked or spaces.space(self.protocol.name, task, self.size).length, positions)
+    return min(asked or protocols.space(self.protocol.name, task, self.size).length, positions)
 
   def cells(self, task: str) -> list[Cell]:
     """Returns the hyperparameter cells of a task's search: the protocol's, with values from the config.
@@ -127,7 +127,7 @@ class Session:
     values = {dimension: search[dimension] for dimension in dimensions if search[dimension]}
     if search.cells != "all":
       is_one, width = search.cells == "one", self.start.encoder.config.hidden_size
-      known = spaces.one(width) if is_one else spaces.best_known(name, task, self.size)
+      known = protocols.one(width) if is_one else protocols.best_known(name, task, self.size)
       if known is None:
         raise ConfigError(
           f"search.cells='best_known': no best cell is published for this task, protocol {name!r}, "

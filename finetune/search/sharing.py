@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import jax
 
-from finetune.papers.spaces import Cell
+from finetune.papers.protocols import Cell
 
 Part = list[tuple[Cell, list[int]]]  # cells of one program, each with seeds
 

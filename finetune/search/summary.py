@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data import tables
-from finetune.papers.spaces import Cell
+from finetune.papers.protocols import Cell
 
 
 class Evaluation(NamedTuple):

@@ -17,9 +17,9 @@ from data.errors import ConfigError, DataError
 from data.output import columns as output_columns
 from data.output import formats
 from finetune import evaluate as finetune_evaluate
-from finetune.embedding import columns, load, mining, pairs, retrieval, search
+from finetune.embedding import evaluate, load, mining, retrieval, search
 from finetune.own import columns as own_columns
-from finetune.own import targets
+from finetune.own import target_values
 from finetune.own.schema import TaskSchema
 from finetune.search.session import Session
 from pretrain.embed.schema import EmbeddingSchema
@@ -63,16 +63,18 @@ def test_classes_have_the_names_of_the_file_and_outputs_keep_their_numbers(tmp_p
   for ending in ("parquet", "arrow"):
     path = str(named_classes(tmp_path / f"a.{ending}"))
     read = list(rows.read(path))
-    assert [targets.label_of(row, "label") for row in read[:2]] == ["not_entailment", "entailment"]
+    assert [target_values.label_of(row, "label") for row in read[:2]] == ["not_entailment", "entailment"]
     with pytest.raises(DataError, match="no label"):
-      targets.label_of(read[2], "label")
+      target_values.label_of(read[2], "label")
     found = [own_columns.Columns(("sentence1",), name, ()) for name in ("label", "same", "topics")]
     assert [own_columns.guess_kind(read, of)[0] for of in found] == [*["classification"] * 2, "multilabel"]
-    assert "names" in own_columns.guess_kind(read, found[0])[1] and targets.label_of(read[0], "same") == "1"
+    assert (
+      "names" in own_columns.guess_kind(read, found[0])[1] and target_values.label_of(read[0], "same") == "1"
+    )
     several = TaskSchema("multilabel", ("sentence1",), "topics", (), "cls", 8, separator=",")
-    assert [targets.labels_of(row, several) for row in read] == [["sun", "snow"], [], ["rain"]]
+    assert [target_values.labels_of(row, several) for row in read] == [["sun", "snow"], [], ["rain"]]
     assert [str(tag) for tag in read[0].fields["tags"]] == ["O", "B-X"]
-    assert targets.number_of(read[0], "label") == 1
+    assert target_values.number_of(read[0], "label") == 1
     lines = b"".join(formats.json_line(row.fields) for row in read).splitlines()
     assert [json.loads(line)["label"] for line in lines] == VALUES["label"]
     survey = output_columns.survey(path)
@@ -87,19 +89,19 @@ def test_classes_have_the_names_of_the_file_and_outputs_keep_their_numbers(tmp_p
 def test_a_class_with_a_name_is_no_score_unless_it_is_named(tmp_path):
   path = str(named_classes(tmp_path / "rte.parquet"))
   names = ["sentence1", "sentence2", "label"]
-  chosen = columns.find(path, names, text="", text_pair="")
+  chosen = load.find(path, names, text="", text_pair="")
   with pytest.raises(
     DataError, match=r"0 is 'entailment', 1 is 'not_entailment'.*\n  --config.data.label=label"
   ):
-    columns.refuse_classes(path, chosen, label="")
-  columns.refuse_classes(path, chosen, label="label")
+    load.refuse_classes(path, chosen, label="")
+  load.refuse_classes(path, chosen, label="label")
   asked = argparse.Namespace(text="sentence1", text_pair="sentence2", label="")
   with pytest.raises(DataError, match=r"\n  --label=label"):
-    pairs.find_columns(path, asked)
+    evaluate.find_columns(path, asked)
   asked.label = "label"
-  assert pairs.find_columns(path, asked).number(next(rows.read(path))) == 1.0
+  assert evaluate.find_columns(path, asked).number(next(rows.read(path))) == 1.0
   asked.label = "same"
-  assert pairs.find_columns(path, asked).label == "same"
+  assert evaluate.find_columns(path, asked).label == "same"
 
 
 def test_columns_of_text_that_are_not_known_are_refused_instead_of_training_single_texts(

@@ -14,7 +14,7 @@ from configs import finetune_glue, finetune_own, finetune_prompt, finetune_squad
 from data.errors import ConfigError, DataError
 from finetune import main, needed_files, settings
 from finetune.glue.search import Glue
-from finetune.papers.spaces import Cell
+from finetune.papers.protocols import Cell
 from finetune.search import best_model, session
 from finetune.search.classification import HeadSettings
 from finetune.search.search import Search

@@ -5,10 +5,9 @@ import re
 import numpy as np
 
 from finetune.papers import glue_metrics
-from finetune.squad import decoding as squad_predict
-from finetune.squad import scores as squad_evaluate
-from finetune.squad.decoding import Prediction
-from finetune.squad.windows import Document, Window, max_context
+from finetune.squad import answers as squad_evaluate
+from finetune.squad import windows as squad_predict
+from finetune.squad.windows import Document, Prediction, Window, max_context
 from tests.finetune.squad import squad_case
 from tests.golden.compare import Checks
 from tests.golden.files import Golden
@@ -46,10 +45,10 @@ def check_squad(golden: Golden, checks: Checks) -> None:
   checks.compare_all("scores", "f1_raw/", raw.f1)
   for name in golden.field("results"):
     threshold = float(name.removeprefix("na_thresh_"))
-    found = squad_evaluate.evaluate(gold, predictions, odds, threshold=threshold)
+    found = squad_evaluate.official_scores(gold, predictions, odds, threshold=threshold)
     checks.compare_all("scores", f"results/{name}/", found)
   # The fairseq code hands the odds on as if they were probabilities: its threshold is 1.
-  found = squad_evaluate.evaluate(gold, predictions, odds, threshold=1.0)
+  found = squad_evaluate.official_scores(gold, predictions, odds, threshold=1.0)
   checks.compare_all("scores", "fairseq_squad_evaluate/", found)
   for text in golden.field("normalize_answer"):
     checks.compare_text("texts", f"normalize_answer/{text}", squad_evaluate.normalize_answer(text))

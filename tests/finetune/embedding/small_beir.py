@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 
 from data import rows
-from finetune.embedding import beir
+from finetune.embedding import retrieval
 from tests.finetune.glue.small_glue import WORDS
 
 
@@ -38,11 +38,11 @@ def write(
   return folder
 
 
-def read(folder: pathlib.Path) -> beir.Beir:
+def read(folder: pathlib.Path) -> retrieval.Beir:
   """The split 'test' of a folder."""
-  return beir.read(str(folder), "test")
+  return retrieval.read(str(folder), "test")
 
 
 def passages(folder: pathlib.Path) -> list[str]:
   """The texts of the corpus, each with its title."""
-  return [beir.passage(row) for row in rows.read(str(folder / "corpus.jsonl"))]
+  return [retrieval.passage(row) for row in rows.read(str(folder / "corpus.jsonl"))]

@@ -8,7 +8,7 @@ import pytest
 from configs import finetune_embedding
 from data import vocabulary
 from data.errors import ConfigError, DataError
-from finetune.embedding import columns, load
+from finetune.embedding import load
 from pretrain.embed.schema import EmbeddingSchema
 from tests.finetune.glue.small_glue import WORDS
 
@@ -46,7 +46,7 @@ def _pairs(count: int = 60, **more) -> list[dict]:
 
 
 def _find(names: str, text="", text_pair="", label=""):
-  return columns.find("a.csv", names.split(), text=text, text_pair=text_pair, label=label)
+  return load.find("a.csv", names.split(), text=text, text_pair=text_pair, label=label)
 
 
 def test_columns_are_known_by_their_names_or_named():
@@ -77,7 +77,7 @@ def test_columns_are_known_by_their_names_or_named():
   ]
   failures = []
   for names, given, first, second, negatives, score in cases:
-    expected = columns.StageColumns(first, second, tuple(negatives.split()), score)
+    expected = load.StageColumns(first, second, tuple(negatives.split()), score)
     if (found := _find(names, **given)) != expected:
       failures.append(f"{names} {given}: {found}")
   refused = [

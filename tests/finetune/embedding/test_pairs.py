@@ -7,9 +7,9 @@ import pytest
 
 from data.errors import ConfigError, DataError
 from data.rows import Row
-from finetune.embedding import pair_scores, scores
+from finetune.embedding import evaluate, search
 from finetune.embedding.batches import TextTable
-from finetune.embedding.pairs import PairColumns, find_columns
+from finetune.embedding.evaluate import PairColumns, find_columns
 
 # (columns, flags, texts and label, sides), or the error and a word of it.
 COLUMNS = [
@@ -56,7 +56,7 @@ def test_scores_of_two_classes_are_the_best_of_all_thresholds():
   for digits in (7, 1, 0):  # with more and more equal similarities
     gold = (random.random(60) < 0.4).astype(float)
     similarities = np.round(gold * 0.3 + random.normal(0, 0.4, 60), digits).astype(np.float32)
-    found, ranked = pair_scores.of_classes(similarities, gold), np.unique(similarities)[::-1]
+    found, ranked = evaluate.of_classes(similarities, gold), np.unique(similarities)[::-1]
     halfway = (ranked + np.append(ranked[1:], ranked[-1])) / 2  # below each different one
     accuracies = [np.mean(gold == 0), *(np.mean((similarities >= at) == gold) for at in ranked)]
     f1s = [
@@ -72,7 +72,7 @@ def test_scores_of_two_classes_are_the_best_of_all_thresholds():
 
 
 def test_a_threshold_may_call_no_pair_positive():
-  found = pair_scores.of_classes(np.float32([0.9, 0.5, 0.5, 0.1]), np.float64([0, 1, 0, 0]))
+  found = evaluate.of_classes(np.float32([0.9, 0.5, 0.5, 0.1]), np.float64([0, 1, 0, 0]))
   assert found["accuracy"] == 0.75 and found["accuracy_threshold"] > np.float32(0.9)
   assert (found["f1"], found["f1_threshold"]) == (0.5, pytest.approx(0.3))
 
@@ -81,10 +81,10 @@ def test_the_interval_of_spearman_is_that_of_resampled_pairs(monkeypatch):
   random = np.random.default_rng(0)
   gold = random.normal(size=300)
   similarities = (gold + random.normal(size=300)).astype(np.float32)
-  found = pair_scores.of_numbers(similarities, gold)
+  found = evaluate.of_numbers(similarities, gold)
   assert found["low"] < found["spearman"] < found["high"] and 0.6 < found["pearson"] < 0.8
-  monkeypatch.setattr(pair_scores, "_AT_ONCE", 2_000)  # six resamples at a time
-  assert pair_scores.of_numbers(similarities, gold) == found
+  monkeypatch.setattr(evaluate, "_AT_ONCE", 2_000)  # six resamples at a time
+  assert evaluate.of_numbers(similarities, gold) == found
   # Fisher's transform gives about the same width.
   width = np.diff(np.tanh(np.arctanh(found["spearman"]) + np.float64([-1.96, 1.96]) * 1.03 / np.sqrt(297)))
   assert found["high"] - found["low"] == pytest.approx(float(width[0]), rel=0.15)
@@ -107,33 +107,33 @@ def _texts(pairs, of_scores=None) -> TextTable:
 def test_a_query_counts_the_rank_of_its_best_positive(monkeypatch):
   # Query 0 ranks passage 3 first. Query 1 ranks 5, 4, 3: its positive 4 is second. Query 2 has 5, the last.
   for block in (512, 2):
-    monkeypatch.setattr(scores, "_BLOCK", block)
-    found = scores.measure(VECTORS, _texts([(0, 3), (1, 4), (2, 5)]), has_scores=False)
+    monkeypatch.setattr(search, "_BLOCK", block)
+    found = search.measure(VECTORS, _texts([(0, 3), (1, 4), (2, 5)]), has_scores=False)
     assert found == {
       "mrr_10": pytest.approx((1 + 1 / 2 + 1 / 3) / 3),
       "recall_1": pytest.approx(1 / 3),
       "recall_10": 1,
     }
-  both = scores.measure(VECTORS, _texts([(0, 3), (1, 4), (1, 5)]), has_scores=False)
+  both = search.measure(VECTORS, _texts([(0, 3), (1, 4), (1, 5)]), has_scores=False)
   assert both["mrr_10"] == 1
   far = np.deg2rad([0, *range(12)])  # a query, and twelve passages farther and farther away
   vectors = np.stack([np.cos(far), np.sin(far)], axis=1)
   for rank, reciprocal, is_found in ((10, 0.1, 1), (11, 0, 0)):
     rows = np.asarray([(0, rank), *((at, at) for at in range(1, 13) if at != rank)])
     table = TextTable([], rows, (rows + [100, 0]).astype(np.int32), np.zeros(12, np.float32))
-    found = scores.measure(vectors, table, has_scores=False)
+    found = search.measure(vectors, table, has_scores=False)
     assert (found["mrr_10"], found["recall_10"]) == pytest.approx(
       ((11 + reciprocal) / 12, (11 + is_found) / 12)
     )
 
 
 def test_scores_are_compared_with_products():
-  found = scores.measure(VECTORS, _texts([(0, 3), (2, 4), (2, 5)], [3, 2, 1]), has_scores=True)
+  found = search.measure(VECTORS, _texts([(0, 3), (2, 4), (2, 5)], [3, 2, 1]), has_scores=True)
   products = np.cos(np.deg2rad([10, 60, 65]))
   assert found["spearman"] == pytest.approx(1)
   assert found["pearson"] == pytest.approx(np.corrcoef(products, [3, 2, 1])[0, 1], rel=1e-5)
   broken = VECTORS.copy()
   broken[0, 0] = np.nan
   for has_scores, names in ((False, ("mrr_10", "recall_1", "recall_10")), (True, ("spearman", "pearson"))):
-    found = scores.measure(broken, _texts([(0, 3), (1, 4)]), has_scores=has_scores)
+    found = search.measure(broken, _texts([(0, 3), (1, 4)]), has_scores=has_scores)
     assert found == dict.fromkeys(names, 0.0)

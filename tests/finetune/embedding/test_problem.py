@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from finetune.embedding import batches, losses, problem
+from finetune.embedding import batches, problem
 from finetune.embedding.problem import StageObjective, _loss
 from pretrain.embed.schema import EmbeddingSchema
 from tests.finetune import small_task
@@ -205,7 +205,7 @@ def test_a_row_whose_only_rivals_are_known_answers_costs_exactly_nothing():
     loss = functools.partial(_ours, objective=StageObjective("ranking", 0.1, both_ways), **given)
     (value, _), gradient = jax.value_and_grad(loss, has_aux=True)(texts)
     assert value == 0 and not np.any(gradient)
-  cosent = losses.cosent_loss(
+  cosent = problem.cosent_loss(
     *map(jnp.asarray, ([0.2, 0.6, 0.6], [3.0, 1.0, 1.0], [1.0, 1, 0])), temperature=0.1
   )
   np.testing.assert_allclose(cosent, math.log(1 + math.exp(4)), rtol=1e-6)

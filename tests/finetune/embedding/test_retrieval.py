@@ -13,9 +13,9 @@ from sklearn import metrics
 from data.errors import DataError
 from data.rows import Row
 from finetune import evaluate
-from finetune.embedding import beir, bm25, nearest, retrieval
-from finetune.embedding.beir import Beir
+from finetune.embedding import nearest, retrieval
 from finetune.embedding.nearest import NearestPassages
+from finetune.embedding.retrieval import Beir
 from pretrain.checkpoints.saved_model import OpenedEncoder, open_model
 from pretrain.embed.schema import EmbeddingSchema, unit
 from pretrain.embed.vectors import Embedder
@@ -25,13 +25,13 @@ from tests.finetune.glue.small_glue import WORDS
 
 def test_queries_with_judgements_are_read_in_the_order_of_their_file(tmp_path):
   for packed in (False, True):
-    data = beir.read(str(small_beir.write(tmp_path / f"beir{packed}", packed=packed)), "test")
+    data = retrieval.read(str(small_beir.write(tmp_path / f"beir{packed}", packed=packed)), "test")
     assert list(data.queries) == list(data.qrels) == ["d1", "q1", "q2", "q3", "q4", "q5"]
     assert data.ids == [f"d{at}" for at in range(30)] and data.unjudged == 1 and data.irrelevant == 0
     assert data.qrels["q2"] == {"d2": 1, "d9": 2} and data.qrels["q3"] == {"d3": 1, "d8": 0}
   titles = ({"title": "A"}, {"title": ""}, {"title": None}, {})
   texts = [title | {"text": text} for title, text in zip(titles, ("b", " b ", "b", "b"))]
-  assert [beir.passage(Row(fields, 1, "f")) for fields in texts] == ["A b", "b", "b", "b"]
+  assert [retrieval.passage(Row(fields, 1, "f")) for fields in texts] == ["A b", "b", "b", "b"]
 
 
 # Rows are (file, old text, new text, a part of the error). Old None replaces the file, new None removes it.
@@ -64,7 +64,7 @@ def test_a_mistake_is_named_with_file_and_row(tmp_path):
     else:
       path.unlink()
     with pytest.raises(DataError) as error:
-      beir.read(str(folder), "test")
+      retrieval.read(str(folder), "test")
     failures += [f"{number}: {error.value}"] * (phrase not in str(error.value))
   assert not failures, "\n".join(failures)
 
@@ -94,14 +94,14 @@ def test_the_nearest_passages_are_those_of_the_whole_matrix_the_first_of_equal_o
 def test_bm25_is_that_of_its_formula_and_texts_without_words_have_no_result():
   pytest.importorskip("bm25s")
   passages = ["a cat sat", "the dog ran", "", "cats, dogs; a CAT"]
-  scores, numbers = bm25.search(iter(passages), ["Cat sat", "the"], 4)
+  scores, numbers = retrieval.search(iter(passages), ["Cat sat", "the"], 4)
   lengths = [2, 2, 0, 3]  # without stop words
   inverse = {word: np.log(1 + (4 - count + 0.5) / (count + 0.5)) for word, count in (("cat", 2), ("sat", 1))}
   norms = [1.5 * (1 - 0.75 + 0.75 * length / np.mean(lengths)) for length in lengths]
   expected = [(inverse["cat"] + inverse["sat"]) / (1 + norms[0]), inverse["cat"] / (1 + norms[3])]
   assert numbers[0, :2].tolist() == [0, 3] and scores[0, :2] == pytest.approx(expected, rel=1e-5)
   assert (scores[0, 2:] == -np.inf).all() and (scores[1] == -np.inf).all()
-  assert (bm25.search(["the", ""], ["cat", ""], 2)[0] == -np.inf).all()
+  assert (retrieval.search(["the", ""], ["cat", ""], 2)[0] == -np.inf).all()
 
 
 def _scores(qrels: dict, ranked: list[list[int]], passages: int = 150) -> tuple[dict[str, np.ndarray], Beir]:

@@ -14,11 +14,11 @@ import pytest
 from data import vocabulary
 from data.errors import DataError, StorageError
 from data.glue.tasks import Split
-from finetune.glue import leaderboard
+from finetune.glue import predictions
 from finetune.glue import predictions as glue_predictions
-from finetune.glue import task as glue
-from finetune.glue.leaderboard import Predictions
-from finetune.papers.spaces import Cell
+from finetune.glue import task as glue_task
+from finetune.glue.predictions import Predictions
+from finetune.papers.protocols import Cell
 from finetune.search.best_model import Chosen
 from finetune.search.texts import Encoding
 from tests.finetune.glue import small_glue
@@ -119,7 +119,7 @@ def test_wnli_is_handed_in_only_if_it_is_above_the_majority(tmp_path, encoding):
   tests, session = glue_predictions.load("wnli", str(tmp_path), encoding), _session(tmp_path)
   texts, labels = ["good"] * 5, np.asarray([0, 1, 0, 1, 0], np.int32)
   dev = Split(texts, texts, labels, [*"01234"], 0, "made", is_official=False)
-  data = {"wnli": glue.from_splits("wnli", dev, {"dev": dev}, encoding("wnli"))}
+  data = {"wnli": glue_task.from_splits("wnli", dev, {"dev": dev}, encoding("wnli"))}
   for value, label, is_told in ((0.6, "0", True), (0.61, "1", False)):
     _predict(session, "wnli", tests, dataclasses.replace(CHOSEN, value=value), row=(0.0, 1.0))
     lines = glue_predictions.submit(session, {"wnli": tests}, data)
@@ -140,7 +140,7 @@ NAMES = ("CoLA", "SST-2", "MRPC", "STS-B", "MNLI-m", "MNLI-mm", "QNLI", "QQP", "
 
 
 def whole(key, value):
-  rows = leaderboard.official_rows(key)
+  rows = predictions.official_rows(key)
   return Predictions([str(row) for row in range(rows)], [value] * rows)
 
 
@@ -150,7 +150,7 @@ def members(path):
 
 
 def test_a_submission_has_all_eleven_files_with_a_row_per_official_row(tmp_path):
-  path, lines = leaderboard.write_submission(
+  path, lines = predictions.write_submission(
     tmp_path / "out" / "s.zip", {"rte": whole("rte", "not_entailment")}
   )
   found = members(path)
@@ -171,14 +171,14 @@ def test_scores_have_three_decimals_and_an_index_is_that_of_the_test_file(tmp_pa
   given, reversed_rows = whole("stsb", 1.23456), whole("wnli", "1")
   given.values[:4] = [-0.1, -0.0001, 5.2, 4.9996]  # pyright: ignore
   reversed_rows = reversed_rows._replace(ids=reversed_rows.ids[::-1])
-  path, lines = leaderboard.write_submission(tmp_path / "s.zip", {"stsb": given, "wnli": reversed_rows})
+  path, lines = predictions.write_submission(tmp_path / "s.zip", {"stsb": given, "wnli": reversed_rows})
   assert members(path)["STS-B.tsv"][1:6] == ["0\t0.000", "1\t0.000", "2\t5.000", "3\t5.000", "4\t1.235"]
   assert lines[-1].startswith("changed 3 scores") and members(path)["WNLI.tsv"][1] == "145\t1"
 
 
 def test_a_submission_with_subsets_says_so_in_its_name(tmp_path):
   given = {"qqp": Predictions(["0", "1"], ["0", "1"])}
-  path, lines = leaderboard.write_submission(tmp_path / "s.zip", given)
+  path, lines = predictions.write_submission(tmp_path / "s.zip", given)
   assert path == tmp_path / "s.subset-not-for-submission.zip" and list(tmp_path.iterdir()) == [path]
   assert "QQP.tsv 2 of 390965 rows" in lines[2]
   assert members(path)["QQP.tsv"] == ["index\tprediction", "0\t0", "1\t1"]
@@ -186,11 +186,11 @@ def test_a_submission_with_subsets_says_so_in_its_name(tmp_path):
 
 def test_outputs_become_official_labels_and_scores():
   logits = np.array([[0.0, 2.0, 1.0], [3.0, 2.0, 1.0]])
-  assert leaderboard.predictions("ax", ["0", "1"], logits).values == ["entailment", "contradiction"]
-  assert leaderboard.predictions("cola", ["0"], np.array([[0.0, 1.0]])).values == ["1"]
-  assert leaderboard.predictions("stsb", ["7"], np.array([[0.5]]), scale=5.0) == Predictions(["7"], [2.5])
+  assert predictions.predictions("ax", ["0", "1"], logits).values == ["entailment", "contradiction"]
+  assert predictions.predictions("cola", ["0"], np.array([[0.0, 1.0]])).values == ["1"]
+  assert predictions.predictions("stsb", ["7"], np.array([[0.5]]), scale=5.0) == Predictions(["7"], [2.5])
   with pytest.raises(DataError, match=r"CoLA\.tsv"):
-    leaderboard.predictions("cola", ["0"], np.full((1, 2), np.nan))
+    predictions.predictions("cola", ["0"], np.full((1, 2), np.nan))
 
 
 @pytest.mark.skipif(not GLUE.is_dir(), reason="../shared/datasets, the official GLUE files, is not here")
@@ -198,9 +198,9 @@ def test_placeholders_are_the_majority_of_the_training_set():
   for key, column, header in (
     ("cola", 1, 0), ("sst2", 1, 1), ("mrpc", 0, 1), ("rte", 3, 1), ("wnli", 3, 1), ("stsb", 9, 1)
   ):  # fmt: skip
-    folder = leaderboard.FILES[key].name.removesuffix(".tsv")
+    folder = predictions.FILES[key].name.removesuffix(".tsv")
     with gzip.open(GLUE / folder / "train.tsv.gz", "rt", encoding="utf-8", newline="\n") as file:
       rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))[header:]
     ((most, _),) = collections.Counter(row[column] for row in rows).most_common(1)
     mean = f"{np.mean([float(row[column]) for row in rows]):.3f}" if key == "stsb" else ""
-    assert leaderboard.FILES[key].placeholder == (mean or most), key
+    assert predictions.FILES[key].placeholder == (mean or most), key

@@ -8,9 +8,9 @@ import pytest
 import rich.console
 
 from data import tables
-from finetune.glue import report
-from finetune.papers import glue_metrics, protocols, reference_rows
-from finetune.papers.spaces import Cell
+from finetune.glue import search
+from finetune.papers import glue_metrics, protocols
+from finetune.papers.protocols import Cell
 from finetune.search.summary import Evaluation, Record
 
 CELL = Cell(32, 2e-5, 3, 0.0625)
@@ -41,7 +41,7 @@ def line_of(text, start):
 
 def test_the_best_cell_is_chosen_and_summed_up():
   worse = record("rte", [0.9, 0.2, 0.1], cell=CELL._replace(epochs=2))
-  made = report.make_report("x", MEDIAN, {"rte": [worse, record("rte", [0.25, 0.6, 0.5])]})
+  made = search.make_report("x", MEDIAN, {"rte": [worse, record("rte", [0.25, 0.6, 0.5])]})
   row = made.rows[0]
   assert (row["value"], row["cell"], row["maximum"]) == (0.5, CELL.name, 0.6)
   shown = printed(made, 80)
@@ -52,8 +52,8 @@ def test_the_best_cell_is_chosen_and_summed_up():
 def test_the_average_is_of_eight_without_wnli_and_the_mismatched_half():
   records = eight() | {"wnli": [record("wnli", [0.0])]}
   records["mnli"] = [record("mnli", [0.5], {glue_metrics.MISMATCHED: 0.0})]
-  made = report.make_report(
-    "x", MEDIAN, records, references=reference_rows.reference_rows("coco_lm_base", "coco_lm")
+  made = search.make_report(
+    "x", MEDIAN, records, references=glue_metrics.reference_rows("coco_lm_base", "coco_lm")
   )
   assert made.totals[0]["value"] == pytest.approx(0.535)
   assert line_of(printed(made, 80), "AVG of 8")[3:] == ["53.5", "87.2", "83.3", "85.5"]
@@ -63,7 +63,7 @@ def test_an_average_with_tasks_missing_is_not_given_and_they_are_named():
   records = eight()
   del records["rte"]
   records["cola"] = []
-  made = report.make_report("x", MEDIAN, records)
+  made = search.make_report("x", MEDIAN, records)
   assert made.totals[0]["value"] is None
   shown = printed(made, 120)
   assert line_of(shown, "AVG of 8")[3] == "-" and "No AVG: CoLA, RTE missing" in shown
@@ -72,8 +72,8 @@ def test_an_average_with_tasks_missing_is_not_given_and_they_are_named():
 def test_the_papers_score_stands_beside_the_same_metric_only():
   records = {"mnli": [record("mnli", [0.5], {glue_metrics.MISMATCHED: 0.4})], "wnli": [record("wnli", [0.5])]}
   records["mrpc"] = [record("mrpc", [0.5], {"f1": 0.3})]
-  rows = reference_rows.reference_rows("coco_lm_base", "coco_lm")[:1]
-  made = report.make_report("x", MEDIAN, records, references=rows).rows
+  rows = glue_metrics.reference_rows("coco_lm_base", "coco_lm")[:1]
+  made = search.make_report("x", MEDIAN, records, references=rows).rows
   beside = {(row["task"], row["metric"]): row.get("COCO-LM base") for row in made}
   expected = {("mnli", "accuracy"): 0.885, ("mnli", "accuracy_mm"): 0.883, ("mrpc", "accuracy"): 0.914}
   for name, value in beside.items():
@@ -81,7 +81,7 @@ def test_the_papers_score_stands_beside_the_same_metric_only():
 
 
 def test_subsets_are_marked_and_so_is_their_average():
-  made = report.make_report("x", MEDIAN, eight(), subsets={"mnli", "qqp"})
+  made = search.make_report("x", MEDIAN, eight(), subsets={"mnli", "qqp"})
   shown = printed(made, 120)
   assert line_of(shown, "MNLI")[0] == "MNLI-m*" and line_of(shown, "QNLI")[0] == "QNLI"
   assert "MNLI-m, QQP. AVG is not one either." in shown
@@ -92,22 +92,22 @@ def test_pooled_protocols_report_all_runs_and_tacos_average_of_nine_is_not_put_b
     record("mrpc", [value], protocol="taco", cell=CELL._replace(epochs=n + 1))
     for n, value in enumerate((0.2, 0.4, 0.9))
   ]
-  row = report.make_report("x", protocols.get("taco", "base"), {"mrpc": cells}).rows[0]
+  row = search.make_report("x", protocols.get("taco", "base"), {"mrpc": cells}).rows[0]
   assert (row["metric"], row["cell"]) == ("f1", "3 cells") and row["value"] == pytest.approx(0.5)
   records = {task: [record(task, [0.5], protocol="taco")] for task in glue_metrics.AVERAGED}
-  rows = reference_rows.reference_rows("taco_small", "taco")
-  shown = printed(report.make_report("x", protocols.get("taco", "small"), records, references=rows), 120)
+  rows = glue_metrics.reference_rows("taco_small", "taco")
+  shown = printed(search.make_report("x", protocols.get("taco", "small"), records, references=rows), 120)
   assert line_of(shown, "AVG of 8")[3:] == ["50.0", "75.9", "74.7"]
   assert "TACO-250k small 76.2, MLM-250k small 75.0" in shown
 
 
 def test_runs_that_left_updates_out_are_named(tmp_path):
   whole = record("rte", [0.5, 0.6, 0.7])
-  assert "skipped because" not in printed(report.make_report("x", MEDIAN, {"rte": [whole]}), 200)
+  assert "skipped because" not in printed(search.make_report("x", MEDIAN, {"rte": [whole]}), 200)
   seeds = whole.seeds | {
     1: [Evaluation(5, 1.0, {"accuracy": 0.6}, 7), Evaluation(9, 2.0, {"accuracy": 0.5}, 1200)]
   }
-  made = report.make_report(
+  made = search.make_report(
     "x", MEDIAN, {"rte": [whole._replace(seeds=seeds)], "mrpc": [record("mrpc", [0.5])]}
   )
   assert "skipped because they were not finite: RTE seed 1 1,200. Such a run" in printed(made, 200)
@@ -117,8 +117,8 @@ def test_runs_that_left_updates_out_are_named(tmp_path):
 
 
 def test_files_hold_scores_and_every_seed(tmp_path):
-  rows = reference_rows.reference_rows("coco_lm_base", "coco_lm")
-  made = report.make_report("x", MEDIAN, {"rte": [record("rte", [0.25, 0.75])]}, references=rows)
+  rows = glue_metrics.reference_rows("coco_lm_base", "coco_lm")
+  made = search.make_report("x", MEDIAN, {"rte": [record("rte", [0.25, 0.75])]}, references=rows)
   paths = {path.name: path for path in made.write(tmp_path / "new")}
   assert sorted(paths) == ["results.csv", "results.json", "results.md"]
   with paths["results.csv"].open() as file:

@@ -9,7 +9,8 @@ from configs import finetune_glue
 from data import vocabulary
 from data.glue.tasks import Split
 from finetune import needed_files
-from finetune.glue import task as glue
+from finetune.glue import search as glue
+from finetune.glue import task as glue_task
 from finetune.search.texts import Encoding
 from tests.finetune.glue import small_glue
 
@@ -50,12 +51,14 @@ def test_scores_of_similarity_become_targets_by_the_divisor(words):
   assert examples.fields["labels"].dtype == np.float32
 
 
-def _data(words, task="sst2", count=11) -> glue.GlueData:
+def _data(words, task="sst2", count=11) -> glue_task.GlueData:
   random = np.random.default_rng(0)
   texts = [" ".join(random.choice(small_glue.WORDS, random.integers(1, 12))) for _ in range(count)]
   labels = np.arange(count) % 2
   dev = _split(texts, labels=labels.astype(np.int32))
-  return glue.from_splits(task, _split(texts, labels=labels.astype(np.int32)), {"dev": dev}, _encoding(words))
+  return glue_task.from_splits(
+    task, _split(texts, labels=labels.astype(np.int32)), {"dev": dev}, _encoding(words)
+  )
 
 
 def test_every_example_counts_once_at_any_batch_size(words):
@@ -71,7 +74,7 @@ def test_every_example_counts_once_at_any_batch_size(words):
       # The first run knows all, the second nothing, and the third has an output that is not finite.
       return right * np.asarray([1.0, -1.0, np.nan])[:, None, None]
 
-    scores = glue.evaluate(data, outputs_of, num_runs=3, batch_size=batch_size, pad_id=0)
+    scores = glue.evaluate_runs(data, outputs_of, num_runs=3, batch_size=batch_size, pad_id=0)
     assert scores == [{"accuracy": 1.0}, {"accuracy": 0.0}, {"accuracy": 0.0}]
     assert sorted(seen) == sorted(tuple(ids) for ids in data.dev["dev"].examples.ids)
 
@@ -82,12 +85,12 @@ def test_the_digest_knows_texts_and_labels_and_dropped_and_cut_rows_are_told(wor
   split = _split(["good", "bad"], labels=np.asarray([0, 1], np.int32))
   flipped = _split(["good", "bad"], labels=np.asarray([1, 1], np.int32))
   digests = {
-    glue.from_splits("sst2", train, {"dev": dev}, _encoding(words)).digest
+    glue_task.from_splits("sst2", train, {"dev": dev}, _encoding(words)).digest
     for train, dev in ((split, split), (flipped, split), (split, flipped))
   }
   assert len(digests) == 3
   split = _split(["good " * 30, "bad"], labels=np.asarray([0, 1], np.int32), dropped=3)
-  lines = glue.from_splits("sst2", split, {"dev": split}, _encoding(words)).lines
+  lines = glue_task.from_splits("sst2", split, {"dev": split}, _encoding(words)).lines
   assert any("6 rows dropped" in line for line in lines)
   assert "sst2: texts truncated to 16 tokens: 1 of train, 1 of dev" in lines
 
@@ -101,14 +104,14 @@ def test_mnli_without_its_mismatched_half_is_evaluated_on_the_matched_one(words,
   config = finetune_glue.get_config()
   config.update({"tasks": "mnli", "data": {"directory": str(tmp_path)}})
   needed_files.check(config, download=False)
-  data = glue.load("mnli", str(tmp_path), _encoding(words))
+  data = glue_task.load("mnli", str(tmp_path), _encoding(words))
   assert list(data.dev) == ["dev_matched"]
   assert any("no dev_mismatched split in" in line for line in data.lines)
   zeros = lambda batch: np.zeros((1, 4, 3), np.float32)  # noqa: E731
-  scores = glue.evaluate(data, zeros, num_runs=1, batch_size=4, pad_id=0)
+  scores = glue.evaluate_runs(data, zeros, num_runs=1, batch_size=4, pad_id=0)
   assert [list(score) for score in scores] == [["accuracy"]]
   for asked, used in ((3, 3), (5, 5), (6, 5)):  # more rows than there are: all are used, and a line names it
-    data = glue.load("mnli", str(tmp_path), _encoding(words), train_rows=asked)
+    data = glue_task.load("mnli", str(tmp_path), _encoding(words), train_rows=asked)
     assert len(data.train.ids) == used
     assert any("data.train_rows=6" in line for line in data.lines) == (asked == 6)
 
@@ -117,9 +120,9 @@ def test_mnli_is_official_and_scored_with_both_halves(words):
   labels = np.asarray([0, 1], np.int32)
   split = _split(["good", "bad"], ["bad", "good"], labels, is_official=True)
   halves = {"dev_matched": split, "dev_mismatched": dataclasses.replace(split, labels=0 * labels)}
-  whole = glue.from_splits("mnli", split, halves, _encoding(words))
+  whole = glue_task.from_splits("mnli", split, halves, _encoding(words))
   assert whole.is_official
-  assert not glue.from_splits("mnli", split, {"dev_matched": split}, _encoding(words)).is_official
+  assert not glue_task.from_splits("mnli", split, {"dev_matched": split}, _encoding(words)).is_official
   first = lambda batch: np.eye(3, dtype=np.float32)[[[0, 0]]]  # noqa: E731
-  (scores,) = glue.evaluate(whole, first, num_runs=1, batch_size=2, pad_id=0)
+  (scores,) = glue.evaluate_runs(whole, first, num_runs=1, batch_size=2, pad_id=0)
   assert scores == {"accuracy": 0.5, "accuracy_mm": 1.0}

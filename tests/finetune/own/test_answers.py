@@ -5,9 +5,9 @@ import pytest
 
 from data import vocabulary
 from data.errors import DataError
-from finetune.own import answers, metrics, spans, tagging, targets
-from finetune.own.problems import vectors_of_spans
+from finetune.own import answers, spans, target_values
 from finetune.own.schema import Inputs
+from finetune.own.search import vectors_of_spans
 from finetune.search.examples import Examples
 from tests import byte_level
 from tests.finetune.own.small_own import BIO, predicted, rows, schema, sentence
@@ -35,9 +35,9 @@ def test_a_long_text_is_cut_or_read_in_windows(words):
 
 
 def test_windows_of_a_pair_repeat_the_shorter_text(words):
-  def shown(made, columns, room):
+  def shown(made, names, room):
     """The inputs with so many tokens for both texts."""
-    wanted = schema(text=columns, long="windows", max_length=room + 2 + words.separators)
+    wanted = schema(text=names, long="windows", max_length=room + 2 + words.separators)
     found = answers.inputs(made, wanted, words)
     between = " [SEP]" * words.separators + " "
     pieces = [" ".join(words.piece(token) for token in ids) for ids in found.examples.ids]
@@ -64,17 +64,17 @@ def test_answers_have_the_label_and_every_probability():
   (answer,) = answers.answers(schema("multilabel"), np.asarray([[0.0, -800.0]], np.float32))
   assert answer == {"predicted": ["x"], "probability x": 0.5, "probability y": 0.0}
   assert answers.answers(schema("regression", ()), np.asarray([[2.5]])) == [{"predicted": 2.5}]
-  assert answers.columns(schema("multilabel"))["predicted"] == "list of string"
-  assert answers.columns(schema("tagging"))["probability"] == "list of float64"
+  assert answers.columns_of(schema("multilabel"))["predicted"] == "list of string"
+  assert answers.columns_of(schema("tagging"))["probability"] == "list of float64"
 
 
 def test_scores_by_hand():
   logits, right = np.eye(2, dtype=np.float32)[[0, 0, 1, 1]], np.asarray([0, 1, 1, 1])
-  assert metrics.measure(schema(), right, logits) == {
+  assert answers.measure(schema(), right, logits) == {
     "accuracy": 0.75,
     "macro_f1": pytest.approx((2 / 3 + 0.8) / 2),
   }
-  by_class, confused = metrics.details(schema(), right, logits)
+  by_class, confused = answers.details(schema(), right, logits)
   assert [(row["class"], row["rows"]) for row in by_class.rows] == [("x", 1), ("y", 3)]
   assert [row["precision"] for row in by_class.rows] == [0.5, 1]
   assert [row["recall"] for row in by_class.rows] == [1, pytest.approx(2 / 3)]
@@ -86,51 +86,51 @@ def test_scores_by_hand():
   )
   three = schema("multilabel", ("x", "y", "z"))  # no row has z
   expected = {"micro_f1": 8 / 9, "macro_f1": (0.8 + 1) / 3, "average_precision": 1.0}
-  assert metrics.measure(three, gold, several) == {
+  assert answers.measure(three, gold, several) == {
     name: pytest.approx(value) for name, value in expected.items()
   }
-  (by_label,) = metrics.details(three, gold, several)
+  (by_label,) = answers.details(three, gold, several)
   found = [(row["precision"], row["recall"], row["rows"]) for row in by_label.rows]
   assert found == [(1, pytest.approx(2 / 3), 3), (1, 1, 2), (0, 0, 0)]
   even = np.asarray([[0.0, -5], [-5, 0]])  # a probability of a half is enough
-  assert metrics.measure(schema("multilabel"), np.eye(2), even)["micro_f1"] == 1.0
+  assert answers.measure(schema("multilabel"), np.eye(2), even)["micro_f1"] == 1.0
   numbers, outputs = np.asarray([1.0, 2, 4]), np.asarray([[1.0], [2], [6]])
-  found = metrics.measure(schema("regression", ()), numbers, outputs)
+  found = answers.measure(schema("regression", ()), numbers, outputs)
   expected = {"spearman": 1.0, "pearson": np.corrcoef([1, 2, 4], [1, 2, 6])[0, 1], "rmse": (4 / 3) ** 0.5}
   assert found == {name: pytest.approx(value) for name, value in expected.items()}
   broken = np.asarray([[np.nan], [2], [5]])
-  assert metrics.measure(schema("regression", ()), numbers, broken) == {
+  assert answers.measure(schema("regression", ()), numbers, broken) == {
     "spearman": 0,
     "pearson": 0,
     "rmse": 7**0.5,
   }
-  found = metrics.measure(schema(), np.asarray([0, 1]), np.asarray([[np.nan, 0], [0, 0]]))
+  found = answers.measure(schema(), np.asarray([0, 1]), np.asarray([[np.nan, 0], [0, 0]]))
   assert found == {"accuracy": 0.0, "macro_f1": 0.0}
-  ten = metrics.details(schema(labels=tuple("abcdefghij")), right, np.eye(10)[[0, 0, 1, 1]])
+  ten = answers.details(schema(labels=tuple("abcdefghij")), right, np.eye(10)[[0, 0, 1, 1]])
   assert len(ten[1].rows) == 10  # the widest matrix
   many, ours = schema(labels=tuple("abcdefghijkl")), np.asarray([1, 1, 0, 3, 2, 5])
-  _, worst = metrics.details(many, np.asarray([0, 0, 0, 3, 4, 5]), np.eye(12, dtype=np.float32)[ours])
+  _, worst = answers.details(many, np.asarray([0, 0, 0, 3, 4, 5]), np.eye(12, dtype=np.float32)[ours])
   assert worst.rows == [{"of": "a", "for": "b", "count": 2}, {"of": "e", "for": "c", "count": 1}]
 
 
 def test_entities_count_where_kind_and_borders_are_right():
   tags, gold = schema("tagging", BIO), [np.asarray([1, 2, 0, 3]), np.asarray([0, 1])]
   ours = [np.eye(4)[[1, 2, 0, 1]], np.eye(4)[[0, 1]]]  # of three entities one has another kind
-  found = metrics.measure(tags, gold, ours)
+  found = answers.measure(tags, gold, ours)
   assert found["entity_f1"] == pytest.approx(2 / 3) and found["accuracy"] == pytest.approx(5 / 6)
-  (table,) = metrics.details(tags, gold, ours)
+  (table,) = answers.details(tags, gold, ours)
   assert {row["class"]: row["entities"] for row in table.rows} == {"PER": 2, "LOC": 1}
   missed = [np.eye(4)[[1, 2, 0, 0]], ours[1]]  # two of three are found, and nothing else
-  found = metrics.measure(tags, gold, missed)
+  found = answers.measure(tags, gold, missed)
   assert (found["precision"], found["recall"]) == pytest.approx((1, 2 / 3))
-  (table,) = metrics.details(tags, [np.asarray([1, 0, 1])], [np.eye(4)[[1, 0, 0]]])
+  (table,) = answers.details(tags, [np.asarray([1, 0, 1])], [np.eye(4)[[1, 0, 0]]])
   assert [(row["precision"], row["recall"]) for row in table.rows if row["class"] == "PER"] == [(1, 0.5)]
-  plain = metrics.measure(schema("tagging", ("NOUN", "VERB")), [np.asarray([0, 1])], [np.eye(2)[[0, 0]]])
+  plain = answers.measure(schema("tagging", ("NOUN", "VERB")), [np.asarray([0, 1])], [np.eye(2)[[0, 0]]])
   assert plain == {"accuracy": 0.5, "macro_f1": pytest.approx(1 / 3)}
   iob1, outputs = schema("tagging", ("O", "I-PER", "I-LOC")), [np.eye(3)[[1, 0, 0, 2]]]
-  assert metrics.measure(iob1, [np.asarray([1, 1, 0, 2])], outputs)["entity_f1"] == 0.5
+  assert answers.measure(iob1, [np.asarray([1, 1, 0, 2])], outputs)["entity_f1"] == 0.5
   bioes = schema("tagging", ("O", "B-X", "I-X", "E-X", "S-X"))
-  found = metrics.measure(bioes, [np.asarray([1, 3, 4, 4])], [np.eye(5)[[1, 2, 4, 0]]])  # as I- and B- of BIO
+  found = answers.measure(bioes, [np.asarray([1, 3, 4, 4])], [np.eye(5)[[1, 2, 4, 0]]])  # as I- and B- of BIO
   assert (found["precision"], found["recall"]) == pytest.approx((1, 2 / 3))
 
 
@@ -147,7 +147,7 @@ def _words_of(found) -> list[list[int]]:
 
 def test_words_are_encoded_by_themselves_and_their_first_token_answers(words):
   made = rows(sentence("good film unseen mat"), sentence("the cat"))
-  found = tagging.inputs(made, schema("tagging", BIO, max_length=6), words)
+  found = target_values.inputs(made, schema("tagging", BIO, max_length=6), words)
   assert _shown(found, words) == ["[CLS] good film [UNK] mat [SEP]", "[CLS] the cat [SEP]"]
   assert _words_of(found) == [[0, 1, 2, 3, 4, 0], [0, 1, 2, 0]]
   assert found.cut == 0 and found.counts.tolist() == [4, 2]
@@ -159,8 +159,8 @@ def test_words_given_apart_have_the_ids_of_running_text(tmp_path):
   row = {"text": of_words, "label": [{"span1": [1, 3], "label": "x"}]}
   wanted = {"labels": ("x", "y"), "max_length": 64}
   running = words.with_special_ids(words.encode(" ".join(of_words)))
-  made = tagging.inputs(rows(row), schema("tagging", **wanted), words)
-  (ids,), (at,) = made.examples.ids, made.examples.token_fields[tagging.WORD]
+  made = target_values.inputs(rows(row), schema("tagging", **wanted), words)
+  (ids,), (at,) = made.examples.ids, made.examples.token_fields[target_values.WORD]
   firsts = [words.letters(int(ids[where])) for where in np.flatnonzero(at)]
   assert ids.tolist() == running and [begins for _, begins in firsts] == [False, True, True, True, True]
   assert at[at > 0].tolist() == [1, 2, 3, 4, 5]
@@ -171,18 +171,18 @@ def test_words_given_apart_have_the_ids_of_running_text(tmp_path):
 
 def test_a_long_sentence_loses_words_or_is_read_in_windows(words):
   made, cut = rows(sentence("a the good bad film plot")), schema("tagging", BIO, max_length=6)
-  found, outputs = tagging.inputs(made, cut, words), np.zeros((6, 4), np.float32)
+  found, outputs = target_values.inputs(made, cut, words), np.zeros((6, 4), np.float32)
   outputs[1:5, 1] = 2.0
   assert found.cut == 1
-  assert predicted(cut, tagging.join(found, [outputs], cut)) == [["B-PER"] * 4 + ["O"] * 2]
+  assert predicted(cut, target_values.join(found, [outputs], cut)) == [["B-PER"] * 4 + ["O"] * 2]
   other = schema("tagging", ("B-PER", "O"), max_length=6)  # what was cut away is O, wherever that stands
-  assert predicted(other, tagging.join(found, [outputs[:, 1:3]], other)) == [["B-PER"] * 4 + ["O"] * 2]
+  assert predicted(other, target_values.join(found, [outputs[:, 1:3]], other)) == [["B-PER"] * 4 + ["O"] * 2]
   windows = schema("tagging", BIO, max_length=6, long="windows")
-  found = tagging.inputs(made, windows, words)
+  found = target_values.inputs(made, windows, words)
   assert _words_of(found) == [[0, 1, 2, 3, 4, 0], [0, 3, 4, 5, 6, 0]] and found.cut == 0
   other = np.zeros((6, 4), np.float32)
   other[:, 3] = 4.0
-  joined = tagging.join(found, [outputs, other], windows)
+  joined = target_values.join(found, [outputs, other], windows)
   assert predicted(windows, joined) == [["B-PER", "B-PER", *["B-LOC"] * 4]]
   np.testing.assert_array_equal(joined[0][2], [0, 1, 0, 2])  # the mean over two windows
 
@@ -206,16 +206,16 @@ def test_every_pair_of_spans_is_an_example_with_its_tokens_marked(words):
   marks = [marks.tolist() for marks in found.examples.token_fields["span"]]
   assert marks == [[0, 1, 3, 2, 2, 0], [0, 0, 0, 3, 0, 0]]
   assert (found.row.tolist(), found.counts.tolist(), found.cut) == ([0, 0], [2, 0], 0)
-  gold = targets.targets(made, wanted)
+  gold = target_values.targets(made, wanted)
   assert [part.tolist() for part in gold] == [[1, 0], []]
   outputs = answers.join(found, [np.asarray([0.0, 1.0]), np.asarray([3.0, 1.0])], wanted)
   assert predicted(wanted, outputs) == [["y", "x"], []]
-  assert metrics.measure(wanted, gold, outputs) == {"accuracy": 1.0, "macro_f1": 1.0}
-  assert metrics.details(wanted, gold, outputs)[0].rows[0]["targets"] == 1
+  assert answers.measure(wanted, gold, outputs) == {"accuracy": 1.0, "macro_f1": 1.0}
+  assert answers.details(wanted, gold, outputs)[0].rows[0]["targets"] == 1
   listed = edge_rows(
     [pair([0, 1], label=["y"]), pair([1, 2], label=" y ")]
   )  # a list of one label is that label
-  assert targets.targets(listed, wanted)[0].tolist() == [1, 1]
+  assert target_values.targets(listed, wanted)[0].tolist() == [1, 1]
 
 
 def test_a_long_sentence_is_cut_around_its_spans(words):
@@ -245,7 +245,7 @@ def test_spans_that_are_none_of_their_text_are_refused(words):
     made = edge_rows([target])
     with pytest.raises(DataError) as caught:
       spans.inputs(made, wanted, words)
-      targets.targets(made, wanted)
+      target_values.targets(made, wanted)
     failures += [f"{target}: {caught.value}"] * (f"a.csv, row 1: {phrase}" not in str(caught.value))
   assert not failures, "\n".join(failures)
 

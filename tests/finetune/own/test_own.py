@@ -11,7 +11,7 @@ from ml_collections import FrozenConfigDict
 from configs import finetune_own
 from data import vocabulary
 from finetune import evaluate, main, predict
-from finetune.glue import task as glue
+from finetune.glue import task as glue_task
 from finetune.own.load import load
 from finetune.own.schema import TaskSchema
 from finetune.search import loop
@@ -87,7 +87,7 @@ def test_a_raw_file_as_own_data_equals_the_glue_path(run, sst2, small_glue_folde
 
 def test_a_regression_reads_a_raw_file_as_the_glue_path_does(small_encoder_run, small_glue_folder):
   words = vocabulary.load(small_encoder_run / "vocabulary")
-  theirs = glue.load("stsb", str(small_glue_folder), Encoding(words, 24, 1, 8, divisor=4.0))
+  theirs = glue_task.load("stsb", str(small_glue_folder), Encoding(words, 24, 1, 8, divisor=4.0))
   config = finetune_own.get_config()
   folder = small_glue_folder / "STS-B"
   config.data.update({"train_file": str(folder / "train.tsv"), "dev_file": str(folder / "dev.tsv")})

@@ -7,10 +7,10 @@ import pytest
 
 from configs import finetune_own
 from data.rows import Row
-from finetune.own import problems
+from finetune.own import search
 from finetune.own.schema import TaskSchema
 from finetune.own.search import Own, read_often
-from finetune.papers import spaces
+from finetune.papers import protocols
 from finetune.search import best_model, user_file
 from finetune.search.session import Session
 from pretrain.stop import StopRequest
@@ -71,7 +71,7 @@ def test_the_loss_of_several_labels_is_smoothed_and_weighted_as_asked(own):
 def test_a_tagger_learns_from_the_first_piece_of_every_word_alone():
   schema = TaskSchema("tagging", ("text",), "label", ("O", "B-X"), "cls", 8)
   targets = [np.zeros(2, np.int64), np.zeros(4, np.int64)]  # three words on average
-  problem = problems.problem(schema, None, None, pad_id=0, targets=targets, balanced=False, smoothing=0.0)
+  problem = search.make(schema, None, None, pad_id=0, targets=targets, balanced=False, smoothing=0.0)
   batch = {
     "ids": np.asarray([[2, 7, 8, 9, 3, 0]] * 2),  # [CLS], a word of two pieces, one of one, [SEP]
     "word": np.asarray([[0, 1, 0, 2, 0, 0]] * 2),
@@ -140,8 +140,8 @@ def test_a_data_set_is_looked_for_in_the_folder_and_the_module_that_are_named(ow
 
 
 def test_a_small_file_is_read_more_often_and_wider_encoders_take_smaller_rates():
-  cell = spaces.one(384)
+  cell = protocols.one(384)
   for steps_per_epoch, epochs in ((1_000, 5), (60, 5), (59, 6), (30, 10), (4, 30)):
     assert read_often(cell, steps_per_epoch) == cell._replace(epochs=epochs)
-  rates = [spaces.one(width).learning_rate for width in (128, 256, 384, 768, 1024)]
+  rates = [protocols.one(width).learning_rate for width in (128, 256, 384, 768, 1024)]
   assert rates == sorted(rates, reverse=True) and len(set(rates)) == 5

@@ -6,8 +6,8 @@ import pytest
 
 from data.errors import ConfigError
 from finetune import validate
-from finetune.papers import protocols, spaces
-from finetune.papers.spaces import Cell, Space
+from finetune.papers import protocols
+from finetune.papers.protocols import Cell, Space
 from finetune.search.classification import HeadSettings
 from pretrain.optim import OptimizerSettings
 
@@ -49,12 +49,12 @@ def test_what_the_authors_found_best_is_what_they_write():
     for names, written in zip((("coco_lm", "base"), ("coco_lm", "large"), ("amos", "base")), cells):
       batch_size, rate, epochs, part = written.split("/")
       cell = Cell(int(batch_size), float(rate), int(epochs), 1 / int(part))
-      assert spaces.best_known(names[0], task, names[1]) == cell, (task, names)
+      assert protocols.best_known(names[0], task, names[1]) == cell, (task, names)
       assert cell in protocols.cells(names[0], task, names[1])
   for task in (*validate.GLUE_TASKS, "squad"):  # TACO's small models have one cell, its base models none
-    cell = spaces.best_known("taco", task, "small")
+    cell = protocols.best_known("taco", task, "small")
     assert task == "squad" or [cell] == protocols.cells("taco", task, "small")
-    assert spaces.best_known("taco", task, "base") is None
+    assert protocols.best_known("taco", task, "base") is None
 
 
 _BOTH = (0.0625, 0.1)
@@ -85,7 +85,7 @@ _SPACES = {  # COCO-LM table 7, AMOS table 4 and the scripts' length of SQuAD: b
 
 
 def test_spaces_are_those_of_the_tables():
-  assert {names: spaces.space(*names) for names in _SPACES} == _SPACES
+  assert {names: protocols.space(*names) for names in _SPACES} == _SPACES
 
 
 def test_a_name_is_a_file_name_and_says_the_kind_of_warmup():
@@ -103,7 +103,7 @@ def test_a_name_is_a_file_name_and_says_the_kind_of_warmup():
 
 def test_one_cell_for_each_width_that_suits_most_tasks():
   """Our choice: rates fall with the width."""
-  cells = [spaces.one(width) for width in (1024, 1023, 768, 767, 384, 383, 256, 255)]
+  cells = [protocols.one(width) for width in (1024, 1023, 768, 767, 384, 383, 256, 255)]
   assert [cell.learning_rate for cell in cells] == [1e-5, 3e-5, 3e-5, 1e-4, 1e-4, 2e-4, 2e-4, 1e-3]
   assert {cell._replace(learning_rate=0.0) for cell in cells[1:]} == {
     Cell(32, 0.0, 4, 0.1),

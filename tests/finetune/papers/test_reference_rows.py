@@ -6,9 +6,9 @@ import re
 import numpy as np
 import pytest
 
-from finetune.papers import glue_metrics, protocols, reference_rows
+from finetune.papers import glue_metrics, protocols
 
-ROWS = reference_rows._rows()  # also those that no recipe of a protocol names
+ROWS = glue_metrics._rows()  # also those that no recipe of a protocol names
 PAPERS = pathlib.Path(__file__).resolve().parents[4] / "shared" / "papers"
 
 
@@ -40,25 +40,25 @@ def test_the_papers_have_these_numbers_side_by_side():
 
 
 def test_scores_stand_in_their_column():
-  coco_lm, roberta, electra = reference_rows.reference_rows("coco_lm_base", "coco_lm")
+  coco_lm, roberta, electra = glue_metrics.reference_rows("coco_lm_base", "coco_lm")
   found = [coco_lm.scores[name] for name in ("mnli", "mnli_mm", "rte", "stsb", "squad_em", "squad_f1")]
   assert found == [0.885, 0.883, 0.848, 0.903, 0.824, 0.852]
   assert (roberta.model, electra.model) == ("RoBERTa base", "ELECTRA base")
-  taco, mlm = reference_rows.reference_rows("taco_base", "taco")
+  taco, mlm = glue_metrics.reference_rows("taco_base", "taco")
   assert taco.scores["stsb"] == 0.885 and taco.scores["rte"] == 0.663 and mlm.model == "MLM-500k base"
-  beside = reference_rows.scores_beside([coco_lm, taco, mlm], "mnli_mm")
+  beside = glue_metrics.scores_beside([coco_lm, taco, mlm], "mnli_mm")
   assert beside == {"COCO-LM base": 0.883}
-  assert reference_rows.source_notes([coco_lm, roberta, taco]) == [
+  assert glue_metrics.source_notes([coco_lm, roberta, taco]) == [
     "Papers' dev scores: COCO-LM base, RoBERTa base from COCO-LM table 1.",
     "Papers' dev scores: TACO-500k base from TACO table 3.",
   ]
 
 
 def test_numbers_of_another_protocol_are_not_shown():
-  rows = {protocol: reference_rows.reference_rows("bert_base", protocol) for protocol in protocols.NAMES}
+  rows = {protocol: glue_metrics.reference_rows("bert_base", protocol) for protocol in protocols.NAMES}
   assert [rows[name][0].source for name in rows] == ["COCO-LM table 1", "COCO-LM table 1", "TACO table 3"]
   for recipe, protocol in (("coco_lm_base", "taco"), ("taco_small", "amos"), ("coco_lm_tiny", "coco_lm")):
-    assert reference_rows.reference_rows(recipe, protocol) == []
-  own, other = (set(reference_rows.known_recipes(protocol)) for protocol in ("taco", "amos"))
+    assert glue_metrics.reference_rows(recipe, protocol) == []
+  own, other = (set(glue_metrics.known_recipes(protocol)) for protocol in ("taco", "amos"))
   assert {"taco_base", "bert_base"} <= own and not {"coco_lm_base", "amos_base"} & own
   assert {"coco_lm_base", "amos_base", "bert_base"} <= other and "taco_base" not in other

@@ -9,13 +9,12 @@ import pytest
 from configs import finetune_prompt
 from data.glue.tasks import Split
 from finetune import validate
-from finetune.papers.spaces import Cell
+from finetune.papers.protocols import Cell
 from finetune.prompt import data as prompt_data
-from finetune.prompt import report as prompt_report
+from finetune.prompt import search as prompt_report
 from finetune.prompt.data import Lengths, predict
-from finetune.prompt.demonstrations import EvaluationSet
-from finetune.prompt.report import TaskScores
-from finetune.prompt.templates import TEMPLATES, PromptWriter
+from finetune.prompt.search import TaskScores
+from finetune.prompt.templates import TEMPLATES, EvaluationSet, PromptWriter
 from finetune.search.examples import Examples
 from finetune.search.summary import Evaluation, Record
 from tests.finetune.prompt.prompt_case import make_vocabulary

@@ -5,8 +5,14 @@ import pytest
 
 from data.errors import DataError
 from data.glue import kshot
-from finetune.prompt.demonstrations import TrainingFeed, draw, make_evaluation_set, make_pool
-from finetune.prompt.templates import TEMPLATES, PromptWriter
+from finetune.prompt.templates import (
+  TEMPLATES,
+  PromptWriter,
+  TrainingFeed,
+  draw,
+  make_evaluation_set,
+  make_pool,
+)
 from tests.data.conftest import SHARED
 from tests.finetune.prompt.prompt_case import LETTERS, Split, make_vocabulary, pieces_of
 

@@ -11,7 +11,7 @@ import pytest
 from data.command import STOPPED
 from data.errors import ConfigError, DataError
 from data.glue import kshot
-from finetune.prompt.demonstrations import make_evaluation_set
+from finetune.prompt.templates import make_evaluation_set
 from finetune.search import driver, loop
 from finetune.search.program import RunGroup
 from finetune.search.search import Search

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from data.errors import ConfigError
-from finetune.prompt import task as prompt
+from finetune.prompt import data as prompt_data
+from finetune.prompt import search as prompt
 from pretrain.models import heads
 from tests.pretrain import drawn
 from tests.pretrain.models import small_encoder
@@ -114,7 +115,7 @@ def test_a_regression_trains_on_the_divergence_of_the_paper_and_predicts_scores(
   batch, logits = BATCH | {"labels": np.float32([0, 2, 5, 1])}, drawn.normal(3, 4, 2)
   expected = polarity_loss(logits, batch["labels"], batch["weights"])
   assert float(jax.jit(problem.loss)(logits, batch)[0]) == float(expected)
-  found = prompt.scores_of(np.array([[0.0, 0.0], [math.log(4), 0.0], [-900.0, 900.0]]))
+  found = prompt_data.scores_of(np.array([[0.0, 0.0], [math.log(4), 0.0], [-900.0, 900.0]]))
   np.testing.assert_allclose(found, [[2.5], [1.0], [5.0]])
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from data.errors import DataError
-from finetune.papers.spaces import Cell
+from finetune.papers.protocols import Cell
 from finetune.search import save_model
 from finetune.search.results import Results
 from finetune.search.summary import Evaluation, Record

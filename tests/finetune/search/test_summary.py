@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from finetune.papers.spaces import Cell
+from finetune.papers.protocols import Cell
 from finetune.search import summary
 from finetune.search.summary import Evaluation, Record
 

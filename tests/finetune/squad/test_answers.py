@@ -11,7 +11,7 @@ from data.errors import DataError, StorageError
 from data.squad import Answer, Question
 from data.vocabulary import train as vocabulary_train
 from finetune.squad import answers as squad_answers
-from finetune.squad import scores as squad_evaluate
+from finetune.squad import answers as squad_evaluate
 from finetune.squad import windows as squad_features
 from tests.finetune.squad import squad_case
 
@@ -187,18 +187,18 @@ def test_answer_of_which_normalisation_leaves_nothing_is_an_empty_one():
 
 
 def test_odds_above_the_threshold_make_the_answer_empty():
-  found = squad_evaluate.evaluate(GOLD, PREDICTED, ODDS, threshold=0.0)  # c and d become ""
+  found = squad_evaluate.official_scores(GOLD, PREDICTED, ODDS, threshold=0.0)  # c and d become ""
   assert (found["exact"], found["f1"], found["total"]) == (75.0, 87.5, 4)
   assert (found["HasAns_exact"], found["HasAns_f1"], found["HasAns_total"]) == (50.0, 75.0, 2)
   assert (found["NoAns_exact"], found["NoAns_f1"], found["NoAns_total"]) == (100.0, 100.0, 2)
-  at_the_odds_of_c = squad_evaluate.evaluate(GOLD, PREDICTED, ODDS, threshold=0.5)  # 0.5 is not above 0.5
+  at_the_odds_of_c = squad_evaluate.official_scores(GOLD, PREDICTED, ODDS, threshold=0.5)  # not above
   assert (at_the_odds_of_c["exact"], at_the_odds_of_c["f1"]) == (50.0, 62.5)
-  everything = squad_evaluate.evaluate(GOLD, PREDICTED, ODDS, threshold=-9.0)
+  everything = squad_evaluate.official_scores(GOLD, PREDICTED, ODDS, threshold=-9.0)
   assert (everything["HasAns_f1"], everything["NoAns_f1"]) == (0.0, 100.0)
 
 
 def test_best_threshold_is_the_odds_of_the_last_question_answered():
-  found = squad_evaluate.evaluate(GOLD, PREDICTED, ODDS, threshold=9.0)
+  found = squad_evaluate.official_scores(GOLD, PREDICTED, ODDS, threshold=9.0)
   # All empty: 2 of 4. Then a adds 0 (F1 1/2), b adds 1, c takes 1 away.
   assert (found["best_exact"], found["best_exact_thresh"]) == (75.0, -1.0)
   assert (found["best_f1"], found["best_f1_thresh"]) == (87.5, -1.0)
@@ -237,12 +237,12 @@ def test_report_labels_threshold_0_and_best_apart():
 
 
 def test_without_odds_every_text_counts_and_nothing_is_called_best():
-  found = squad_evaluate.evaluate(GOLD, PREDICTED, None, threshold=0.0)
+  found = squad_evaluate.official_scores(GOLD, PREDICTED, None, threshold=0.0)
   assert (found["exact"], found["f1"]) == (50.0, 62.5)
   assert not [name for name in found if name.startswith("best")]
   alone = {"exact": 100.0, "f1": 100.0, "total": 1}  # groups without a question are left out
   expected = alone | {f"HasAns_{name}": value for name, value in alone.items()}
-  assert squad_evaluate.evaluate({"b": ["x"]}, {"b": "x"}, None, threshold=0.0) == expected
+  assert squad_evaluate.official_scores({"b": ["x"]}, {"b": "x"}, None, threshold=0.0) == expected
   assert squad_evaluate.labelled_scores(GOLD, PREDICTED, None) == {"exact": 50.0, "f1": 62.5}
 
 

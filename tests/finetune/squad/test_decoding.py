@@ -7,9 +7,8 @@ import pytest
 
 from data.errors import DivergedError
 from data.vocabulary import tokenizer_files
-from finetune.squad import decoding as squad_predict
-from finetune.squad.decoding import text_in_words
-from finetune.squad.windows import Document, Window
+from finetune.squad import windows as squad_predict
+from finetune.squad.windows import Document, Window, text_in_words
 from tests.finetune.squad import squad_case
 
 # [CLS] q [SEP] [SEP] three words [SEP]: the document is at positions 4, 5, 6.

@@ -14,8 +14,8 @@ from data.errors import ConfigError, DataError
 from finetune import evaluate
 from finetune.search import driver, loop
 from finetune.search.session import Session
-from finetune.squad import scores as squad_evaluate
-from finetune.squad import task as squad
+from finetune.squad import answers as squad_evaluate
+from finetune.squad import search as squad
 from finetune.squad.search import Squad
 from pretrain.checkpoints import checkpoint
 from pretrain.checkpoints.checkpoint import Checkpoints
@@ -119,7 +119,7 @@ def test_the_answers_are_the_chosen_runs_and_the_saved_model_gives_them_again(se
   scores = squad_evaluate.labelled_scores(gold, read["predictions"], read["null_odds"])
   evaluation = read["evaluation"]
   assert {name: evaluation[name] for name in scores} == scores
-  at_one = squad_evaluate.evaluate(gold, read["predictions"], read["null_odds"], threshold=1.0)
+  at_one = squad_evaluate.official_scores(gold, read["predictions"], read["null_odds"], threshold=1.0)
   assert evaluation["official"] == at_one
   best = {run["seed"]: run["best"]["metrics"]["best_f1"] for run in stored_runs(searched)}
   assert evaluation["run"]["seed"] == max(best, key=lambda seed: best[seed])

@@ -10,8 +10,8 @@ import pytest
 from data import squad as squad_data
 from data.errors import ConfigError, DataError
 from data.squad import Answer
-from finetune.squad import files as squad_files
-from finetune.squad import task as squad
+from finetune import needed_files as squad_files
+from finetune.squad import search as squad
 from tests.finetune.squad import squad_case
 from tests.finetune.squad.squad_case import contexts, make_vocabulary, write
 
@@ -69,7 +69,7 @@ def test_every_window_counts_once_for_every_run(data, files, words):
   ids = [ids.tobytes() for ids in data.dev.features.examples.ids]
   for batch_size in (1, 5, 64):
     outputs, seen = oracle(data.dev)
-    found = squad.evaluate(data, outputs, num_runs=2, batch_size=batch_size, pad_id=PAD)
+    found = squad.evaluate_runs(data, outputs, num_runs=2, batch_size=batch_size, pad_id=PAD)
     assert sorted(seen) == sorted((run, one) for run in (0, 1) for one in ids)
     assert found[0] == dict.fromkeys(squad.METRICS["2.0"], 1.0)
     assert found[1] == pytest.approx(dict.fromkeys(squad.METRICS["2.0"], 1 / 3))
@@ -80,10 +80,10 @@ def test_every_window_counts_once_for_every_run(data, files, words):
     end[1] = np.nan
     return start, end
 
-  found = squad.evaluate(data, broken, num_runs=2, batch_size=8, pad_id=PAD)
+  found = squad.evaluate_runs(data, broken, num_runs=2, batch_size=8, pad_id=PAD)
   assert found == [dict.fromkeys(squad.METRICS["2.0"], value) for value in (1.0, 0.0)]
   version_1 = squad.load(files["1.1"], files["1.1"], words, SETTINGS)
-  found = squad.evaluate(version_1, oracle(version_1.dev)[0], num_runs=2, batch_size=8, pad_id=PAD)
+  found = squad.evaluate_runs(version_1, oracle(version_1.dev)[0], num_runs=2, batch_size=8, pad_id=PAD)
   assert found[0] == {"f1": 1.0, "exact": 1.0} and found[1]["f1"] < 1.0
 
 
@@ -147,10 +147,10 @@ def test_files_are_found_in_the_folder_before_a_path_and_zipped(tmp_path, monkey
   zipped = tmp_path / "data" / "dev-v2.0.json.gz"
   zipped.write_bytes(gzip.compress(write(tmp_path / "dev-v2.0.json", contexts(2)).read_bytes()))
   monkeypatch.chdir(tmp_path)
-  found = squad_files.read("train-v2.0.json", "dev-v2.0.json", "data")
+  found = squad_files.read_squad("train-v2.0.json", "dev-v2.0.json", "data")
   assert [len(file.questions) for file in found] == [9, 6]
   assert [file.source for file in found] == ["data/train-v2.0.json", "data/dev-v2.0.json.gz"]
-  assert squad_files.read(str(train), "dev-v2.0.json", "")[1].source == "dev-v2.0.json"
+  assert squad_files.read_squad(str(train), "dev-v2.0.json", "")[1].source == "dev-v2.0.json"
 
 
 def test_what_is_missing_or_mixed_is_told(tmp_path):
@@ -171,6 +171,6 @@ def test_what_is_missing_or_mixed_is_told(tmp_path):
     ("train.json", "none.json", "squad", ["none.json: no questions"]),
   ):
     with pytest.raises(DataError) as caught:
-      squad_files.read(train, dev, str(tmp_path), group=group)
+      squad_files.read_squad(train, dev, str(tmp_path), group=group)
     failures += [f"{train} {dev}: {caught.value}" for part in phrase if part not in str(caught.value)]
   assert not failures, "\n".join(failures)

@@ -11,7 +11,7 @@ from data.squad import Answer, Question
 from data.vocabulary import train as vocabulary_train
 from finetune.search.examples import Examples, pad
 from finetune.squad import windows as squad_features
-from finetune.squad.problem import make_problem
+from finetune.squad.search import make_problem
 from finetune.squad.windows import Document, Window, max_context
 from pretrain.models import encoder
 from pretrain.models.config import EncoderConfig

@@ -23,11 +23,11 @@ from pretrain.checkpoints.saved_model import save_params
 from pretrain.embed.schema import FILE
 from pretrain.export import embedding_files
 from pretrain.export.check import comparison
-from pretrain.export.foreign.files import ForeignCheckpoint, read_state
-from pretrain.export.foreign.recognise import Recognised, read_extra, recognise
+from pretrain.export.recognise import Recognised, read_extra, recognise
 from pretrain.export.stock import pre_norm_config
 from pretrain.export.task_fields import TASK
 from pretrain.export.tensor_rows import without_layer
+from pretrain.export.weight_files import ForeignCheckpoint, read_state
 
 logger = logging.getLogger(__name__)
 

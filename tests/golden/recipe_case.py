@@ -12,9 +12,9 @@ from pretrain.build import build
 from pretrain.corruption import generator
 from pretrain.corruption.generator import GeneratorOutput
 from pretrain.corruption.masking import TokenIds
-from pretrain.export.foreign.files import ForeignCheckpoint
-from pretrain.export.foreign.recognise import Recognised, recognise
 from pretrain.export.official import names as official_names
+from pretrain.export.recognise import Recognised, recognise
+from pretrain.export.weight_files import ForeignCheckpoint
 from pretrain.models import heads
 from pretrain.objectives.views import View
 from pretrain.ops.vocab.vocab_cross_entropy import vocab_logits

@@ -9,9 +9,9 @@ import numpy as np
 
 from data.errors import DataError, named_reason, on_one_line
 from pretrain.export.check.reference import hidden_states
-from pretrain.export.foreign.files import ForeignCheckpoint
-from pretrain.export.foreign.recognise import Recognised
+from pretrain.export.recognise import Recognised
 from pretrain.export.stock import read as stock_read
+from pretrain.export.weight_files import ForeignCheckpoint
 from pretrain.models.config import EncoderConfig
 
 TOLERANCE = 1e-5  # largest |difference| of hidden states, float32 on the CPU

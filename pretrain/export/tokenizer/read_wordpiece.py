@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from data.errors import DataError, reason
 from data.vocabulary import tokenizer_files
-from pretrain.export.foreign import files
+from pretrain.export import weight_files as files
 
 _ADVICE = (
   "only BERT's WordPiece is read; `data.vocabulary import --tokenizer_json` carries others as they are"

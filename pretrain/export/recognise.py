@@ -16,13 +16,13 @@ import numpy as np
 
 from data.errors import DataError
 from pretrain.export.folders import EXTRA, STOCK
-from pretrain.export.foreign.files import ForeignCheckpoint, read_state
 from pretrain.export.official import config as official_config
 from pretrain.export.official import names as official_names
 from pretrain.export.stock import read as stock_read
 from pretrain.export.stock.config import encoder_fields
 from pretrain.export.task_fields import last_layer, read_task, stored_task
 from pretrain.export.tensor_rows import Imported, State, put
+from pretrain.export.weight_files import ForeignCheckpoint, read_state
 from pretrain.mesh import trees
 from pretrain.models import encoder as encoder_model
 from pretrain.models.config import EncoderConfig

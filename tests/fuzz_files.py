@@ -240,7 +240,7 @@ def _read_tokenizer(folder: pathlib.Path) -> object:
 
 
 def _read_port_config(folder: pathlib.Path) -> object:
-  from pretrain.export.official import config as official_config
+  from pretrain.export import official as official_config
   from pretrain.export.weight_files import read_json
 
   config, blank = read_json(folder / "config.json"), lambda *shape: np.zeros(shape, np.float32)
@@ -252,8 +252,7 @@ def _read_port_config(folder: pathlib.Path) -> object:
 
 
 def _read_stock_config(folder: pathlib.Path) -> object:
-  from pretrain.export.stock.config import encoder_fields
-  from pretrain.export.stock.pre_norm_config import repaired
+  from pretrain.export.stock.config import encoder_fields, repaired
   from pretrain.export.weight_files import read_json
 
   return encoder_fields(repaired(read_json(folder / "config.json"))[0])

@@ -1,4 +1,6 @@
-"""Reads other libraries' checkpoint files as data: safetensors, PyTorch's `.bin`, fairseq's `model.pt`.
+"""Reads checkpoint files of other libraries as data, and writes safetensors and JSON.
+
+Read are safetensors, PyTorch's `.bin`, and fairseq's `model.pt`.
 
 Every file may be hostile: none of its code runs, no name in it may point outside its folder, and declared
 sizes are checked against the file's size before memory is allocated. A bad file raises a DataError.
@@ -10,13 +12,14 @@ import json
 import re
 import warnings
 import zipfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 import safetensors
+from safetensors.numpy import save_file
 
 from data import errors
 from data.errors import ConfigError, DataError
@@ -29,6 +32,7 @@ WEIGHT_FILES = (  # the first one that exists is read
   "pytorch_model.bin.index.json",
   "model.pt",
 )
+EXTRA = "extra.safetensors"  # parameters of ours that a class has no place for, under our paths
 DIGEST_LISTS = ("sha256.txt", "SHA256SUMS")
 # Prefixes in a state_dict() of DistributedDataParallel, torch.compile and FSDP, instead of the model's own.
 _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
@@ -339,3 +343,17 @@ def _from_torch(path: Path, tensors: dict) -> Iterator[tuple[str, np.ndarray]]:
       dense = tensor.detach().resolve_neg()
       made[key] = _checked(path, name, (dense.float() if dense.dtype == torch.bfloat16 else dense).numpy())
     yield name, made[key]
+
+
+def save_tensors(path: Path, state: Mapping[str, np.ndarray]) -> None:
+  """Writes contiguous arrays as safetensors for PyTorch; writes no file for an empty state."""
+  if state:
+    path.touch()
+    mode = path.stat().st_mode  # by the umask; the library would make it readable by its owner only
+    save_file(dict(state), path, metadata={"format": "pt"})
+    path.chmod(mode)
+
+
+def save_json(path: Path, content: Mapping[str, Any]) -> None:
+  """Writes a mapping as indented JSON with sorted keys."""
+  path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -137,7 +137,6 @@ SETTINGS = [  # of config.json, a word of the refusal
 REFUSED = [  # kind, task, flags, exit code, a word
   ("t5", {"pooling": "mean"}, (), 2, "  --config.own.pooling=cls"),
   ("modern_mlm", {"pooling": "max"}, (), 2, "by max"),
-  ("official", {}, ("--to=cocolm",), 2, "the port has gelu in its classification head"),
   ("t5", {"activation": "gelu"}, (), 2, "the class has tanh in its classification head"),
 ]
 

@@ -8,10 +8,9 @@ import pytest
 
 from data.errors import ConfigError
 from data.vocabulary import SpecialIds
-from pretrain.export.check.reference import logits_of
+from pretrain.export.self_check import logits_of
 from pretrain.export.stock.config import encoder_fields, size_fields
-from pretrain.export.stock.read import from_stock
-from pretrain.export.stock.write import to_stock
+from pretrain.export.stock.convert import from_stock, to_stock
 from pretrain.models.relative_position import t5_buckets_of
 from tests.pretrain.export import stock_cases
 from tests.pretrain.export.refusals import failing

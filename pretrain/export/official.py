@@ -1,17 +1,38 @@
-"""Reads our fields from the settings of official checkpoints: fairseq's `args` or `cfg`, or config.json.
+"""Reads official COCO-LM and AMOS checkpoints, of fairseq and of the Hugging Face port: tensors and settings.
+
+Every row has the fairseq name of a tensor, our paths, its shape, and the conversion of its array.
+`_PORT_NAMES` turns fairseq names into those of the Hugging Face port.
 
 Sizes come from the settings, or else from the tensors. `recognise.check_encoder` compares the two, so that a
 checkpoint without its last layers is not taken for a smaller model.
+
+Source of the names: COCO-LM fairseq/fairseq/models/cocolm/model.py, AMOS .../amos/model.py, COCO-LM
+huggingface/cocolm/modeling_cocolm.py.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from data.errors import ConfigError, DataError
-from pretrain.export.stock.json_values import SIZES
-from pretrain.export.tensor_rows import State
+from pretrain.export.stock.config import SIZES
+from pretrain.export.tensor_rows import (
+  LINEAR,
+  OUTPUT_KERNEL,
+  QKV_BIAS,
+  QKV_KERNEL,
+  SAME,
+  Imported,
+  Part,
+  Row,
+  State,
+  Tie,
+  linear,
+  norm,
+  read,
+)
 
 _FAIRSEQ_SIZES = {
   "num_layers": "encoder_layers",
@@ -23,6 +44,164 @@ _PORT_SIZES = SIZES | {"num_segments": "type_vocab_size"}
 # Settings whose other values this encoder does not support.
 _FAIRSEQ_ONLY = {"activation_fn": "gelu"}
 _PORT_ONLY = {"hidden_act": "gelu", "layer_norm_type": "post"}
+
+_ATTENTION = "trunk/layers/attention"
+
+TOKENS = (Row("embed_tokens.weight", ("token/embedding",), ("V", "D"), SAME),)
+POSITIONS = (
+  Row("embed_positions.weight", ("position/embedding",), ("P", "D"), SAME),
+  *norm("emb_layer_norm", "norm"),
+)
+LAYERS = (
+  *linear("layers.{}.self_attn.in_proj", f"{_ATTENTION}/query|key|value", ("3D", "D"), QKV_KERNEL, QKV_BIAS),
+  *linear("layers.{}.self_attn.out_proj", f"{_ATTENTION}/output", ("D", "D"), OUTPUT_KERNEL),
+  *norm("layers.{}.self_attn_layer_norm", "trunk/layers/attention_norm"),
+  *linear("layers.{}.fc1", "trunk/layers/up", ("F", "D")),
+  *linear("layers.{}.fc2", "trunk/layers/down", ("D", "F")),
+  *norm("layers.{}.final_layer_norm", "trunk/layers/mlp_norm"),
+)
+RELATIVE = (Row("relative_attention_bias.weight", ("trunk/relative_position/embedding",), ("R", "A"), SAME),)
+MLM_HEAD = (
+  Row("bias", ("mlm_head/bias",), ("V",), SAME),
+  *linear("dense", "mlm_head/dense", ("D", "D")),
+  *norm("layer_norm", "mlm_head/norm"),
+)
+MIXTURE = (Row("layer_mixture.weight", ("mixture/kernel",), ("1", "D"), LINEAR),)
+# One array for start and end, as in stock classes; `_join_span_head` makes these names.
+SPAN_HEAD = (
+  Row("weight", ("question_answering/kernel",), ("2", "D"), LINEAR),
+  Row("bias", ("question_answering/bias",), ("2",), SAME),
+)
+
+_MAIN, _AUXILIARY = "encoder.sentence_encoder.", "auxiliary.sentence_encoder."
+_CLASSIFICATION = "classification_heads.sentence_classification_head."
+_SPAN, _PORT_SPAN = "classification_heads.question_answering_head.", "qa_outputs."
+ENCODER_PARTS = (
+  Part(TOKENS, "encoder/embeddings/", _MAIN, is_required=True),
+  Part(POSITIONS, "encoder/embeddings/", _MAIN, is_required=True),
+  Part(LAYERS, "encoder/", _MAIN, is_required=True),
+  Part(RELATIVE, "encoder/", _MAIN),
+  Part(linear("out_proj", "rtd", ("1", "D")), "heads/", "encoder.binary_head."),
+  Part((Row("bias", ("clm/bias",), ("V",), SAME),), "heads/", "encoder.lm_head."),
+  Part(
+    (*linear("dense", "scl/dense", ("S", "D")), *norm("layer_norm", "scl/norm", "S")),
+    "heads/",
+    "encoder.seq_head.",
+  ),
+  Part(
+    (*linear("dense", "dense", ("D", "D")), *linear("out_proj", "output", ("C", "D"))),
+    "heads/classification/",
+    _CLASSIFICATION,
+  ),
+  Part(SPAN_HEAD, "heads/", _SPAN),
+)
+GENERATOR_HEAD_PARTS = (
+  Part(MLM_HEAD, "generator/", "auxiliary.lm_head.", is_required=True),
+  Part(MIXTURE, "generator/", "auxiliary.lm_head."),
+)
+GENERATOR_PARTS = (
+  Part(LAYERS, "generator/", _AUXILIARY, is_required=True),
+  Part(RELATIVE, "generator/", _AUXILIARY),
+  *GENERATOR_HEAD_PARTS,
+)
+OWN_POSITIONS = Part(POSITIONS, "generator/embeddings/", _AUXILIARY, is_required=True)
+OWN_TOKENS = Part(TOKENS, "generator/embeddings/", _AUXILIARY, is_required=True)
+
+# {part of a fairseq name: part of the port's name}, replaced in this order.
+_PORT_NAMES = {
+  _MAIN: "",
+  "layers.": "encoder.layer.",
+  "self_attn_layer_norm": "attention.LayerNorm",
+  "self_attn.": "attention.self_attn.",
+  "fc1": "intermediate.dense",
+  "fc2": "output.dense",
+  "final_layer_norm": "output.LayerNorm",
+  "embed_tokens": "embeddings.word_embeddings",
+  "embed_positions": "embeddings.position_embeddings",
+  "emb_layer_norm": "embeddings.LayerNorm",
+  "encoder.binary_head": "binary_head",
+  "encoder.lm_head": "clm_head",
+  "encoder.seq_head.layer_norm": "scl_head.LayerNorm",
+  "encoder.seq_head": "scl_head",
+  _CLASSIFICATION: "classifier.",
+  _SPAN: _PORT_SPAN,
+}
+
+
+def _port_name(name: str) -> str:
+  for fairseq, port in _PORT_NAMES.items():
+    name = name.replace(fairseq, port)
+  return name
+
+
+PORT_PARTS = (
+  *(
+    part._replace(
+      rows=tuple(row._replace(name=_port_name(part.prefix + row.name)) for row in part.rows), prefix=""
+    )
+    for part in ENCODER_PARTS
+  ),
+  Part(
+    (Row("embeddings.token_type_embeddings.weight", ("segment/embedding",), ("T", "D"), SAME),),
+    "encoder/embeddings/",
+  ),
+)
+_PORT_TIES = (
+  Tie("clm_head.decoder.weight", _port_name(f"{_MAIN}embed_tokens.weight"), "heads/clm/bias"),
+  Tie("clm_head.decoder.bias", "clm_head.bias", "heads/clm/bias"),
+)
+
+
+def fairseq_parts(share_embeddings: str) -> tuple[tuple[Part, ...], tuple[Tie, ...]]:
+  """Returns a fairseq checkpoint's tensors as `Part`s, and as `Tie`s those that repeat another tensor."""
+  own = {"all": (), "tokens": (OWN_POSITIONS,), "none": (OWN_TOKENS, OWN_POSITIONS)}[share_embeddings]
+  owned = [part.rows for part in own]
+  shared = [row.name for rows in (TOKENS, POSITIONS) if rows not in owned for row in rows]
+  table_owner = _AUXILIARY if TOKENS in owned else _MAIN
+  in_generator = "generator/mlm_head/bias"
+  ties = (
+    *(Tie(_AUXILIARY + name, _MAIN + name, in_generator) for name in shared),
+    Tie("auxiliary.lm_head.weight", f"{table_owner}embed_tokens.weight", in_generator),
+    Tie("encoder.lm_head.weight", f"{_MAIN}embed_tokens.weight", "heads/clm/bias"),
+  )
+  return (*ENCODER_PARTS, *own, *GENERATOR_PARTS), ties
+
+
+def _span_names(prefix: str, leaf: str) -> list[str]:
+  return [f"{prefix}{side}_logits.dense.{leaf}" for side in ("start", "end")]
+
+
+def _join_span_head(state: State, prefix: str) -> State:
+  """Joins the two linear layers of a question-answering head, (1, D) each, into one of (2, D)."""
+  state = dict(state)
+  for leaf in ("weight", "bias"):
+    names = _span_names(prefix, leaf)
+    if all(name in state for name in names) and len({np.shape(state[name]) for name in names}) == 1:
+      start, end = (state.pop(name) for name in names)
+      state[prefix + leaf] = np.concatenate([start, end])
+  return state
+
+
+def from_fairseq(state: State, *, num_heads: int, share_embeddings: str = "all") -> Imported:
+  """Reads our parameters from the `model` dict of a fairseq `model.pt`.
+
+  Names are those of `COCOLM_Model` or `AMOS_Model`; the old prefix `decoder.` is read as `encoder.`. The
+  generator and each head are read if the checkpoint has them. The generator shares 'all' (sample mode 'eval'
+  or 'train'), 'tokens' ('zero-dropout') or 'none' of the embeddings. DataError: see `tensor_rows.read`.
+  """
+  state = {re.sub(r"^decoder\.", "encoder.", name): array for name, array in state.items()}
+  parts, ties = fairseq_parts(share_embeddings)
+  return read(_join_span_head(state, _SPAN), parts, num_heads=num_heads, ties=ties)
+
+
+def from_hugging_face(state: State, *, num_heads: int) -> Imported:
+  """Reads our parameters from the tensors of a Hugging Face `COCOLMModel` or `AMOSModel`.
+
+  The prefix `cocolm.` or `amos.` is optional; heads are `binary_head.`, `clm_head.`, `scl_head.`,
+  `classifier.` and `qa_outputs.`. DataError: see `tensor_rows.read`.
+  """
+  state = {re.sub(r"^(cocolm|amos)\.", "", name): array for name, array in state.items()}
+  return read(_join_span_head(state, _PORT_SPAN), PORT_PARTS, num_heads=num_heads, ties=_PORT_TIES)
 
 
 def fairseq_fields(settings: Mapping[str, Any], params: dict) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from data.corpora import CORPORA
 from data.tables import Cells
 from pretrain.embed.schema import FILE, EmbeddingSchema
 from pretrain.export import embedding_files
+from pretrain.export.stock.classes import CLASSES
 from pretrain.logs import metrics
 from pretrain.settings import mixture
 from pretrain.settings.batch_sizes import batch_sizes
@@ -46,7 +47,7 @@ $evaluation
 
 ## Use and limits
 
-$use
+The model is meant for $use.
 It is not meant for generating text, for decisions about people without human review, or for languages and
 domains that the training text does not cover. It repeats what its text holds, including its biases, errors
 and gaps; no bias evaluation was made. Inputs longer than the limit above are cut.
@@ -132,8 +133,7 @@ words = [at for at, part in enumerate(parts) if part == 1]  # the logits of a qu
 starts, ends = answer.start_logits[0], answer.end_logits[0]
 spans = [(start, end) for start in words for end in words if start <= end < start + 30]
 start, end = max([(0, 0), *spans], key=lambda span: starts[span[0]] + ends[span[1]])
-found = tokenizer.decode(inputs["input_ids"][0, start : end + 1]) if start else """
-    "",
+found = tokenizer.decode(inputs["input_ids"][0, start : end + 1]) if start else ''""",
   ),
 }
 _PRETRAINED = {  # pretraining head in a class with pre-norm layers: (the hub's task, what its pipeline gives)
@@ -143,28 +143,17 @@ _PRETRAINED = {  # pretraining head in a class with pre-norm layers: (the hub's 
 }
 _EMBEDDING = "embedding"  # an encoder with `embedding.json`, a key of `_KINDS`
 _KINDS = {  # head of a fine-tuned model ('': none): (kind of model, what it is for)
-  "": ("A text encoder", "Fine-tuning. Without it the model's sentence vectors are a weak baseline."),
-  _EMBEDDING: ("A text embedding model", "Search, similarity and clustering by the cosine of vectors."),
+  "": ("A text encoder", "fine-tuning; without it, its sentence vectors are a weak baseline"),
+  _EMBEDDING: ("A text embedding model", "search, similarity and clustering by the cosine of vectors"),
   "classification": (
     "A text classifier",
-    "Predicting the class, or the number, of a text or a pair of texts.",
+    "predicting the class, or the number, of a text or a pair of texts",
   ),
-  "tagging": ("A word tagger", "Predicting the class of each word of a text."),
-  "question_answering": ("A question-answering model", "Finding the words of a text that answer a question."),
-  "span_pairs": ("A span classifier", "Predicting the class of a span of words, or of a pair of spans."),
+  "tagging": ("A word tagger", "predicting the class of each word of a text"),
+  "question_answering": ("A question-answering model", "finding the words of a text that answer a question"),
+  "span_pairs": ("A span classifier", "predicting the class of a span of words, or of a pair of spans"),
 }
-_POSITIONS = {
-  "none": "no relative positions",
-  "rope": "rotary positions",
-  "t5": "T5 relative positions",
-  "official": "relative positions",
-}
-_TAKEN = {  # field that names a checkpoint to begin with: what was taken from it
-  "--new_phase": "weights of the previous phase",  # written by earlier versions
-  "train.init_from": "encoder, and heads and generator if they match",
-  "generator.init_from": "generator",
-  "model.freeze_embeddings_from": "token table, which was not trained",
-}
+_POSITIONS = {"none": "no relative", "rope": "rotary", "t5": "T5 relative", "official": "relative"}
 
 
 class Facts(NamedTuple):
@@ -192,19 +181,20 @@ def write(facts: Facts, params: dict, meta: Mapping[str, Any], workdir: pathlib.
   `params` are counted. `meta` has config, step, data and devices. Metrics are read from the run's directory.
   """
   figures, hours = read_metrics(workdir, meta["step"])
-  model, head = (
-    meta["config"]["model"],
-    next((head for head in params.get("heads", {}) if head in _KINDS), ""),
-  )
+  model = meta["config"]["model"]
+  head = next((head for head in params.get("heads", {}) if head in _KINDS), "")
   kind = _EMBEDDING if not head and (workdir / FILE).is_file() else head
   counts = {name: sum(leaf.size for leaf in jax.tree.leaves(params.get(name, {}))) for name in params}
   position = "rope" if model.get("position") == "rope" else model["relative_position"]
   sizes = (
     f"{model['num_layers']} layers x {model['hidden_size']}, {model['num_heads']} heads, vocabulary of "
-    f"{model['vocab_size']:,}, at most {model['max_length']} tokens, {_POSITIONS[position]}; "
+    f"{model['vocab_size']:,}, at most {model['max_length']} tokens, {_POSITIONS[position]} positions; "
   )
   networks = [name for name in ("encoder", "generator") if counts.get(name)]
   sizes += ", ".join(f"{counts[name]:,} parameters in the {name}" for name in networks)
+  rows = [(name, f"{value:.4f}") for name, value in sorted(figures.items()) if value is not None]
+  evaluation = "On held-out blocks of the pretraining text (losses in nats, rates from 0 to 1):\n\n"
+  evaluation += Cells(("metric", "value"), rows).as_markdown()
   modules = sorted({"/".join(path.split("/")[:2]) for path in facts.extra})
   extra = (
     "\n`extra.safetensors` has the parameters without a place in the class, under our own names, "
@@ -221,7 +211,7 @@ def write(facts: Facts, params: dict, meta: Mapping[str, Any], workdir: pathlib.
     extra=extra if facts.extra else "",
     commands=_commands(facts.folder, head),
     training="\n".join(training(meta, hours)),
-    evaluation=_evaluation(figures),
+    evaluation=evaluation if rows else "No held-out metrics were recorded for this checkpoint.",
     use=_KINDS[kind][1],
     license=facts.license or "Not given at export. Ask the model's author before you use it.",
     citations="\n".join(f"* {line}" for line in _citations(meta)),
@@ -243,9 +233,7 @@ def _how_to_load(facts: Facts, longest: int) -> str:
   call = call.replace('"few", "words"', '" few", " words"') if facts.reads_space else call
   named: dict[str, Any] = {"folder": facts.folder, "model_class": f"AutoModel{ending}", "call": call}
   paragraphs = [string.Template(_LOAD).substitute(named)]
-  if (
-    not facts.architecture.startswith(("Bert", "Electra", "MPNet", "LayoutLM")) and facts.head in _PRETRAINED
-  ):
+  if CLASSES[facts.layout].is_pre_norm and facts.head in _PRETRAINED:
     task, gives = _PRETRAINED[facts.head]
     is_linear = facts.layout == "modernbert" and facts.head != "mlm"
     text = f'With its pretraining head, `pipeline("{task}", model="{facts.folder}")` of transformers {gives}.'
@@ -313,14 +301,6 @@ def read_metrics(workdir: pathlib.Path, step: int) -> tuple[dict[str, float], fl
   return evaluations[-1] if evaluations else {}, float(metrics.hours(lines)[1][-1])
 
 
-def _evaluation(figures: Mapping[str, float]) -> str:
-  if not figures:
-    return "No held-out metrics were recorded for this checkpoint."
-  rows = [(name, f"{value:.4f}") for name, value in sorted(figures.items()) if value is not None]
-  intro = "On held-out blocks of the pretraining text (losses in nats, rates from 0 to 1):"
-  return f"{intro}\n\n{Cells(('metric', 'value'), rows).as_markdown()}"
-
-
 def training(meta: Mapping[str, Any], hours: float) -> list[str]:
   """Returns lines about fine-tuning, if there was any, and pretraining.
 
@@ -335,10 +315,8 @@ def training(meta: Mapping[str, Any], hours: float) -> list[str]:
     labels = ", ".join(f"{number}: {label}" for number, label in enumerate(task.get("labels") or ()))
     lines += [f"Fine-tuned{of}{updates}{run}{value}.{f' Classes: {labels}.' if labels else ''}", ""]
   if _is_imported(meta):
-    return [
-      *lines,
-      f"Imported from {_source_name(meta.get('source', {}))} and not pretrained further by this stack.",
-    ]
+    name = _source_name(meta.get("source", {}))
+    return [*lines, f"Imported from {name} and not pretrained further by this stack."]
   return [*lines, *Cells(("", ""), [*_pretraining(meta, hours).items()]).as_markdown().splitlines()]
 
 
@@ -346,8 +324,11 @@ def _pretraining(meta: Mapping[str, Any], hours: float) -> dict[str, str]:
   config, step = meta["config"], meta.get("pretraining_step", meta["step"])
   data, sizes, optimizer = config["data"], batch_sizes(config["train"]), config["optimizer"]
   weights = {name: part["weight"] for name, part in config["objectives"].items() if part["weight"]}
-  kind = config["corruption"]["kind"]
-  corruption = f"{config['generator']['num_layers']}-layer generator" if kind == "generator" else kind
+  masks, layers = config["corruption"], config["generator"]["num_layers"]
+  corruption = f"{layers}-layer generator" if masks["kind"] == "generator" else masks["kind"]
+  changes = masks.get("mask_rates") or [(0.0, masks["mask_rate"])]
+  rates = [f"{rate}" + (f" from {start:.0%} on" if start else "") for start, rate in changes]
+  rates += ["whole words"] * bool(masks.get("whole_words"))
   text, packing = _records(data, meta.get("records", {}))
   stages, averaged = meta.get("mixture", []), ", ".join(f"{at:,}" for at in meta.get("averaged", []))
   if "averaged_runs" in meta:
@@ -361,7 +342,7 @@ def _pretraining(meta: Mapping[str, Any], hours: float) -> dict[str, str]:
     "updates": f"{step:,}" + (f"; the weights are the mean of those after {averaged}" if averaged else ""),
     "tokens seen": f"{sizes.rows_before(step) * data['length']:,} (padding counted)",
     "batch": f"{sizes.shown()} x {data['length']} tokens, {packing}",
-    "corruption": f"{corruption}, mask rate {_mask_rate(config['corruption'])}",
+    "corruption": f"{corruption}, mask rate {', '.join(rates)}",
     "objectives (weight)": ", ".join(f"{name} ({weight:g})" for name, weight in weights.items()),
     "learning rate": f"{optimizer['learning_rate']:g}, warm-up {optimizer['warmup_steps']:,} updates, then "
     f"{optimizer['schedule']}",
@@ -373,12 +354,6 @@ def _pretraining(meta: Mapping[str, Any], hours: float) -> dict[str, str]:
     "hours": f"{hours:.2f} (from logged speeds)" if hours else "not recorded",
     "packages": ", ".join(f"{name} {version}" for name, version in meta["packages"].items()),
   }
-
-
-def _mask_rate(corruption: Mapping[str, Any]) -> str:
-  stages = corruption.get("mask_rates") or [(0.0, corruption["mask_rate"])]
-  rates = ", ".join(f"{rate}" + (f" from {start:.0%} on" if start else "") for start, rate in stages)
-  return f"{rates}, whole words" if corruption.get("whole_words") else rates
 
 
 def _records(data: Mapping[str, Any], records: Mapping[str, Any]) -> tuple[str, str]:
@@ -420,11 +395,11 @@ def _started_from(meta: Mapping[str, Any]) -> str:
   texts = []
   for field, start in meta.get("started_from", {}).items():
     if "source" in start:
-      texts.append(f"{_TAKEN[field]}: {_source_name(start['source'])}, imported")
+      texts.append(f"`{field}`: {_source_name(start['source'])}, imported")
     else:
       before = _started_from(start)
       began = f", which began with {before}" if before else ""
-      texts.append(f"{_TAKEN[field]}: recipe `{start['recipe']}`, step {start['step']:,}{began}")
+      texts.append(f"`{field}`: recipe `{start['recipe']}`, step {start['step']:,}{began}")
   return "; ".join(texts)
 
 

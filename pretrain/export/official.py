@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from data.errors import ConfigError, DataError
-from pretrain.export.stock.config import SIZES
+from pretrain.export.stock.config import SIZES, integer, number, refuse_others
 from pretrain.export.tensor_rows import (
   LINEAR,
   OUTPUT_KERNEL,
@@ -41,9 +41,9 @@ _FAIRSEQ_SIZES = {
   "num_heads": "encoder_attention_heads",
 }
 _PORT_SIZES = SIZES | {"num_segments": "type_vocab_size"}
-# Settings whose other values this encoder does not support.
-_FAIRSEQ_ONLY = {"activation_fn": "gelu"}
-_PORT_ONLY = {"hidden_act": "gelu", "layer_norm_type": "post"}
+# Settings, and the values that this encoder supports.
+_FAIRSEQ_ONLY = {"activation_fn": ("gelu",)}
+_PORT_ONLY = {"hidden_act": ("gelu",), "layer_norm_type": ("post",)}
 
 _ATTENTION = "trunk/layers/attention"
 
@@ -210,17 +210,15 @@ def fairseq_fields(settings: Mapping[str, Any], params: dict) -> dict[str, Any]:
   `settings` may be {}. The fields are sizes, relative_position and its distance, layer_norm_eps (fixed in
   fairseq), and the two dropouts if the settings have them. DataError: a setting is missing or unsupported.
   """
-  _refuse(settings, _FAIRSEQ_ONLY, where="its args or cfg")
+  refuse_others(settings, _FAIRSEQ_ONLY)
   fields = _stated(settings, params, _FAIRSEQ_SIZES, is_relative=settings.get("rel_pos"))
   return fields | {"layer_norm_eps": 1e-5} | _rates(settings, "dropout", "attention_dropout")
 
 
 def port_fields(config: Mapping[str, Any], params: dict) -> dict[str, Any]:
   """Returns the fields of `model` for the official Hugging Face port from its config.json."""
-  epsilon = config.get("layer_norm_eps", 1e-12)
-  if isinstance(epsilon, bool) or not isinstance(epsilon, float) or not 0 < epsilon < 1:
-    raise DataError(f"config.json: layer_norm_eps is {epsilon!r}; expected a number in (0, 1)")
-  _refuse(config, _PORT_ONLY, where="config.json")
+  epsilon = number(config, "layer_norm_eps", 1e-12)
+  refuse_others(config, _PORT_ONLY)
   fields = _stated(config, params, _PORT_SIZES, is_relative=config.get("rel_pos_bins"))
   rates = _rates(config, "hidden_dropout_prob", "attention_probs_dropout_prob")
   return fields | {"layer_norm_eps": epsilon} | rates
@@ -273,8 +271,8 @@ def find_num_heads(settings: Mapping[str, Any], name: str, state: State, flag: i
   """
   tables = [array for key, array in state.items() if key.endswith("relative_attention_bias.weight")]
   stated = settings.get(name, tables[0].shape[-1] if tables and tables[0].ndim == 2 else None)
-  if stated is not None and (isinstance(stated, bool) or not isinstance(stated, int) or stated < 1):
-    raise DataError(f"checkpoint: {name} is {stated!r} in its settings; expected a whole number above 0")
+  if stated is not None:
+    integer({name: stated}, name)
   if flag is not None and stated not in (None, flag):
     raise ConfigError(f"--num_heads={flag}: the checkpoint has {stated} heads; use\n  --num_heads={stated}")
   num_heads = flag or stated
@@ -317,19 +315,9 @@ def _stated(
   fields["relative_position"] = "official" if has_table else "none"
   if has_table:
     names = {**names, "relative_buckets": "rel_pos_bins"}
-    fields["relative_max_distance"] = distance = settings.get("max_rel_pos")
-    if isinstance(distance, bool) or not isinstance(distance, int) or distance < 1:
-      raise DataError(
-        f"checkpoint: max_rel_pos is {distance!r} in its settings; expected a whole number above 0"
-      )
+    fields["relative_max_distance"] = integer(settings, "max_rel_pos")
   stated = {field: settings.get(name) for field, name in names.items()}
   return fields | {field: value for field, value in stated.items() if value is not None}
-
-
-def _refuse(settings: Mapping[str, Any], allowed: Mapping[str, Any], *, where: str) -> None:
-  for name, value in allowed.items():
-    if settings.get(name, value) != value:
-      raise DataError(f"{where}: {name} is {settings[name]!r}; this encoder supports only {value!r}")
 
 
 def _rates(settings: Mapping[str, Any], dropout: str, attention: str) -> dict[str, float]:

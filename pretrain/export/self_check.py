@@ -22,7 +22,6 @@ from data.vocabulary import Vocabulary
 from pretrain.embed.dtypes import unit
 from pretrain.embed.schema import SIDES, EmbeddingSchema
 from pretrain.export import embedding_files
-from pretrain.export.stock.config import NEW_SPELLING, OLD_SPELLING
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
 from pretrain.models.config import EncoderConfig
@@ -242,7 +241,6 @@ def compare(folder: pathlib.Path, cases: Sequence[Case]) -> Report:
   model = load(transformers.AutoModel, folder)
   (name,) = json.loads((folder / "config.json").read_text())["architectures"]
   with_head = load(getattr(transformers, name), folder) if "For" in name else None
-  check_spellings(folder, model.config)
   report = Report(0.0)
   for case in cases:
     inputs = _tokenized(tokenizer, case)
@@ -316,25 +314,6 @@ def encoders(
     return embedding_files.pooled(hidden, inputs["attention_mask"], schema).numpy()
 
   return {side: functools.partial(encode, side=side) for side in SIDES}
-
-
-def check_spellings(folder: pathlib.Path, config) -> None:
-  """Raises ValueError if either spelling of ModernBERT's config.json alone gives another model than both.
-
-  A pattern of layers that is not regular has no old spelling.
-  """
-  import transformers
-
-  fields = json.loads((folder / "config.json").read_text())
-  if config.model_type != "modernbert" or OLD_SPELLING[0] not in fields:
-    return
-  for left_out in (OLD_SPELLING, NEW_SPELLING):
-    other = transformers.AutoConfig.for_model(
-      **{name: fields[name] for name in fields if name not in left_out}
-    )
-    for name in (*NEW_SPELLING, "sliding_window"):
-      if getattr(other, name) != getattr(config, name):
-        raise ValueError(f"config.json without {', '.join(left_out)} has another {name}")
 
 
 def _tokenized(tokenizer, case: Case):

@@ -12,7 +12,7 @@ import json
 import re
 import warnings
 import zipfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,16 +92,12 @@ def read_state(path: str | Path) -> ForeignCheckpoint:
   if not state:
     raise DataError(f"{path}: it contains no weights; check that it is the right file")
   wrapper = ""
-  while part := next((part for part in _WRAPPERS if _all_begin(state | buffers, wrapper + part)), ""):
-    wrapper += part
+  while wrapped := [part for part in _WRAPPERS if all(n.startswith(wrapper + part) for n in state | buffers)]:
+    wrapper += wrapped[0]
   state, buffers = (
     {name.removeprefix(wrapper): array for name, array in of.items()} for of in (state, buffers)
   )
   return ForeignCheckpoint(state, buffers, config, folder, digests, wrapper)
-
-
-def _all_begin(names: Collection[str], start: str) -> bool:
-  return all(name.startswith(start) for name in names)
 
 
 def _check_links(path: Path) -> None:

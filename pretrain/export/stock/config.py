@@ -65,7 +65,7 @@ _UNUSED_RATES = ("embedding_dropout", "mlp_dropout", "classifier_dropout")
 
 def wrong(field: str, found: object, expected: str, advice: str) -> DataError:
   """Returns the error for a field with an unsupported value."""
-  return DataError(f"config.json: {field} is {found!r}; expected {expected}; {advice}")
+  return DataError(f"the checkpoint's config: {field} is {found!r}; expected {expected}; {advice}")
 
 
 def refuse_others(fields: Mapping[str, Any], allowed: Mapping[str, tuple]) -> None:

@@ -54,10 +54,11 @@ class StockClass(NamedTuple):
   has_segments: bool = True  # there is a table of segments
   has_pooler: bool = False  # AutoModel has one, which nothing here trains
   layer_norm_eps: float = 1e-12  # where config.json has none
+  supported: Mapping[str, tuple] = {}  # fields of config.json: values that are read; the first is written
 
   @property
   def is_pre_norm(self) -> bool:
-    """Whether layers are pre-norm, as in `pre_norm_config`."""
+    """Whether a branch reads normed states, as in `names.PRE_NORM`."""
     return self.encoder["norm_placement"] == "pre"
 
   def first_position(self, pad_id: int) -> int:
@@ -76,6 +77,7 @@ CLASSES = {  # model_type in config.json: class; the first that computes a model
     counts_from_pad=True,
     has_segments=False,
     has_pooler=True,
+    supported={"relative_attention_num_buckets": (BUCKETS["relative_buckets"],)},
   ),
   "layoutlmv3": StockClass(
     "LayoutLMv3",

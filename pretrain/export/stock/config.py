@@ -138,12 +138,11 @@ def config_json(
   stock = CLASSES[layout]
   if stock.is_pre_norm:
     return fields | _pre_norm_json(config, layout, special_ids)
-  fields |= size_fields(config) | {
-    "max_position_embeddings": config.max_length + stock.first_position(special_ids.pad)
-  }
+  fields |= size_fields(config) | {name: values[0] for name, values in stock.supported.items()}
+  fields["max_position_embeddings"] = config.max_length + stock.first_position(special_ids.pad)
+  if not stock.has_segments:
+    return fields
   source: dict[str, Any] = {"num_segments": config.num_segments}
-  if layout == "mpnet":
-    return fields | {"relative_attention_num_buckets": BUCKETS["relative_buckets"]}
   fields["type_vocab_size"] = config.num_segments or _BLANK_SEGMENTS
   if layout == "electra":
     fields["embedding_size"] = config.hidden_size
@@ -231,10 +230,10 @@ def encoder_fields(config: Mapping[str, Any]) -> dict[str, Any]:
   stock = CLASSES[layout]
   if stock.is_pre_norm:
     return _pre_norm_fields(config)
-  refuse_others(config, _REFUSED)
+  refuse_others(config, {**_REFUSED, **stock.supported})
   offset = stock.first_position(integer(config, "pad_token_id", stock.pad_id, lowest=0))
   rates = _DEFAULT_RATES | {"layer_norm_eps": stock.layer_norm_eps}
-  fields: dict[str, Any] = sizes(config)
+  fields: dict[str, Any] = {**stock.encoder, **sizes(config)}
   fields |= {field: number(config, name, rates[field]) for field, name in RATES.items()}
   fields["max_length"] = integer(config, "max_position_embeddings", lowest=1 + offset) - offset
   if layout == "electra" and config.get("embedding_size", 128) != fields["hidden_size"]:
@@ -244,33 +243,26 @@ def encoder_fields(config: Mapping[str, Any]) -> dict[str, Any]:
       f"hidden_size, {fields['hidden_size']}",
       "this encoder has no projection between embeddings and layers",
     )
-  return fields | _source_fields(config, layout)
+  return fields | (_source_fields(config, layout) if stock.has_segments else {})
 
 
 def _source_fields(config: Mapping[str, Any], layout: str) -> dict[str, Any]:
-  if layout == "mpnet":
-    if config.get("relative_attention_num_buckets", 32) != BUCKETS["relative_buckets"]:
-      buckets = config["relative_attention_num_buckets"]
-      raise wrong("relative_attention_num_buckets", buckets, "32", "MPNet supports no other number")
-    return {"num_segments": 0, **BUCKETS}
+  """Returns segments and relative positions of a class with a table of segments."""
   num_rows = integer(config, "type_vocab_size", 2)
   source = config.get(SOURCE_KEY, {"num_segments": num_rows})
   if not isinstance(source, Mapping) or source.get("num_segments") not in (0, num_rows):
     expected = f"an object with num_segments 0 or {num_rows} (type_vocab_size)"
     raise wrong(SOURCE_KEY, source, expected, "check the checkpoint")
-  segments = {"num_segments": int(source["num_segments"])}
-  if layout != "layoutlmv3":
-    return segments | {"relative_position": "none"}
+  fields = {"num_segments": int(source["num_segments"])}
+  if not CLASSES[layout].always_relative:
+    return fields
   if SOURCE_KEY not in config or source.get("relative_position") not in ("t5", "official"):
     expected = "an object with relative_position 't5' or 'official'"
-    raise wrong(SOURCE_KEY, source, expected, "only layoutlmv3 models that this program wrote are supported")
+    raise wrong(SOURCE_KEY, source, expected, f"only {layout} models that this program wrote are supported")
   buckets = integer(source, "relative_buckets", lowest=4)
   farthest = integer(source, "relative_max_distance", lowest=buckets // 4 + 2)
-  return segments | {
-    "relative_position": source["relative_position"],
-    "relative_buckets": buckets,
-    "relative_max_distance": farthest,
-  }
+  relative = {"relative_position": source["relative_position"], "relative_buckets": buckets}
+  return fields | relative | {"relative_max_distance": farthest}
 
 
 def repaired(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

@@ -104,9 +104,8 @@ _LOAD_OWN = (
   "stacked. `tests/pretrain/export/torch_own.py` of the project computes hidden states from it in PyTorch."
 )
 _LINEAR = (
-  " The class has dense, activation and norm before its last layer, and this head is linear: "
-  '`classifier_activation` is "linear", and dense and norm undo each other. For fine-tuning in transformers '
-  'with a new head, load it with `classifier_activation="gelu"` and draw `head.dense` anew.'
+  " This head is linear: dense and norm of the class undo each other. Before you fine-tune a new head in "
+  'transformers, set `classifier_activation="gelu"` and draw `head.dense` anew.'
 )
 _CALL = """inputs = tokenizer("A sentence.", truncation=True, return_tensors="pt")
 hidden = model(**inputs).last_hidden_state"""

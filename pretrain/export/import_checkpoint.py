@@ -75,7 +75,9 @@ def import_checkpoint(
     logger.info(f"config.json: {note}")
   recognised = recognise(foreign, num_heads=num_heads, extra=read_extra(foreign.folder))
   report_names(foreign, recognised, allow_unmatched)
-  if _reads_segments(recognised.params):
+  segments = recognised.params["encoder"]["embeddings"].get("segment", {}).get("embedding", [])
+  reads_pairs = not {"classification", "question_answering"}.isdisjoint(recognised.params.get("heads", {}))
+  if reads_pairs and len(segments) > 1 and not np.array_equal(segments[0], segments[1]):
     logger.warning(
       "segment 1 is not used here: for pairs of texts the outputs differ from transformers' with "
       "token_type_ids"
@@ -105,13 +107,6 @@ def import_checkpoint(
   logger.info(
     f"Continue with --config.train.init_from={output} --config.data.vocabulary={target / 'vocabulary'}"
   )
-
-
-def _reads_segments(params: dict) -> bool:
-  """Returns whether a model with the head of a task adds other vectors to the second text of a pair."""
-  segments = params["encoder"]["embeddings"].get("segment", {}).get("embedding", [])
-  is_fine_tuned = not {"classification", "question_answering"}.isdisjoint(params.get("heads", {}))
-  return is_fine_tuned and len(segments) > 1 and not np.array_equal(segments[0], segments[1])
 
 
 def report_names(foreign: ForeignCheckpoint, recognised: Recognised, allowed: Sequence[str]) -> None:

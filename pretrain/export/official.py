@@ -167,15 +167,11 @@ def fairseq_parts(share_embeddings: str) -> tuple[tuple[Part, ...], tuple[Tie, .
   return (*ENCODER_PARTS, *own, *GENERATOR_PARTS), ties
 
 
-def _span_names(prefix: str, leaf: str) -> list[str]:
-  return [f"{prefix}{side}_logits.dense.{leaf}" for side in ("start", "end")]
-
-
 def _join_span_head(state: State, prefix: str) -> State:
   """Joins the two linear layers of a question-answering head, (1, D) each, into one of (2, D)."""
   state = dict(state)
   for leaf in ("weight", "bias"):
-    names = _span_names(prefix, leaf)
+    names = [f"{prefix}{side}_logits.dense.{leaf}" for side in ("start", "end")]
     if all(name in state for name in names) and len({np.shape(state[name]) for name in names}) == 1:
       start, end = (state.pop(name) for name in names)
       state[prefix + leaf] = np.concatenate([start, end])

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import logging
 import pathlib
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
@@ -83,11 +84,13 @@ def make_cases(
     wide += f"{next(more)} "
   long_text = " ".join(SENTENCES * (1 + 4 * max_length // sum(map(len, SENTENCES))))
   single = tuple((sentence,) for sentence in SENTENCES)
+  # Tokenizers turn the text of a special token into its id.
+  strange = ["\0", *map(vocabulary.piece, dataclasses.astuple(vocabulary.special_ids))]
   pairs = (SENTENCES[:2], SENTENCES[1:3], SENTENCES[2:4], SENTENCES[4:6])
   groups = {
     "texts": single,
     "pairs": pairs,
-    "own rows": _ordinary(vocabulary, own_rows),
+    "own rows": tuple(row for row in own_rows if not any(sign in text for text in row for sign in strange)),
     "beyond the window": ((wide,), single[0]) if radius else (),
     **{side: tuple((schema.prefix(side) + text,) for text in SENTENCES) for side in SIDES if schema},
     "longest": ((long_text,),),
@@ -108,12 +111,6 @@ def make_cases(
       ids[number, : len(row)], mask[number, : len(row)] = row, 1
     cases.append(Case(name, tuple(text for text, _ in fitting), ids, mask))
   return cases
-
-
-def _ordinary(vocabulary: Vocabulary, rows: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-  """Returns the rows without NUL and without a special token's text, which tokenizers turn into its id."""
-  strange = ["\0", *(vocabulary.piece(number) for number in dataclasses.astuple(vocabulary.special_ids))]
-  return tuple(row for row in rows if not any(sign in text for text in row for sign in strange))
 
 
 @functools.partial(jax.jit, static_argnames=("config", "pad_id"))
@@ -238,9 +235,9 @@ def compare(folder: pathlib.Path, cases: Sequence[Case]) -> Report:
   transformers.logging.set_verbosity_error()
   transformers.logging.disable_progress_bar()
   tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-  model = load(transformers.AutoModel, folder)
+  model = _load(transformers.AutoModel, folder)
   (name,) = json.loads((folder / "config.json").read_text())["architectures"]
-  with_head = load(getattr(transformers, name), folder) if "For" in name else None
+  with_head = _load(getattr(transformers, name), folder) if "For" in name else None
   report = Report(0.0)
   for case in cases:
     inputs = _tokenized(tokenizer, case)
@@ -258,7 +255,7 @@ def compare(folder: pathlib.Path, cases: Sequence[Case]) -> Report:
         report = report._replace(logits=max(report.logits or 0.0, found))
   if (folder / embedding_files.MODULES).is_file():
     schema = EmbeddingSchema.read(folder)
-    encode = encoders(folder, schema, model, tokenizer)
+    encode = _encoders(folder, schema, model, tokenizer)
     for case in cases:
       if case.name in SIDES and case.vectors is not None:
         texts = [text[len(schema.prefix(case.name)) :] for (text,) in case.texts]
@@ -282,7 +279,7 @@ def difference(
   return found if np.isfinite(found) else float("inf")
 
 
-def load(kind, folder: pathlib.Path):
+def _load(kind, folder: pathlib.Path):
   """Returns a class's model of a folder, for inference. ValueError: a tensor is missing or does not fit."""
   model, info = kind.from_pretrained(folder, output_loading_info=True, local_files_only=True)
   for problem in ("missing_keys", "mismatched_keys", "error_msgs"):  # would get random values
@@ -291,7 +288,7 @@ def load(kind, folder: pathlib.Path):
   return model.eval()
 
 
-def encoders(
+def _encoders(
   folder: pathlib.Path, schema: EmbeddingSchema, model, tokenizer
 ) -> dict[str, Callable[[list[str]], np.ndarray]]:
   """Returns a function of texts to vectors for each side: that of sentence-transformers, if it is installed.
@@ -303,6 +300,7 @@ def encoders(
   if find_spec("sentence_transformers") is not None:
     from sentence_transformers import SentenceTransformer
 
+    logging.getLogger("sentence_transformers").setLevel(logging.ERROR)  # it warns of a default prompt
     library = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     methods = dict(zip(SIDES, (library.encode_query, library.encode_document)))
     return {side: functools.partial(method, show_progress_bar=False) for side, method in methods.items()}

@@ -47,8 +47,6 @@ _DEFAULT_RATES = {"dropout": 0.1, "attention_dropout": 0.1, "init_stddev": 0.02}
 FULL, SLIDING = "full_attention", "sliding_attention"
 _KINDS = (FULL, SLIDING)
 _EVERY, _BASES = "global_attn_every_n_layers", ("global_rope_theta", "local_rope_theta")
-NEW_SPELLING = ("layer_types", "rope_parameters")
-OLD_SPELLING = (_EVERY, *_BASES)
 # Our fields for training that the classes have no field for, with the values of a model from elsewhere.
 _OURS = {"dropout_at": ("attention", "all"), "init": ("megatron_cut", "normal")}
 # The bases of a class where its config.json has none: of layers that read all keys, and of the others.

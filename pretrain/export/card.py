@@ -87,7 +87,7 @@ text = tokenizer.encode($text)  # a pair: tokenizer.encode("First.", "Second.")
 inputs = {"input_ids": np.array([text.ids]), "attention_mask": np.array([text.attention_mask])}
 $outputs = session.run(None, inputs)  # float32, one row for each text; several need equal lengths
 ```"""
-_LOAD_VECTORS = """With sentence-transformers (and `mteb.evaluate(model, tasks)` of the benchmark MTEB):
+_LOAD_VECTORS = """With sentence-transformers:
 
 ```python
 from sentence_transformers import SentenceTransformer
@@ -98,7 +98,16 @@ documents = model.encode_document(["The river ends in the sea."])
 scores = model.similarity(queries, documents)  # cosine, [queries, documents]
 ```
 
-A vector is $made.$notes"""
+A vector is $made.$notes
+
+Tasks of the benchmark MTEB, with `pip install mteb`:
+
+```python
+import mteb
+
+tasks = mteb.get_tasks(tasks=["STSBenchmark", "NFCorpus"])
+results = mteb.evaluate(model, tasks)
+```"""
 _LOAD_OWN = (
   "`model.safetensors` has all parameters under this project's names. Kernels are (in, out), and layers are "
   "stacked. `tests/pretrain/export/torch_own.py` of the project computes hidden states from it in PyTorch."

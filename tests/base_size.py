@@ -32,9 +32,7 @@ OFFICIAL = {
 TRIPS = (
   ("coco_lm_base", {}, "mpnet"),
   ("coco_lm_base", {}, "torch"),
-  ("coco_lm_base", OFFICIAL, "fairseq"),
-  ("coco_lm_base", OFFICIAL, "cocolm"),
-  ("amos_base", {"model.relative_position": "official"}, "amos"),
+  ("coco_lm_base", OFFICIAL, "layoutlmv3"),
   ("amos_base", {"model.relative_buckets": 64}, "layoutlmv3"),
   ("bert_base", {}, "bert"),
   ("electra_google_base", {}, "electra"),

@@ -227,7 +227,7 @@ def _write_manifest(folder: pathlib.Path) -> None:
 
 
 def _read_state(folder: pathlib.Path) -> object:
-  from pretrain.export.foreign.files import read_state
+  from pretrain.export.weight_files import read_state
 
   return read_state(folder)
 
@@ -240,8 +240,8 @@ def _read_tokenizer(folder: pathlib.Path) -> object:
 
 
 def _read_port_config(folder: pathlib.Path) -> object:
-  from pretrain.export.foreign.files import read_json
-  from pretrain.export.official import config as official_config
+  from pretrain.export import official as official_config
+  from pretrain.export.weight_files import read_json
 
   config, blank = read_json(folder / "config.json"), lambda *shape: np.zeros(shape, np.float32)
   layers = {"attention": {"query": {"kernel": blank(2, 8, 2, 4)}}, "up": {"kernel": blank(2, 8, 12)}}
@@ -252,22 +252,21 @@ def _read_port_config(folder: pathlib.Path) -> object:
 
 
 def _read_stock_config(folder: pathlib.Path) -> object:
-  from pretrain.export.foreign.files import read_json
-  from pretrain.export.stock.config import encoder_fields
-  from pretrain.export.stock.pre_norm_config import repaired
+  from pretrain.export.stock.config import encoder_fields, repaired
+  from pretrain.export.weight_files import read_json
 
   return encoder_fields(repaired(read_json(folder / "config.json"))[0])
 
 
 def _read_extra(folder: pathlib.Path) -> object:
-  from pretrain.export.foreign import recognise
+  from pretrain.export import recognise
 
   return recognise.merge({"encoder": {"embeddings": np.ones(2)}}, recognise.read_extra(folder))
 
 
 def _read_own_config(folder: pathlib.Path) -> object:
-  from pretrain.export.foreign.files import read_json
-  from pretrain.export.foreign.recognise import own_fields
+  from pretrain.export.recognise import own_fields
+  from pretrain.export.weight_files import read_json
 
   return own_fields(read_json(folder / "config.json"))
 

@@ -38,7 +38,7 @@ _OF_PRETRAIN = (
   "losses.py recipe.py gradients.py step.py optim.py evaluate.py corruption objectives models ops"
 )
 _ROOMS = {
-  "pretrain": f"{_OF_PRETRAIN} reading search embed export/stock export/official export/tensor_rows.py",
+  "pretrain": f"{_OF_PRETRAIN} reading search embed export/stock export/official.py export/tensor_rows.py",
   "data": "records.py mixture.py prepare/packing.py prepare/pipeline.py vocabulary tasks clean",
   "finetune": "papers squad glue own embedding prompt",
 }

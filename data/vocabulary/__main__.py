@@ -182,7 +182,8 @@ def _run(args: argparse.Namespace) -> None:
     made = (_train if args.command == "train" else _extend)(args)
   logger.info(f"vocabulary {args.output}: {made.kind}, {made.size} pieces, sha256 {made.digest[:12]}")
   if args.command == "import":  # a vocabulary trained here can always be exported
-    program = [sys.executable, "-m", "pretrain.export.tokenizer", str(pathlib.Path(args.output).absolute())]
+    directory = str(pathlib.Path(args.output).absolute())
+    program = [sys.executable, "-m", "pretrain.export.tokenizer.convert", directory]
     found = subprocess.run(program, cwd=_ROOT, capture_output=True, text=True, check=False)
     if found.stdout:
       logger.warning(found.stdout)

@@ -36,7 +36,7 @@ def _require_extra(*more: str) -> None:
 
 def export_parser() -> Parser:
   """Returns the parser of an export's flags."""
-  from pretrain.export.folders import LAYOUTS
+  from pretrain.export.stock.classes import CLASSES
 
   parser = Parser(
     prog="python -m pretrain.export",
@@ -50,9 +50,9 @@ def export_parser() -> Parser:
   parser.add_argument(
     "--to",
     default="auto",
-    choices=("auto", *LAYOUTS, _ONNX),
-    help="auto: the transformers class that computes the same; onnx: auto and --onnx; cocolm, amos: the "
-    "official Hugging Face port; fairseq: the official model.pt; torch: safetensors with our own names",
+    choices=("auto", *CLASSES, "torch", _ONNX),
+    help="auto: the transformers class that computes the same; onnx: auto and --onnx; torch: safetensors "
+    "with our own names",
   )
   parser.add_argument(
     "--output",

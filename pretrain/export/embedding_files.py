@@ -11,8 +11,7 @@ from typing import Any, NoReturn
 
 from data.errors import DataError, listed
 from pretrain.embed.schema import FILE, EmbeddingSchema
-from pretrain.export.folders import save_json
-from pretrain.export.foreign.files import read_json
+from pretrain.export.weight_files import read_json, save_json
 from pretrain.models.config import EncoderConfig
 
 logger = logging.getLogger(__name__)
@@ -36,6 +35,25 @@ _PASSAGE_PROMPTS = ("document", "passage", "corpus")  # prompts that encode_docu
 def described(schema: EmbeddingSchema) -> str:
   """Returns how a vector is made, such as 'the mean hidden state of all tokens, not normalised'."""
   return f"{_WORDS[schema.pooling]}, {'divided by its length' if schema.unit else 'not normalised'}"
+
+
+def pooled(hidden, mask, schema: EmbeddingSchema):
+  """Computes vectors in PyTorch, for ONNX and the self-check.
+
+  Hidden states are [batch, length, embed], the mask is [batch, length], 0 at padding, which may be on either
+  side; vectors are [batch, embed].
+  """
+  import torch
+
+  is_token = mask.to(hidden.dtype)
+  if schema.pooling == "mean":
+    vectors = (hidden * is_token[..., None]).sum(1) / is_token.sum(1, keepdim=True).clamp(min=1)
+  else:
+    numbers = torch.arange(1, mask.shape[1] + 1, device=mask.device, dtype=hidden.dtype)
+    ranks = is_token * (numbers if schema.pooling == "last" else 1 / numbers)
+    where = ranks.argmax(1)[:, None, None].expand(-1, 1, hidden.shape[-1])
+    vectors = hidden.gather(1, where).squeeze(1)
+  return torch.nn.functional.normalize(vectors, dim=-1) if schema.unit else vectors
 
 
 def write(folder: pathlib.Path, schema: EmbeddingSchema, config: EncoderConfig) -> None:

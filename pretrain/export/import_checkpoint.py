@@ -4,6 +4,7 @@ All files are written into a temporary folder, which is renamed when it is compl
 """
 
 import fnmatch
+import importlib.util
 import logging
 import shlex
 import shutil
@@ -16,18 +17,20 @@ import numpy as np
 
 from configs import base
 from data import errors, files, vocabulary
-from data.errors import DataError
+from data.errors import DataError, named_reason, on_one_line
 from data.vocabulary import extension
 from pretrain.checkpoints import new_words
 from pretrain.checkpoints.saved_model import save_params
 from pretrain.embed.schema import FILE
 from pretrain.export import embedding_files
-from pretrain.export.check import comparison
-from pretrain.export.foreign.files import ForeignCheckpoint, read_state
-from pretrain.export.foreign.recognise import Recognised, read_extra, recognise
-from pretrain.export.stock import pre_norm_config
+from pretrain.export.recognise import Recognised, read_extra, recognise
+from pretrain.export.self_check import hidden_states
+from pretrain.export.stock.config import repaired
+from pretrain.export.stock.convert import in_class
 from pretrain.export.task_fields import TASK
 from pretrain.export.tensor_rows import without_layer
+from pretrain.export.weight_files import ForeignCheckpoint, read_state
+from pretrain.models.config import EncoderConfig
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +38,9 @@ logger = logging.getLogger(__name__)
 IGNORED = ("*position_ids", "*token_type_ids", "*.version", "*.rp_bucket")
 # Layers of a stock encoder that no task here reads: BERT's pooler, for its next-sentence objective.
 UNREAD_OF_STOCK = ("pooler.dense.weight", "pooler.dense.bias")
+TOLERANCE = 1e-5  # largest |difference| of hidden states, float32 on the CPU
+_ROWS, _MOST_LENGTH = 3, 32
+_PRECISION = ("dtype", "torch_dtype")  # fields of config.json; the comparison is in float32
 
 
 def import_checkpoint(
@@ -63,13 +69,15 @@ def import_checkpoint(
   foreign = read_state(source)
   if foreign.wrapper:
     logger.info(f"{foreign.wrapper} at the start of every name is from a wrapper of PyTorch; it is ignored")
-  config, notes = pre_norm_config.repaired(foreign.config)
+  config, notes = repaired(foreign.config)
   foreign = foreign._replace(config=config)
   for note in notes:
     logger.info(f"config.json: {note}")
   recognised = recognise(foreign, num_heads=num_heads, extra=read_extra(foreign.folder))
   report_names(foreign, recognised, allow_unmatched)
-  if _reads_segments(recognised.params):
+  segments = recognised.params["encoder"]["embeddings"].get("segment", {}).get("embedding", [])
+  reads_pairs = not {"classification", "question_answering"}.isdisjoint(recognised.params.get("heads", {}))
+  if reads_pairs and len(segments) > 1 and not np.array_equal(segments[0], segments[1]):
     logger.warning(
       "segment 1 is not used here: for pairs of texts the outputs differ from transformers' with "
       "token_type_ids"
@@ -82,7 +90,7 @@ def import_checkpoint(
         f"{source}: the token table has {rows} rows, but the vocabulary has {words.size} pieces"
       )
     if recognised.family == "stock":
-      logger.info(comparison.compare(foreign, recognised, pad_id=words.special_ids.pad))
+      logger.info(compare(foreign, recognised, pad_id=words.special_ids.pad))
     known = {"cased": words.cased, "positions": recognised.fields["max_length"]}
     if not encoder_only and (schema := embedding_files.read(foreign.folder, **known)):
       (aside / FILE).write_text(schema.as_json(), encoding="utf-8")
@@ -99,13 +107,6 @@ def import_checkpoint(
   logger.info(
     f"Continue with --config.train.init_from={output} --config.data.vocabulary={target / 'vocabulary'}"
   )
-
-
-def _reads_segments(params: dict) -> bool:
-  """Returns whether a model with the head of a task adds other vectors to the second text of a pair."""
-  segments = params["encoder"]["embeddings"].get("segment", {}).get("embedding", [])
-  is_fine_tuned = not {"classification", "question_answering"}.isdisjoint(params.get("heads", {}))
-  return is_fine_tuned and len(segments) > 1 and not np.array_equal(segments[0], segments[1])
 
 
 def report_names(foreign: ForeignCheckpoint, recognised: Recognised, allowed: Sequence[str]) -> None:
@@ -183,3 +184,56 @@ def _save(
   if recognised.task:
     meta["task"] = recognised.task
   save_params(aside, recognised.params, meta, step=0)
+
+
+def compare(foreign: ForeignCheckpoint, recognised: Recognised, *, pad_id: int) -> str:
+  """Compares hidden states of both models for random ids, the last row padded; returns a line for the user.
+
+  DataError: transformers cannot build the model, or hidden states at tokens differ by more than `TOLERANCE`.
+  """
+  if importlib.util.find_spec("transformers") is None or importlib.util.find_spec("torch") is None:
+    return "Skipped the comparison with transformers: it is not installed (requirements-export.txt)"
+  config = EncoderConfig(**{**recognised.fields, "dtype": "float32"})
+  rng = np.random.default_rng(0)
+  beyond_the_window = 2 * (config.window // 2) + 2  # shorter rows would not show a wrong one
+  length = min(config.max_length, max(_MOST_LENGTH, beyond_the_window if config.has_windows else 0))
+  ids = rng.integers(0, config.vocab_size, (_ROWS, length))
+  ids[ids == pad_id] = (pad_id + 1) % config.vocab_size
+  mask = np.ones_like(ids)
+  mask[-1, max(1, length // 2) :] = 0
+  ids[mask == 0] = pad_id
+  ours = hidden_states(recognised.params["encoder"], ids, mask, config=config, pad_id=pad_id)
+  theirs = _hidden(foreign, ids, mask)
+  difference = float(np.abs(np.asarray(ours) - theirs)[mask > 0].max())
+  if not difference <= TOLERANCE:
+    raise DataError(
+      f"{foreign.folder}: hidden states differ by {difference:.2g} from transformers' "
+      f"{foreign.config.get('model_type')}; expected at most {TOLERANCE:g}, from rounding; its config.json "
+      "or tensors have another meaning there"
+    )
+  return f"Compared with transformers: hidden states differ by at most {difference:.2g}"
+
+
+def _hidden(foreign: ForeignCheckpoint, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+  """Runs the class of transformers on the same tensors; returns hidden states [rows, length, embed]."""
+  import torch
+  import transformers
+
+  settings = {name: value for name, value in foreign.config.items() if name not in _PRECISION}
+  state = in_class(foreign.state, foreign.config["model_type"])
+  tensors = {name: torch.tensor(array) for name, array in {**state, **foreign.buffers}.items()}
+  verbosity = transformers.logging.get_verbosity()
+  transformers.logging.set_verbosity_error()
+  transformers.logging.disable_progress_bar()
+  try:
+    config = transformers.AutoConfig.for_model(**settings)
+    kind = transformers.MODEL_MAPPING[type(config)]
+    model = kind.from_pretrained(None, config=config, state_dict=tensors).float().eval()  # pyright: ignore[reportAttributeAccessIssue] (by its type perhaps several classes)
+    with torch.no_grad():
+      output = model(input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask))
+  except Exception as error:  # any field of a config may raise, with any type
+    line = named_reason(error, words=on_one_line(error)[:160])
+    raise DataError(f"{foreign.folder}: transformers cannot load it ({line})") from error
+  finally:
+    transformers.logging.set_verbosity(verbosity)
+  return output.last_hidden_state.numpy()[:, : ids.shape[1]]

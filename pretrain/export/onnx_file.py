@@ -4,12 +4,14 @@ import json
 import logging
 import pathlib
 import warnings
+from collections.abc import Sequence
 
 import numpy as np
 
 from data.errors import DataError, on_one_line
 from pretrain.embed.schema import EmbeddingSchema
-from pretrain.export.check import reference as self_check
+from pretrain.export import embedding_files
+from pretrain.export.self_check import Case, difference
 
 INPUTS = ("input_ids", "attention_mask")
 HIDDEN, LOGITS, VECTORS = "last_hidden_state", "logits", "sentence_embedding"  # outputs
@@ -19,13 +21,13 @@ _WITH_LOGITS = ("ForSequenceClassification", "ForTokenClassification", "ForQuest
 
 def write(
   folder: pathlib.Path,
-  reference: pathlib.Path,
+  cases: Sequence[Case],
   *,
   max_length: int,
   tolerance: float,
   schema: EmbeddingSchema | None = None,
 ) -> float:
-  """Writes `onnx/model.onnx` of a stock folder; returns its largest |difference| from the reference.
+  """Writes `onnx/model.onnx` of a stock folder; returns its largest |difference| from our outputs in `cases`.
 
   Inputs are input_ids and attention_mask, int64 [batch, length up to max_length]. Outputs are float32:
 
@@ -34,14 +36,14 @@ def write(
     length, 2] for the start and end of answers;
   * with a `schema` sentence_embedding [batch, embed].
 
-  `reference` is the .npz of `write_reference`; differences of logits are divided by max(1, largest |logit|).
+  Differences of logits are divided by max(1, largest |logit|).
   DataError: the difference is above the tolerance, or the exporter or onnxruntime fails.
   """
   path = folder / "onnx" / "model.onnx"
   path.parent.mkdir()
   try:
     _export(folder, path, max_length, schema)
-    worst = _compare(path, reference)
+    worst = _compare(path, cases)
   except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
     line = on_one_line(error)[:300]
     raise DataError(
@@ -60,8 +62,6 @@ def _export(
 ) -> None:
   import torch
   import transformers
-
-  from pretrain.export import torch_pooling
 
   transformers.logging.set_verbosity_error()
   transformers.logging.disable_progress_bar()
@@ -84,7 +84,7 @@ def _export(
         outputs.append(torch.stack([made.start_logits, made.end_logits], dim=-1))
       elif has_logits:
         outputs.append(made.logits)
-      return *outputs, *([torch_pooling.vectors(outputs[0], attention_mask, schema)] if schema else [])
+      return *outputs, *([embedding_files.pooled(outputs[0], attention_mask, schema)] if schema else [])
 
   length = min(7, max_length - 1)  # the exporter would take 1, or the maximum, for a constant
   ids = torch.ones(2, length, dtype=torch.int64)
@@ -105,22 +105,18 @@ def _export(
   program.save(str(path))
 
 
-def _compare(path: pathlib.Path, reference: pathlib.Path) -> float:
+def _compare(path: pathlib.Path, cases: Sequence[Case]) -> float:
   import onnxruntime
 
   session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-  worst = 0.0
-  names = [output.name for output in session.get_outputs()]
-  for case in self_check.read_reference(reference):
-    mask, logits = case["mask"], case.get("logits")
-    made = session.run(None, dict(zip(INPUTS, (case["ids"], mask))))
-    outputs = dict(zip(names, map(np.asarray, made)))
-    apart = [np.abs(outputs[HIDDEN][mask > 0] - case["hidden"][mask > 0]).max()]
-    if VECTORS in outputs:
-      apart.append(np.abs(outputs[VECTORS] - case["vectors"]).max())
-    if LOGITS in outputs and logits is not None:
-      where = mask > 0 if logits.ndim == 3 else slice(None)  # logits for tokens, or for texts
-      largest = max(1.0, float(np.abs(logits[where]).max()))
-      apart.append(np.abs(outputs[LOGITS][where] - logits[where]).max() / largest)
-    worst = max(worst, *map(float, apart))
+  names, worst = [output.name for output in session.get_outputs()], 0.0
+  for case in cases:
+    made = session.run(None, dict(zip(INPUTS, (case.ids, case.mask))))
+    outputs, is_token = dict(zip(names, map(np.asarray, made))), case.mask > 0
+    worst = max(worst, difference(outputs[HIDDEN], case.hidden, is_token))
+    if VECTORS in outputs and case.vectors is not None:
+      worst = max(worst, difference(outputs[VECTORS], case.vectors))
+    if LOGITS in outputs and case.logits is not None:
+      where = is_token if case.logits.ndim == 3 else ...  # logits for tokens, or for texts
+      worst = max(worst, difference(outputs[LOGITS], case.logits, where, relative=True))
   return worst

@@ -12,13 +12,6 @@ from typing import Any
 from data.errors import DataError
 
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
-# Default activation of the classification head: fairseq, this project, stock classes, the official port.
-ACTIVATIONS = {"fairseq": "tanh", "own": "tanh", "mpnet": "tanh", "layoutlmv3": "tanh", "bert": "tanh"} | {
-  "electra": "gelu",
-  "official": "gelu",
-}
-# In classes with pre-norm layers the head has the encoder's activation; this value is not read.
-ACTIVATIONS |= dict.fromkeys(("modernbert", "eurobert", "ultrabert"), "tanh")
 # File beside a model of the user's own task: texts or pairs for the self-check; it is not exported.
 FIRST_ROWS = "first_rows.json"
 CHECKED_ROWS = 8  # at most so many rows are stored
@@ -30,6 +23,14 @@ _SETTINGS = {"fairseq": "pooler_activation_fn", "own": "classifier_activation"}
 # columns and how many tokens a model reads, and how it reads a question and its text.
 _OURS = ("name", "metric", "windows", "mask_query")
 _FIELD = "text_encoder_task"
+
+
+def class_activation(kind: str) -> str:
+  """Returns the activation of the classification head in a stock class or another library's code.
+
+  In classes with pre-norm layers the head has the encoder's activation; there this value is not read.
+  """
+  return "gelu" if kind in ("electra", "official") else "tanh"
 
 
 def activation(task: Mapping[str, Any]) -> str:
@@ -102,14 +103,15 @@ def own_fields(params: dict, task: Mapping[str, Any]) -> dict[str, Any]:
 def read_task(settings: Mapping[str, Any], kind: str, *, num_outputs: int) -> dict[str, Any]:
   """Reads 'labels', 'problem_type' and 'activation' from the settings of another library's classifier.
 
-  `settings` is config.json or fairseq's args, `kind` a key of `ACTIVATIONS`. 'pooling' is there if it is
+  `settings` is config.json or fairseq's args, `kind` a stock class,
+  'own', 'fairseq' or 'official' (the Hugging Face port). 'pooling' is there if it is
   another than 'cls'. 'labels' is None if the names are transformers' default (LABEL_0, ...). DataError: a
   field has an unsupported value, or the names do not match the head's outputs (one for a regression).
   """
   from pretrain.ops.pooling import POOLINGS  # not at the top, because it imports JAX
 
   problem_type, activation = settings.get("problem_type"), settings.get(_SETTINGS.get(kind, ""))
-  activation = activation or ACTIVATIONS[kind]
+  activation = activation or class_activation(kind)
   for name, value, allowed in (
     ("problem_type", problem_type, (None, *PROBLEM_TYPES)),
     (_SETTINGS.get(kind, "activation"), activation, ("tanh", "gelu")),

@@ -77,22 +77,36 @@ OUTPUT_KERNEL = Layout(
 )
 
 
+HEADS_KERNEL = Layout(
+  lambda a, heads: [a.T.reshape(a.shape[1], heads, -1)],
+  lambda parts: parts[0].reshape(parts[0].shape[0], -1).T,
+)
+HEADS_BIAS = Layout(lambda a, heads: [a.reshape(heads, -1)], lambda parts: parts[0].reshape(-1))
+
+
 def linear(
-  name: str, path: str, shape: tuple[str, str], kernel: Layout = LINEAR, bias: Layout = SAME
-) -> tuple[Row, Row]:
-  """Returns the table rows of a linear layer's weight and bias; `shape` is (out, in)."""
-  return (
-    Row(f"{name}.weight", (f"{path}/kernel",), shape, kernel),
-    Row(f"{name}.bias", (f"{path}/bias",), shape[:1], bias),
-  )
+  name: str,
+  path: str,
+  shape: tuple[str, str],
+  kernel: Layout = LINEAR,
+  bias: Layout = SAME,
+  *,
+  has_bias: bool = True,
+) -> tuple[Row, ...]:
+  """Returns the table rows of a linear layer's weight and bias; `shape` is (out, in).
+
+  One tensor of a `path` 'a/b|c' holds the kernels of 'a/b' and 'a/c'. The path '' has no module.
+  """
+  prefix, _, last = path.rpartition("/")
+  paths = [f"{prefix}/{each}/".lstrip("/") for each in last.split("|")]
+  weight = Row(f"{name}.weight", tuple(f"{each}kernel" for each in paths), shape, kernel)
+  return weight, *[Row(f"{name}.bias", tuple(f"{each}bias" for each in paths), shape[:1], bias)] * has_bias
 
 
-def norm(name: str, path: str, size: str = "D") -> tuple[Row, Row]:
-  """Returns the table rows of a LayerNorm's weight and bias."""
-  return (
-    Row(f"{name}.weight", (f"{path}/scale",), (size,), SAME),
-    Row(f"{name}.bias", (f"{path}/bias",), (size,), SAME),
-  )
+def norm(name: str, path: str, size: str = "D", *, has_bias: bool = True) -> tuple[Row, ...]:
+  """Returns the table rows of a norm's weight and bias."""
+  weight = Row(f"{name}.weight", (f"{path}/scale",), (size,), SAME)
+  return weight, *[Row(f"{name}.bias", (f"{path}/bias",), (size,), SAME)] * has_bias
 
 
 def without_layer(name: str) -> str:

@@ -4,7 +4,6 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +17,6 @@ from pretrain.checkpoints import checkpoint, resume, warm_start
 from pretrain.checkpoints import workdir as workdir_files
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.checkpoints.warm_start import Origins
-from pretrain.export.tokenizer import convert
 from pretrain.reading import feed, prepared
 from pretrain.reading.opened import Prepared
 from pretrain.reading.skips import Skip
@@ -127,8 +125,6 @@ def _start_at(newest: int | None, run: Run, records: Prepared, origins: Origins,
   if newest is None:
     workdir_files.refuse_lost_checkpoints(workdir)
     digest = records.digests["vocabulary_digest"]
-    if jax.process_index() == 0 and (line := convert.warning(Path(records.vocabulary))):
-      logger.warning(line)
     params = run.abstract_state.params
     loaded = warm_start.load_into(
       params, origins, vocabulary_digest=digest, vocabulary_directory=records.vocabulary

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from data import command, errors, files
-from pretrain.export import folders
+from pretrain.export import weight_files
 
 LIMIT = 4_000  # bytes of a file: a full disk for whatever writes more
 
@@ -24,7 +24,7 @@ def full_disk():
 
 
 def write_safetensors(path: pathlib.Path) -> None:
-  folders.save_tensors(path, {"a": np.zeros(9_000, np.float32)})
+  weight_files.save_tensors(path, {"a": np.zeros(9_000, np.float32)})
 
 
 def write_torch(path: pathlib.Path) -> None:

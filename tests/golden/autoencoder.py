@@ -11,8 +11,8 @@ from configs import base
 from pretrain.build import build
 from pretrain.corruption import masking
 from pretrain.corruption.masking import MaskingSettings, TokenIds
+from pretrain.export import official as names
 from pretrain.export import tensor_rows
-from pretrain.export.official import names
 from pretrain.export.tensor_rows import Part, State
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrain.export import tensor_rows
-from pretrain.export.stock import pre_norm, pre_norm_config
+from pretrain.export.stock import names
+from pretrain.export.stock.config import encoder_fields
 from pretrain.export.tensor_rows import Part
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
@@ -30,20 +31,20 @@ class _Model:
   """A stock model of a file, as ours."""
 
   def __init__(self, golden: Golden):
-    fields = pre_norm_config.encoder_fields(golden.field("config"))
+    fields = encoder_fields(golden.field("config"))
     if "config_old" in golden.info:
-      assert pre_norm_config.encoder_fields(golden.field("config_old")) == fields
+      assert encoder_fields(golden.field("config_old")) == fields
     self.golden, self.config = golden, EncoderConfig(**fields)
     self.layout = golden.field("config")["model_type"]
     self.ids, self.mask = jnp.asarray(golden["input_ids"]), jnp.asarray(golden["attention_mask"]) > 0
     self.segments = jnp.asarray(golden["segment_ids"]) if "segment_ids" in golden else None
-    of_class = pre_norm.head_parts(self.layout, self.config)
-    self.parts: list[Part] = [*pre_norm.encoder_parts(self.layout, self.config)]
+    of_class = names.pre_norm_heads(self.layout, self.config)
+    self.parts: list[Part] = [*names.pre_norm_parts(self.layout, self.config)]
     state = {name.removeprefix("model."): array for name, array in golden.under("param/").items()}
     if "decoder.bias" in state:
       self.parts.append(of_class["ForMaskedLM"])
     self.params = self._read(
-      pre_norm.shifted(state, self.layout, self.config.num_layers, to_ours=True), self.parts
+      names.shifted(state, self.layout, self.config.num_layers, to_ours=True), self.parts
     )
     self.params.setdefault("heads", {})
     self.head_parts = {}
@@ -77,7 +78,7 @@ class _Model:
     """{stock name: gradient of a loss of `params`}."""
     found = jax.device_get(jax.jit(jax.grad(loss))(self.params))
     state = tensor_rows.write(found, parts)
-    state = pre_norm.shifted(state, self.layout, self.config.num_layers, to_ours=False)
+    state = names.shifted(state, self.layout, self.config.num_layers, to_ours=False)
     bare = ("head.", "decoder.", "classifier.")
     return {name if name.startswith(bare) else f"model.{name}": array for name, array in state.items()}
 

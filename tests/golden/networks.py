@@ -13,10 +13,10 @@ from pretrain.checkpoints import growth
 from pretrain.corruption import generator, mixture
 from pretrain.corruption.generator import GeneratorConfig, GeneratorOutput
 from pretrain.corruption.masking import Masking, TokenIds
+from pretrain.export import official as official_names
 from pretrain.export import tensor_rows
-from pretrain.export.foreign.files import ForeignCheckpoint
-from pretrain.export.foreign.recognise import recognise
-from pretrain.export.official import names as official_names
+from pretrain.export.recognise import recognise
+from pretrain.export.weight_files import ForeignCheckpoint
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
 from pretrain.models.config import EncoderConfig

@@ -12,9 +12,10 @@ from pretrain.build import build
 from pretrain.corruption import generator
 from pretrain.corruption.generator import GeneratorOutput
 from pretrain.corruption.masking import TokenIds
-from pretrain.export.foreign.files import ForeignCheckpoint
-from pretrain.export.foreign.recognise import Recognised, recognise
-from pretrain.export.official import names as official_names
+from pretrain.export import official as official_names
+from pretrain.export import tensor_rows
+from pretrain.export.recognise import Recognised, recognise
+from pretrain.export.weight_files import ForeignCheckpoint
 from pretrain.models import heads
 from pretrain.objectives.views import View
 from pretrain.ops.vocab.vocab_cross_entropy import vocab_logits
@@ -101,7 +102,9 @@ def only(case: Case, name: str) -> dict[str, float]:
 
 def official(gradients: dict, scale: float) -> dict[str, np.ndarray]:
   """Gradients of a mean-form loss under official names, times `scale` (their losses are sums over |M|)."""
-  return {name: scale * value for name, value in official_names.to_fairseq(gradients).items()}
+  own = gradients.get("generator", {}).get("embeddings", {})
+  parts, ties = official_names.fairseq_parts("none" if "token" in own else "tokens" if own else "all")
+  return {name: scale * value for name, value in tensor_rows.write(gradients, parts, ties=ties).items()}
 
 
 def sum_and_mean(metric) -> tuple[float, float]:

@@ -10,7 +10,7 @@ from pretrain.build import build
 from pretrain.corruption import generator, token_tables
 from pretrain.corruption.masking import TokenIds
 from pretrain.export import tensor_rows
-from pretrain.export.stock import tables
+from pretrain.export.stock import names
 from pretrain.models import encoder as encoder_model
 from pretrain.ops.vocab.vocab_cross_entropy import vocab_logits
 from pretrain.recipe import Batch
@@ -27,8 +27,8 @@ _STOCK = {  # part of a name in DeBERTa's code: in stock BERT
   "._weight": ".weight",
 }
 _PARTS = (
-  *tables.encoder_parts("bert", offset=0, has_segments=False),
-  tables.HEADS["bert"]["ForMaskedLM"],
+  *names.encoder_parts("bert", offset=0, has_segments=False),
+  names.TENSORS["bert"].heads["ForMaskedLM"],
 )
 _WORDS, _POSITIONS = (f"embeddings.{kind}_embeddings.weight" for kind in ("word", "position"))
 

@@ -14,14 +14,16 @@ import json
 import os
 import pathlib
 import shutil
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from data import vocabulary
-from data.errors import DataError
+from data.errors import DataError, reason
 from data.vocabulary import tokenizer_files, tokenizer_json
 from data.vocabulary import train as vocabulary_train
-from pretrain.export.tokenizer import bpe, normalizer, read_wordpiece
+from pretrain.export.tokenizer import from_sentencepiece
+from pretrain.export.weight_files import read_json
 
 # With this name transformers reads only tokenizer.json, for every model type. The classes of bert, mpnet and
 # electra would build their own pipeline, and layoutlmv3's does not accept plain text. sentence-transformers
@@ -29,6 +31,9 @@ from pretrain.export.tokenizer import bpe, normalizer, read_wordpiece
 TOKENIZER_CLASS = "PreTrainedTokenizerFast"
 # No token_type_ids: our encoder uses segment 0 for every token.
 _INPUT_NAMES = ("input_ids", "attention_mask")
+_ADVICE = (
+  "only BERT's WordPiece is read; `data.vocabulary import --tokenizer_json` carries others as they are"
+)
 # Texts that some step of the conversion could get wrong.
 _PROBES = (
   "",
@@ -82,7 +87,7 @@ def write_tokenizer(
 def warning(vocabulary_directory: str | os.PathLike) -> str:
   """Returns a warning if no tokenizer.json can represent a vocabulary, with the reason; else ''.
 
-  It takes two seconds for 32,768 pieces. It warns when a vocabulary is chosen, days before an export.
+  It takes two seconds for 32,768 pieces. `data.vocabulary import` prints it, days before an export.
   """
   source = pathlib.Path(vocabulary_directory)
   try:
@@ -143,14 +148,14 @@ def _sentencepiece(directory: pathlib.Path, words: vocabulary.Vocabulary):
   from tokenizers import Tokenizer, decoders
 
   path = directory / "sp.model"
-  proto = bpe.read_proto(path)
+  proto = from_sentencepiece.read_proto(path)
   processor, _ = tokenizer_files.read_sp_model(path)
   ids = _ids(words)
   of_text, _ = tokenizer_files.ids_of_text(list(ids))
   unknown = words.piece(words.special_ids.unk)
-  model = bpe.bpe_model(proto, of_text, vocabulary=ids, unknown=unknown, where=str(path))
+  model = from_sentencepiece.bpe_model(proto, of_text, vocabulary=ids, unknown=unknown, where=str(path))
   tokenizer = Tokenizer(model)
-  tokenizer.normalizer = normalizer.build(processor, proto.normalizer_spec, str(path))
+  tokenizer.normalizer = from_sentencepiece.normalizer(processor, proto.normalizer_spec, str(path))
   steps = [decoders.ByteFallback()] if proto.trainer_spec.byte_fallback else []
   tokenizer.decoder = decoders.Sequence(
     [decoders.Replace("▁", " "), *steps, decoders.Fuse(), decoders.Strip(" ", 1, 0)]
@@ -212,7 +217,7 @@ def read_tokenizer(folder: str | os.PathLike, output: str | os.PathLike) -> voca
   opened, content = tokenizer_json.read(path) if path.is_file() else (None, {"added_tokens": []})
   if opened and tokenizer_json.model_of(opened) != "WordPiece":
     return vocabulary_train.import_files(output, tokenizer=str(path), cased=True)
-  pieces, cased = read_wordpiece.read(folder)
+  pieces, cased = _read_wordpiece(folder)
   if tokenizer_json.own_tokens(content, tokenizer_files.special_names(folder)):  # a vocab.txt has none
     return vocabulary_train.import_files(output, tokenizer=str(path), cased=cased)
   with tempfile.TemporaryDirectory() as temporary:
@@ -233,3 +238,106 @@ def _import(
     cased=cased,
     pretokenization=split,
   )
+
+
+def _read_wordpiece(folder: pathlib.Path) -> tuple[list[str], bool]:
+  """Reads a WordPiece `tokenizer.json` or `vocab.txt`: its pieces by id, and whether case is kept.
+
+  Special pieces get our names. Only BERT's pipeline is supported, which our vocabularies have, because a
+  model is useless with other ids. DataError: files are missing or damaged, or have another pipeline.
+  """
+  path, separators = folder / "tokenizer.json", None
+  if path.is_file():
+    pieces, cased, separators = _from_tokenizer(path)
+  elif (folder / "vocab.txt").is_file():
+    path = folder / "vocab.txt"
+    tokenizer_files.refuse_added(path)
+    pieces, cased = tokenizer_files.read_vocab_txt(path), _case(folder)
+  else:
+    raise DataError(
+      f"{folder}: no tokenizer in it; expected sp.model (with dict.txt), tokenizer.json, or vocab.txt"
+    )
+  pieces = _named(path, pieces, tokenizer_files.special_names(folder))
+  unwritable = [piece for piece in pieces if not piece or set(piece) & set("\r\n")]
+  if unwritable:
+    raise DataError(f"{path}: the piece {unwritable[0]!r} cannot be written to a vocab.txt; {_ADVICE}")
+  ids = {
+    name: tokenizer_files.special_id(path, pieces, piece) for name, piece in tokenizer_files.PIECES.items()
+  }
+  expected = 2 if pieces[ids["sep"]] == "</s>" else 1  # as in our vocabularies
+  if separators not in (None, expected):
+    raise DataError(f"{path}: {separators} separators between two texts; expected {expected}; {_ADVICE}")
+  return pieces, cased
+
+
+def _from_tokenizer(path: pathlib.Path) -> tuple[list[str], bool, int | None]:
+  """Reads a tokenizer.json: pieces by id, whether it keeps case, the number of [SEP] between two texts."""
+  from tokenizers import Tokenizer, models
+
+  try:
+    theirs = Tokenizer.from_buffer(tokenizer_files.read_bytes(path))
+  except Exception as error:  # the library raises bare Exceptions
+    raise DataError(
+      f"{path}: not a readable tokenizer ({reason(error)[:80]}); restore the original file"
+    ) from error
+  by_id = {number: piece for piece, number in theirs.get_vocab().items()}
+  if sorted(by_id) != list(range(theirs.get_vocab_size())):  # before to_str(), which counts up to the largest
+    raise DataError(
+      f"{path}: the ids of its {theirs.get_vocab_size()} pieces are not 0, 1, 2, ...; restore the original "
+      "file"
+    )
+  content = json.loads(theirs.to_str())
+  rules = content["normalizer"] or {}
+  cased = not rules.get("lowercase")
+  if rules.get("strip_accents") == rules.get("lowercase"):
+    rules["strip_accents"] = None  # null means the value of lowercase
+  ours = Tokenizer(models.WordPiece({}, max_input_chars_per_word=100))
+  tokenizer_files.configure_wordpiece(ours, cased=cased)
+  expected = json.loads(ours.to_str())
+  for part in ("model", "normalizer", "pre_tokenizer"):
+    for name in expected[part].keys() - {"vocab", "unk_token"}:
+      value = (content[part] or {}).get(name)
+      if value != expected[part][name]:
+        raise DataError(f"{path}: {part} {name} is {value!r}; expected {expected[part][name]!r}; {_ADVICE}")
+  for token in theirs.get_added_tokens_decoder().values():
+    if not token.special and not tokenizer_files.own_names([token.content]):
+      raise DataError(f"{path}: the added token {token.content[:40]!r} is not supported; {_ADVICE}")
+  added = theirs.num_special_tokens_to_add(is_pair=True)  # minus one before the texts and one after them
+  return [by_id[number] for number in range(len(by_id))], cased, added - 2 if added else None
+
+
+def _case(folder: pathlib.Path) -> bool:
+  """Reads from tokenizer_config.json whether the `vocab.txt` beside it keeps case."""
+  path = folder / "tokenizer_config.json"
+  config = read_json(path) if path.is_file() else {}
+  if type(config.get("do_lower_case")) is not bool:
+    raise DataError(
+      f"{path}: no do_lower_case in it, so it is unknown whether vocab.txt keeps case; make a vocabulary "
+      "with (and --cased, if it does)\n"
+      f"  python -m data.vocabulary import --vocab_txt={folder / 'vocab.txt'}"
+    )
+  if config.get("strip_accents") not in (None, config["do_lower_case"]):
+    raise DataError(f"{path}: strip_accents is {config['strip_accents']!r}; expected null; {_ADVICE}")
+  if config.get("tokenize_chinese_chars", True) is not True:
+    raise DataError(f"{path}: tokenize_chinese_chars is not true, as expected; {_ADVICE}")
+  return not config["do_lower_case"]
+
+
+def _named(path: pathlib.Path, pieces: list[str], special: Mapping[str, str]) -> list[str]:
+  """Renames pieces so that our names of special pieces are at their ids (<s> in MPNet)."""
+  renamed = list(pieces)
+  for role, piece in special.items():
+    if piece not in pieces:
+      raise DataError(f"{path}: no piece {piece[:40]!r}, the {role}_token of the files beside it")
+    official = tokenizer_files.PIECES[role]
+    names = [official, *(alias for alias, name in tokenizer_files.ALIASES.items() if name == official)]
+    for name in names[: names.index(piece)] if piece in names else names:
+      if name in renamed:
+        renamed[renamed.index(name)] = f"[unused {name}]"
+    if piece not in names:
+      renamed[pieces.index(piece)] = official
+  return renamed
+
+
+if __name__ == "__main__":  # `data.vocabulary import` starts it, because `data` must not import `pretrain`
+  print(warning(sys.argv[1]), end="")

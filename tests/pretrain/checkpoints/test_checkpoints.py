@@ -13,7 +13,7 @@ from pretrain.checkpoints import checkpoint, integrity
 from pretrain.checkpoints import workdir as workdir_files
 from pretrain.checkpoints.saved_model import open_model, save_params
 from pretrain.embed.schema import FILE, EmbeddingSchema
-from pretrain.export.card import history
+from pretrain.export import card
 from tests.pretrain.small_run import LENGTH, saved_params
 
 STEPS, BATCH = (1, 4, 6), 8  # of the fixture `finished`
@@ -112,7 +112,7 @@ def test_an_average_is_the_mean_and_a_model_of_its_own(finished, tmp_path, call)
   model = open_model(output)
   assert (model.meta["step"], model.meta["averaged"]) == (6, [1, 4, 6]) and "run_id" not in model.meta
   assert model.load_vocabulary("", flag="--vocabulary")[0] == output / "vocabulary"
-  assert "the mean of those after 1, 4, 6" in "\n".join(history.training(model.meta, 0.0))
+  assert "the mean of those after 1, 4, 6" in "\n".join(card.training(model.meta, 0.0))
   for name, flag, steps in (("newest", "--last=2", [4, 6]), ("named", "--steps=6,1", [1, 6])):
     assert call("average", finished, flag, f"--output={tmp_path / name}")[0] == 0
     _assert_mean(tmp_path / name, [saved_params(finished, step) for step in steps])
@@ -151,7 +151,7 @@ def test_runs_that_differ_in_data_and_seeds_are_averaged_when_that_is_asked_for(
   meta = open_model(output).meta
   assert (meta["averaged"], meta["averaged_runs"]) == ([6, 6], 2)
   assert meta["averaged_fields"] == ["data.fraction", "seed"]
-  assert "those after 6, 6 of 2 runs" in "\n".join(history.training(meta, 0.0))
+  assert "those after 6, 6 of 2 runs" in "\n".join(card.training(meta, 0.0))
   step = finished / "checkpoints" / "4"
   assert call("average", step, f"--of={finished}", *flags, f"--output={tmp_path / 'three'}")[0] == 0
   assert open_model(tmp_path / "three").meta["averaged"] == [4, 6, 6]

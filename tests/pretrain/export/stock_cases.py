@@ -8,7 +8,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from data.vocabulary import SpecialIds
-from pretrain.export.stock import write as stock_write
+from pretrain.export.stock import convert
 from pretrain.models import encoder
 from pretrain.models import heads as head_models
 from pretrain.models.config import EncoderConfig
@@ -91,11 +91,11 @@ def random_params(config: EncoderConfig, *heads: str, with_generator: bool = Fal
   return spread(jax.eval_shape(make))
 
 
-def in_class(name: str, params: dict, **task) -> stock_write.StockModel:
+def in_class(name: str, params: dict, **task) -> convert.StockModel:
   """Parameters of a case in its class, fine-tuned on a task."""
   layout, config, pad_id = CASES[name]
   ids = SpecialIds(cls=2, pad=pad_id, sep=4, unk=5, mask=6)
-  return stock_write.to_stock(params, config, layout=layout, special_ids=ids, task=task)
+  return convert.to_stock(params, config, layout=layout, special_ids=ids, task=task)
 
 
 def exported(name: str, *heads: str, with_generator: bool = False, **task):
@@ -104,7 +104,7 @@ def exported(name: str, *heads: str, with_generator: bool = False, **task):
   return params, in_class(name, params, **task)
 
 
-def write_folder(folder, model: stock_write.StockModel) -> None:
+def write_folder(folder, model: convert.StockModel) -> None:
   """What `from_pretrained` reads."""
   folder.mkdir(exist_ok=True)
   save_file(model.state, folder / "model.safetensors", metadata={"format": "pt"})

@@ -18,8 +18,8 @@ from pretrain.checkpoints.saved_model import open_model  # noqa: E402
 from pretrain.embed import schema as schemas  # noqa: E402
 from pretrain.embed.schema import FILE, EmbeddingSchema  # noqa: E402
 from pretrain.embed.vectors import Embedder  # noqa: E402
-from pretrain.export import __main__, embedding_files, torch_pooling  # noqa: E402
-from pretrain.export.folders import EXTRA  # noqa: E402
+from pretrain.export import __main__, embedding_files  # noqa: E402
+from pretrain.export.weight_files import EXTRA  # noqa: E402
 from tests import lines  # noqa: E402
 from tests.pretrain.export.refusals import failing  # noqa: E402
 
@@ -112,7 +112,7 @@ def test_pooling_in_torch_is_right_with_padding_on_either_side():
     expected = np.stack([{"cls": t[0], "mean": t.mean(0), "last": t[-1]}[pooling] for t in tokens])
     for unit in (False, True):
       schema, expected = EmbeddingSchema(pooling, unit), schemas.unit(expected) if unit else expected
-      found = torch_pooling.vectors(torch.tensor(hidden), torch.tensor(mask).long(), schema).numpy()
+      found = embedding_files.pooled(torch.tensor(hidden), torch.tensor(mask).long(), schema).numpy()
       np.testing.assert_allclose(found, expected, atol=1e-6)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from data.errors import ConfigError
 from pretrain.corruption import generator
-from pretrain.export.generator_models import generator_models
+from pretrain.export.export_checkpoint import generator_models
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
 from pretrain.ops.positions import take_positions

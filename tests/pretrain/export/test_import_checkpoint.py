@@ -15,14 +15,13 @@ from data import vocabulary
 from data.errors import ConfigError, DataError, StorageError
 from data.vocabulary import __main__ as vocabulary_command
 from pretrain.checkpoints.checkpoint import Checkpoints, load_params
-from pretrain.export import __main__
-from pretrain.export.folders import write_own
+from pretrain.export import __main__, official
+from pretrain.export.export_checkpoint import write_own
 from pretrain.export.import_checkpoint import import_checkpoint
-from pretrain.export.official import names as official_names
 from tests import lines
-from tests.pretrain.export.official.test_names import A, D, F, P, R, V, fairseq_state, hugging_face_state
 from tests.pretrain.export.refusals import failing
 from tests.pretrain.export.stock_cases import assert_same_params
+from tests.pretrain.export.test_official import A, D, F, P, R, V, fairseq_state, hugging_face_state
 
 PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "##c")
 PORT = {
@@ -82,7 +81,7 @@ def test_the_official_port_becomes_a_checkpoint_of_ours_without_pytorch(tmp_path
   with lines.heard(said.append):
     _import(_port(tmp_path / "in"), tmp_path / "out", words)
   params, meta = load_params(tmp_path / "out")
-  assert_same_params(params, official_names.from_hugging_face(hugging_face_state(), num_heads=A).params)
+  assert_same_params(params, official.from_hugging_face(hugging_face_state(), num_heads=A).params)
   model, source = meta["config"]["model"], meta["source"]
   described = {"vocab_size": V, "hidden_size": D, "num_layers": 3, "num_heads": A, "mlp_size": F}
   described |= {"max_length": P, "num_segments": 2, "relative_position": "official", "relative_buckets": R}
@@ -115,7 +114,7 @@ def test_official_fairseq_comes_with_its_generator(tmp_path, words):
     torch.save(content, tmp_path / f"{name}.pt")
     _import(tmp_path / f"{name}.pt", tmp_path / name, words)
     params, meta = load_params(tmp_path / name)
-    expected = official_names.from_fairseq(state, num_heads=A, share_embeddings=share).params
+    expected = official.from_fairseq(state, num_heads=A, share_embeddings=share).params
     assert_same_params(params, expected)
     generator, model = meta["config"]["generator"], meta["config"]["model"]
     assert (generator["num_layers"], generator["share_embeddings"]) == (2, share)

@@ -11,11 +11,11 @@ from configs import base
 from pretrain import build, main
 from pretrain.checkpoints.checkpoint import load_params, read_meta, step_path
 from pretrain.command import fields, validate
-from pretrain.export.card import card
+from pretrain.export import card
 from pretrain.plan import flops
 from pretrain.settings.objectives import OBJECTIVES
 from tests.pretrain import small_run
-from tests.pretrain.export.card.test_card import FACTS
+from tests.pretrain.export.test_card import FACTS
 from tests.pretrain.objectives.toy import Toy
 
 

@@ -16,7 +16,7 @@ from data.errors import ConfigError, DataError
 from pretrain.checkpoints import __main__ as checkpoints
 from pretrain.checkpoints import checkpoint
 from pretrain.checkpoints.opened import open_run
-from pretrain.export.card import history
+from pretrain.export import card
 from pretrain.plan import dry_run
 from pretrain.reading import mixed, prepared
 from pretrain.report import runs
@@ -185,8 +185,8 @@ def test_a_run_takes_rows_at_its_rates_and_its_losses_are_of_its_sources(
   assert meta["records"]["records"] == sum(sizes)
   # A report, a card, a dry run and an opened run know the sources.
   assert runs.environment(runs.read([str(whole)])[0])["text more"].startswith("45.00% of the rows, from ")
-  card = "\n".join(history.training(meta | {"packages": {}}, 0.0))
-  assert "a mixture of 55.00% `small` (own files `text.txt`; records " in card
+  text = "\n".join(card.training(meta | {"packages": {}}, 0.0))
+  assert "a mixture of 55.00% `small` (own files `text.txt`; records " in text
   text = dry_run.dry_run(mixture_config(stages), workdir="none")
   assert "records more   30.0000% from step 0, 75.0000% from step 4" in text
   opened, settings = open_run(whole, rows=8), reading_settings(mixture_config(stages))

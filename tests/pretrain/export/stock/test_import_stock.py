@@ -9,9 +9,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from pretrain.checkpoints.checkpoint import load_params
-from pretrain.export.check import comparison
-from pretrain.export.import_checkpoint import import_checkpoint
-from pretrain.export.stock.read import from_stock
+from pretrain.export.import_checkpoint import TOLERANCE, import_checkpoint
+from pretrain.export.stock.convert import from_stock
 from tests import lines
 from tests.pretrain.export.stock.test_read import FIELDS, ROPE
 from tests.pretrain.export.stock_cases import assert_same_params
@@ -68,7 +67,7 @@ def test_a_folder_of_a_class_comes_with_its_tokenizer_and_is_compared(tmp_path, 
       torch.save({key: torch.tensor(array) for key, array in state.items()}, folder / "pytorch_model.bin")
       (folder / "model.safetensors").unlink()
     said = bring(folder)
-    assert difference(said) <= comparison.TOLERANCE == 1e-5
+    assert difference(said) <= TOLERANCE == 1e-5
     assert ("ignored: 2 (pooler.dense.bias, pooler.dense.weight)" in said) == (name == "mpnet")
     assert any("segment 1 is not used" in line for line in said) == (name == "bert")
     params, meta = load_params(tmp_path / f"{name}-out")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pretrain.export.stock.config import encoder_fields
-from pretrain.export.stock.read import from_stock
+from pretrain.export.stock.convert import from_stock
 from pretrain.models import encoder
 from pretrain.models.config import EncoderConfig
 from tests.pretrain.export.refusals import failing

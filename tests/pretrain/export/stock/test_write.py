@@ -8,10 +8,9 @@ import pytest
 
 from data.errors import ConfigError
 from data.vocabulary import SpecialIds
-from pretrain.export.check.reference import logits_of
+from pretrain.export.self_check import logits_of
 from pretrain.export.stock.config import encoder_fields, size_fields
-from pretrain.export.stock.read import from_stock
-from pretrain.export.stock.write import to_stock
+from pretrain.export.stock.convert import from_stock, to_stock
 from pretrain.models.relative_position import t5_buckets_of
 from tests.pretrain.export import stock_cases
 from tests.pretrain.export.refusals import failing
@@ -162,6 +161,12 @@ def test_config_json_of_pre_norm_classes_has_both_spellings_and_the_fields_of_tr
   expected |= {"tie_word_embeddings": True, "decoder_bias": True, "classifier_pooling": "cls"}
   made = exported("modernbert", "mlm")[1].config
   assert {name: made.get(name) for name in expected} == expected
+  for left_out in (
+    ("layer_types", "rope_parameters"),
+    ("global_attn_every_n_layers", "global_rope_theta", "local_rope_theta"),
+  ):
+    alone = transformers.AutoConfig.for_model(**{name: made[name] for name in made if name not in left_out})
+    assert (alone.layer_types, alone.rope_parameters, alone.sliding_window) == (made["layer_types"], rope, 6)
   irregular = exported(BIASED)[1].config
   assert irregular["layer_types"] == [sliding, full] and "global_attn_every_n_layers" not in irregular
   ultra, euro = (exported(name)[1].config for name in ("ultrabert", "eurobert"))

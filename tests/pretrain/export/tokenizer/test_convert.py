@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from data import vocabulary
 from data.errors import DataError
 from data.vocabulary import train as vocabulary_train
-from pretrain.export.tokenizer import bpe, convert
+from pretrain.export.tokenizer import convert, from_sentencepiece
 from tests import byte_level
 from tests.pretrain.export.refusals import failing
 
@@ -189,7 +189,7 @@ def test_models_that_cannot_be_followed_are_refused(directories, tmp_path):
   assert not failing(found, run) and not (tmp_path / "out").exists()
   assert all(word in convert.warning(directory) for directory, word in found)
   with pytest.raises(DataError, match=r"sp.model: not a sentencepiece model \(No such file"):
-    bpe.read_proto(tmp_path / "sp.model")
+    from_sentencepiece.read_proto(tmp_path / "sp.model")
 
 
 def test_a_dictionary_decides_the_ids_and_is_read_as_the_official_code_reads_it(directories, tmp_path):

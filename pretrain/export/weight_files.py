@@ -1,22 +1,29 @@
-"""Reads other libraries' checkpoint files as data: safetensors, PyTorch's `.bin`, fairseq's `model.pt`.
+"""Reads checkpoint files of other libraries as data, and writes safetensors and JSON.
+
+Read are safetensors, PyTorch's `.bin`, and fairseq's `model.pt`.
 
 Every file may be hostile: none of its code runs, no name in it may point outside its folder, and declared
 sizes are checked against the file's size before memory is allocated. A bad file raises a DataError.
 """
 
+import argparse
+import importlib.util
 import json
-from collections.abc import Collection, Iterator
+import re
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 import safetensors
+from safetensors.numpy import save_file
 
 from data import errors
-from data.errors import DataError
+from data.errors import ConfigError, DataError
 from data.files import sha256
-from pretrain.export.foreign import pickles
 
 WEIGHT_FILES = (  # the first one that exists is read
   "model.safetensors",
@@ -25,6 +32,7 @@ WEIGHT_FILES = (  # the first one that exists is read
   "pytorch_model.bin.index.json",
   "model.pt",
 )
+EXTRA = "extra.safetensors"  # parameters of ours that a class has no place for, under our paths
 DIGEST_LISTS = ("sha256.txt", "SHA256SUMS")
 # Prefixes in a state_dict() of DistributedDataParallel, torch.compile and FSDP, instead of the model's own.
 _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
@@ -32,6 +40,13 @@ _AGAIN = "copy or download it again"
 
 # Suffixes of files that are read from a folder.
 _SUFFIXES = (".safetensors", ".bin", ".pt", ".json", ".txt", ".model")
+# Names in a pickle that may stand beside tensors: settings of fairseq in OmegaConf, numpy arrays of Composer.
+# None of them is imported: `_Inert` takes their place.
+_INERT_MODULES = ("omegaconf", "fairseq", "typing", "numpy")
+_INERT_NAMES = frozenset(
+  ("collections.defaultdict", "_operator.getitem")
+  + tuple(f"builtins.{name}" for name in ("bool", "dict", "float", "int", "list", "str", "tuple"))
+)
 
 
 class ForeignCheckpoint(NamedTuple):
@@ -77,16 +92,12 @@ def read_state(path: str | Path) -> ForeignCheckpoint:
   if not state:
     raise DataError(f"{path}: it contains no weights; check that it is the right file")
   wrapper = ""
-  while part := next((part for part in _WRAPPERS if _all_begin(state | buffers, wrapper + part)), ""):
-    wrapper += part
+  while wrapped := [part for part in _WRAPPERS if all(n.startswith(wrapper + part) for n in state | buffers)]:
+    wrapper += wrapped[0]
   state, buffers = (
     {name.removeprefix(wrapper): array for name, array in of.items()} for of in (state, buffers)
   )
   return ForeignCheckpoint(state, buffers, config, folder, digests, wrapper)
-
-
-def _all_begin(names: Collection[str], start: str) -> bool:
-  return all(name.startswith(start) for name in names)
 
 
 def _check_links(path: Path) -> None:
@@ -222,12 +233,63 @@ def _checked(path: Path, name: str, array: np.ndarray) -> np.ndarray:
   return single
 
 
+class _Inert(dict):
+  """Stands for a pickled object whose class is not imported: it keeps its pickled state and does nothing."""
+
+  state: Any = None
+
+  def __new__(cls, *_, **__) -> "_Inert":
+    return super().__new__(cls)
+
+  def __init__(self, *_, **__) -> None:
+    """Ignores the arguments."""
+
+  def __setstate__(self, state: Any) -> None:
+    self.state = state
+
+
+def _read_pickle(path: Path) -> Any:
+  """Reads a file of `torch.save`, in the zip format or the older one, by PyTorch's restricted unpickler.
+
+  Tensors are on the CPU, memory-mapped if the format allows it. DataError: the file is damaged, is not a
+  checkpoint, or refers to a class or function that would be called. ConfigError: PyTorch is not installed.
+  """
+  if importlib.util.find_spec("torch") is None:
+    raise ConfigError(f"{path}: reading it needs PyTorch\n  pip install -r requirements-export.txt")
+  import torch
+
+  try:
+    is_zip = zipfile.is_zipfile(path)
+    if is_zip:
+      with zipfile.ZipFile(path) as archive:
+        size = path.stat().st_size
+        if any(each.compress_type or each.file_size > size for each in archive.infolist()):
+          raise ValueError("an entry is compressed or larger than the file, unlike those of torch.save")
+    named = torch.serialization.get_unsafe_globals_in_checkpoint(path) if is_zip else []
+    inert = [name for name in named if name in _INERT_NAMES or name.partition(".")[0] in _INERT_MODULES]
+    allowed = [argparse.Namespace, *((_Inert, name) for name in inert)]
+    with warnings.catch_warnings(), torch.serialization.safe_globals(allowed):
+      warnings.simplefilter("ignore")
+      return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
+  except Exception as error:  # a damaged pickle fails as it likes: KeyError, IndexError, struct.error, ...
+    text = errors.on_one_line(error)
+    if called := re.search(r"GLOBAL (\S+)", text):
+      raise DataError(
+        f"{path}: it would call {called[1]}, which was not run, because a checkpoint must contain tensors "
+        "only; if you trust the file, convert it to safetensors elsewhere"
+      ) from error
+    # PyTorch puts pages of advice before the reason, or after it.
+    text = text.rpartition("WeightsUnpickler error: ")[2].partition(" Check the documentation")[0]
+    why = errors.named_reason(error, words=text[:120])
+    raise DataError(f"{path}: not a PyTorch checkpoint that can be read as data; {_AGAIN} ({why})") from error
+
+
 def _torch_tensors(path: Path) -> tuple[dict | None, Iterator[tuple[str, np.ndarray]]]:
   """Returns the settings of a fairseq file (None for other files), and its tensors.
 
   Composer, with which ModernBERT was trained, has them under 'state', beside its optimizer's.
   """
-  content = pickles.read_pickle(path)
+  content = _read_pickle(path)
   if not isinstance(content, dict):
     raise DataError(f"{path}: it contains a {type(content).__name__}; expected a dict of tensors")
   composer = content.get("state")
@@ -235,29 +297,59 @@ def _torch_tensors(path: Path) -> tuple[dict | None, Iterator[tuple[str, np.ndar
     return None, _from_torch(path, composer["model"])
   if not isinstance(content.get("model"), dict):
     return None, _from_torch(path, content)
-  settings = pickles.plain(content.get("args") or content.get("cfg")) or {}
-  settings = settings if isinstance(settings, dict) else {}
-  inner = settings.get("model")
-  return inner if isinstance(inner, dict) else settings, _from_torch(path, content["model"])
+  settings = _entries(content.get("args") or content.get("cfg"))
+  settings = _entries(settings.get("model")) or settings
+  plain = {name: value for name, value in settings.items() if isinstance(value, bool | int | float | str)}
+  return plain, _from_torch(path, content["model"])
+
+
+def _entries(value: Any) -> dict[Any, Any]:
+  """Returns the entries of a Namespace, a dict or a node of OmegaConf; {} of anything else."""
+  value = vars(value) if isinstance(value, argparse.Namespace) else _of_omegaconf(value)
+  return {name: _of_omegaconf(each) for name, each in value.items()} if isinstance(value, dict) else {}
+
+
+def _of_omegaconf(value: Any) -> Any:
+  if not isinstance(value, _Inert):
+    return value
+  state = value.state if isinstance(value.state, dict) else {}
+  return state.get("_content", state.get("_val"))
 
 
 def _from_torch(path: Path, tensors: dict) -> Iterator[tuple[str, np.ndarray]]:
   import torch
 
+  size = path.stat().st_size
+  floats = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+  made: dict[tuple, np.ndarray] = {}  # so that tied tensors are converted once
   for name, tensor in tensors.items():
     if not isinstance(name, str):
       raise DataError(f"{path}: a key is a {type(name).__name__}; expected names of tensors")
     is_dense = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
     if not is_dense or tensor.is_quantized or tensor.device.type != "cpu":
       raise DataError(f"{path}: entry {name[:80]!r} is a {type(tensor).__name__}; expected a dense tensor")
-  pickles.check_storages(path, tensors)
-  floats = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-  made: dict[tuple, np.ndarray] = {}  # so that tied tensors are converted once
-  for name, tensor in tensors.items():
     if tensor.dtype.is_complex or (tensor.dtype.is_floating_point and tensor.dtype not in floats):
       raise DataError(f"{path}: tensor {name} has type {tensor.dtype}; expected a float of 16 or 32 bits")
+    if tensor.numel() * tensor.element_size() > size:
+      raise DataError(
+        f"{path}: tensor {name} claims {tensor.numel():,} elements, more than {size:,} bytes hold; {_AGAIN}"
+      )
     key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
     if key not in made:
       dense = tensor.detach().resolve_neg()
       made[key] = _checked(path, name, (dense.float() if dense.dtype == torch.bfloat16 else dense).numpy())
     yield name, made[key]
+
+
+def save_tensors(path: Path, state: Mapping[str, np.ndarray]) -> None:
+  """Writes contiguous arrays as safetensors for PyTorch; writes no file for an empty state."""
+  if state:
+    path.touch()
+    mode = path.stat().st_mode  # by the umask; the library would make it readable by its owner only
+    save_file(dict(state), path, metadata={"format": "pt"})
+    path.chmod(mode)
+
+
+def save_json(path: Path, content: Mapping[str, Any]) -> None:
+  """Writes a mapping as indented JSON with sorted keys."""
+  path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -1,7 +1,7 @@
 """Finds the family of another library's checkpoint and converts its tensors to our parameters.
 
 The import command, its tests and the comparison with official outputs all use these functions, which read the
-tables of `official.names` and `stock.read`.
+tables of `official` and `stock`.
 """
 
 import dataclasses
@@ -15,14 +15,13 @@ import jax
 import numpy as np
 
 from data.errors import DataError
-from pretrain.export.folders import EXTRA, STOCK
-from pretrain.export.foreign.files import ForeignCheckpoint, read_state
-from pretrain.export.official import config as official_config
-from pretrain.export.official import names as official_names
-from pretrain.export.stock import read as stock_read
+from pretrain.export import official
+from pretrain.export.stock.classes import CLASSES
 from pretrain.export.stock.config import encoder_fields
+from pretrain.export.stock.convert import from_stock
 from pretrain.export.task_fields import last_layer, read_task, stored_task
 from pretrain.export.tensor_rows import Imported, State, put
+from pretrain.export.weight_files import EXTRA, ForeignCheckpoint, read_state
 from pretrain.mesh import trees
 from pretrain.models import encoder as encoder_model
 from pretrain.models.config import EncoderConfig
@@ -57,33 +56,33 @@ def recognise(
   extra = extra or {}
   if any(".sentence_encoder." in name for name in state):
     family = "fairseq"
-    heads = official_config.find_num_heads(config, "encoder_attention_heads", state, num_heads)
-    sharing = official_config.find_sharing(state)
-    names = official_names.from_fairseq(state, num_heads=heads, share_embeddings=sharing)
+    heads = official.find_num_heads(config, "encoder_attention_heads", state, num_heads)
+    sharing = official.find_sharing(state)
+    names = official.from_fairseq(state, num_heads=heads, share_embeddings=sharing)
     params = merge(names.params, extra)
-    fields, generator = official_config.fairseq_fields(config, params), {"share_embeddings": sharing}
+    fields, generator = official.fairseq_fields(config, params), {"share_embeddings": sharing}
   elif any(name.endswith("attention.self_attn.in_proj.weight") for name in state):
     family = "official"
-    heads = official_config.find_num_heads(config, "num_attention_heads", state, num_heads)
-    names = official_names.from_hugging_face(state, num_heads=heads)
+    heads = official.find_num_heads(config, "num_attention_heads", state, num_heads)
+    names = official.from_hugging_face(state, num_heads=heads)
     params = merge(names.params, extra)
-    fields = official_config.port_fields(config, params)
+    fields = official.port_fields(config, params)
   elif model_type == OWN:
     family = "own"
     matched = tuple(sorted(name for name in state if name.startswith(_PREFIXES)))
     params = merge({}, {name: state[name] for name in matched})
     names = Imported(params, tuple(sorted({*state} - {*matched})), matched)
     fields = own_fields(config)
-  elif isinstance(model_type, str) and model_type in STOCK:
+  elif isinstance(model_type, str) and model_type in CLASSES:
     family = "stock"
     fields = encoder_fields(config)
-    names = stock_read.from_stock(state, config, extra=extra)
+    names = from_stock(state, config, extra=extra)
     params = names.params
   else:
     shown = ", ".join(sorted(state)[:3])
     raise DataError(
       f"{foreign.folder}: unsupported architecture; found model_type {model_type!r} with tensors {shown}, "
-      f"...; expected official COCO-LM or AMOS, {', '.join(STOCK)}, or an export of this program"
+      f"...; expected official COCO-LM or AMOS, {', '.join(CLASSES)}, or an export of this program"
     )
   check_encoder(params, fields)
   layers = params.get("generator", {}).get("trunk", {}).get("layers", {}).get("up", {}).get("kernel")
@@ -148,7 +147,7 @@ def check_encoder(params: dict, fields: Mapping[str, Any]) -> None:
   DataError: a size differs, or a parameter is missing, unknown or has another shape.
   """
   has_positions = fields.get("position", "learned") == "learned"
-  for name, size in official_config.sizes(params, has_positions=has_positions).items():
+  for name, size in official.sizes(params, has_positions=has_positions).items():
     stated = fields.get(name, size)
     if type(stated) is not int or stated != size:
       raise DataError(

@@ -3,7 +3,7 @@
 import dataclasses
 
 from data.errors import ConfigError
-from pretrain.export.stock.choose import check_layout, choose
+from pretrain.export.stock.classes import check_layout, choose
 from pretrain.models.config import EncoderConfig
 from tests.pretrain.export.refusals import failing
 
@@ -23,10 +23,10 @@ def _with(config: EncoderConfig, **fields) -> EncoderConfig:
 CHOSEN = [  # encoder, id of [PAD], heads, class, a word of the reason
   (T5, 1, {"rtd", "mlm"}, "mpnet", "T5 buckets 32/128"),
   (T5, 0, set(), "layoutlmv3", "the padding id is 0"),
-  (_with(T5, relative_buckets=64), 1, set(), "layoutlmv3", "t5 64/128"),
-  (_with(T5, relative_max_distance=256), 1, set(), "layoutlmv3", "t5 32/256"),
-  (_with(T5, relative_position="official"), 1, {"rtd"}, "layoutlmv3", "official 32/128"),
-  (_with(T5, num_segments=2), 1, set(), "layoutlmv3", "2 segments"),
+  (_with(T5, relative_buckets=64), 1, set(), "layoutlmv3", "relative_buckets is 64"),
+  (_with(T5, relative_max_distance=256), 1, set(), "layoutlmv3", "relative_max_distance is 256"),
+  (_with(T5, relative_position="official"), 1, {"rtd"}, "layoutlmv3", "relative_position is 'official'"),
+  (_with(T5, num_segments=2), 1, set(), "layoutlmv3", "num_segments is 2"),
   (NONE, 1, {"rtd", "mlm"}, "electra", "RTD"),
   (NONE, 1, {"mlm"}, "bert", "no relative positions"),
   (NONE, 1, {"rtd", "classification"}, "bert", "tanh in the classification head"),
@@ -34,18 +34,18 @@ CHOSEN = [  # encoder, id of [PAD], heads, class, a word of the reason
   (PRE, 1, {"rtd", "classification"}, "modernbert", "gated MLPs, LayerNorm"),
   (_with(PRE, **_WORDY), 1, set(), "modernbert", "LayerNorm"),
   (RMS, 1, {"rtd"}, "eurobert", "RMSNorm and no windows"),
-  (RMS, 1, {"question_answering"}, "ultrabert", "answers questions"),
+  (RMS, 1, {"question_answering"}, "ultrabert", "no class for question_answering"),
   (_with(RMS, **WINDOWS), 1, {"rtd"}, "ultrabert", "RMSNorm and windows"),
 ]
 ONLY_NEAR = [  # class, encoder, id of [PAD], heads, a word of the refusal
-  ("bert", T5, 1, set(), "relative positions are t5 32/128"),
-  ("electra", T5, 1, {"rtd"}, "relative positions are t5 32/128"),
+  ("bert", T5, 1, set(), "relative_position is 't5', and the class has 'none'"),
+  ("electra", T5, 1, {"rtd"}, "relative_position is 't5'"),
   ("electra", NONE, 1, {"classification"}, "gelu in its classification head, this model has tanh"),
-  ("mpnet", NONE, 1, set(), "always adds them"),
+  ("mpnet", NONE, 1, set(), "relative_position is 'none', and the class has 't5'"),
   ("layoutlmv3", NONE, 1, set(), "always adds them"),
   ("mpnet", T5, 3, set(), "padding id is 3"),
-  ("mpnet", _with(T5, relative_position="official"), 1, set(), "official 32/128"),
-  ("mpnet", _with(T5, num_segments=2), 1, set(), "2 segments"),
+  ("mpnet", _with(T5, relative_position="official"), 1, set(), "is 'official'"),
+  ("mpnet", _with(T5, num_segments=2), 1, set(), "num_segments is 2, and the class has 0"),
   ("layoutlmv3", _with(T5, hidden_size=9, num_heads=3), 1, set(), "hidden_size is 9"),
   ("eurobert", _with(RMS, **WINDOWS), 1, set(), "a window of 128 tokens"),
   ("bert", _with(NONE, **WINDOWS), 1, set(), "a window of 128 tokens"),
@@ -62,7 +62,7 @@ SWITCHES = {
 NEAREST = [  # encoder, words of the refusal
   (_with(RMS, embedding_norm=True), "nearest is eurobert, but model.embedding_norm is True"),
   (_with(NONE, mlp="gated"), "the nearest is bert, but model.mlp is 'gated'"),
-  (_with(T5, **WINDOWS), "the nearest is bert, but some layers have a window of 128 tokens"),
+  (_with(T5, **WINDOWS), "the nearest is layoutlmv3, but some layers have a window of 128 tokens"),
   (_with(T5, hidden_size=9, num_heads=3, relative_position="official"), "hidden_size is 9"),
 ]  # fmt: skip
 

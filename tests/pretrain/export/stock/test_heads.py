@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from data.errors import ConfigError
-from pretrain.export.stock import forms
+from pretrain.export.stock import config as stock_config
+from pretrain.export.stock import heads as forms
 from pretrain.models import heads as head_models
 from pretrain.models.config import EncoderConfig
 from pretrain.models.relative_position import official_buckets, t5_buckets
@@ -82,6 +83,6 @@ def test_every_pair_of_positions_reads_the_row_of_its_distance():
 
 def test_places_on_a_page_fill_the_width():
   for hidden_size in (2, 8, 24, 128, 256, 384, 768, 1024):
-    coordinate, shape = forms.spatial_sizes(hidden_size)
+    coordinate, shape = stock_config.spatial_sizes(hidden_size)
     assert 4 * coordinate + 2 * shape == hidden_size and shape >= 0, hidden_size
-  assert forms.spatial_sizes(768) == (128, 128)  # as LayoutLMv3's own
+  assert stock_config.spatial_sizes(768) == (128, 128)  # as LayoutLMv3's own

@@ -3,9 +3,11 @@
 The checkpoints here are written by hand from the published names and shapes, not by the table.
 """
 
+import re
+
 import numpy as np
 
-from pretrain.export.official import names as official_names
+from pretrain.export import official, tensor_rows
 from tests.pretrain.export.refusals import failing
 from tests.pretrain.export.stock_cases import assert_same_params
 
@@ -97,26 +99,36 @@ def _heads(kind: str) -> dict:
 
 
 def _attention(state: dict) -> dict:
-  params = official_names.from_fairseq(state, num_heads=A).params
+  params = official.from_fairseq(state, num_heads=A).params
   return params["encoder"]["trunk"]["layers"]["attention"]
 
 
-def test_official_names_survive_import_and_export():
+def test_every_tensor_is_read_and_the_table_gives_it_back():
   for share in ("all", "tokens", "none"):
-    state = fairseq_state(share=share, mixture=True) | _heads("fairseq")
-    params, unmatched, *_ = official_names.from_fairseq(state, num_heads=A, share_embeddings=share)
-    assert unmatched == () and official_names.sharing_of(params) == share
-    assert_same_params(official_names.to_fairseq(params), state)
+    state, heads = fairseq_state(share=share, mixture=True), _heads("fairseq")
+    params, unmatched, *_ = official.from_fairseq(state | heads, num_heads=A, share_embeddings=share)
+    assert unmatched == () and official.find_sharing(state) == share
+    _same_tensors(params, *official.fairseq_parts(share), expected=state | heads)
   state = hugging_face_state() | _heads("hugging_face")
-  port, unmatched, *_ = official_names.from_hugging_face(state, num_heads=A)
+  port, unmatched, *_ = official.from_hugging_face(state, num_heads=A)
   assert unmatched == ()
-  assert_same_params(official_names.to_hugging_face(port), state)
+  _same_tensors(port, official.PORT_PARTS, (), expected=state)
   for kind, read in (("fairseq", params), ("hugging_face", port)):
-    (classifier, span), official, heads = _FINE_TUNED[kind], _heads(kind), read["heads"]
+    (classifier, span), theirs, heads = _FINE_TUNED[kind], _heads(kind), read["heads"]
     output, answer = heads["classification"]["output"], heads["question_answering"]
-    np.testing.assert_array_equal(output["kernel"], official[f"{classifier}out_proj.weight"].T)
-    np.testing.assert_array_equal(answer["kernel"][:, 1], official[f"{span}end_logits.dense.weight"][0])
-    np.testing.assert_array_equal(answer["bias"][:1], official[f"{span}start_logits.dense.bias"])
+    np.testing.assert_array_equal(output["kernel"], theirs[f"{classifier}out_proj.weight"].T)
+    np.testing.assert_array_equal(answer["kernel"][:, 1], theirs[f"{span}end_logits.dense.weight"][0])
+    np.testing.assert_array_equal(answer["bias"][:1], theirs[f"{span}start_logits.dense.bias"])
+
+
+def _same_tensors(params, parts, ties, *, expected) -> None:
+  """Writes by the table; start and end of an answer are one tensor in it."""
+  found = tensor_rows.write(params, parts, ties=ties)
+  whole = {name: array for name, array in expected.items() if "_logits." not in name}
+  assert found.keys() - whole.keys() == {
+    name for name in found if re.search(r"(answering_head|qa_outputs)\.\w+$", name)
+  }
+  assert_same_params({name: found[name] for name in whole}, whole)
 
 
 def test_heads_are_contiguous_slices_of_the_thirds_of_in_proj_and_of_out_proj():
@@ -137,18 +149,18 @@ def test_heads_are_contiguous_slices_of_the_thirds_of_in_proj_and_of_out_proj():
 
 def test_other_spellings_and_parts_of_a_checkpoint_are_read():
   state = fairseq_state()
-  expected = official_names.from_fairseq(state, num_heads=A).params
+  expected = official.from_fairseq(state, num_heads=A).params
   alone = {name: array for name, array in state.items() if name.startswith("encoder.sentence_encoder.")}
-  params, unmatched, *_ = official_names.from_fairseq(alone, num_heads=A)
+  params, unmatched, *_ = official.from_fairseq(alone, num_heads=A)
   assert list(params) == ["encoder"] and unmatched == ()
   old = {name.replace("encoder.", "decoder.", 1) if name.startswith("encoder.") else name: array
          for name, array in state.items()}  # fmt: skip
-  assert_same_params(official_names.from_fairseq(old, num_heads=A).params, expected)
+  assert_same_params(official.from_fairseq(old, num_heads=A).params, expected)
   more = state | {"classification_heads.mnli.dense.weight": np.zeros((D, D))}
-  found = official_names.from_fairseq(more, num_heads=A)
+  found = official.from_fairseq(more, num_heads=A)
   assert found.unmatched == ("classification_heads.mnli.dense.weight",) and set(found.matched) == {*state}
   for prefix in ("", "cocolm.", "amos."):
-    params, unmatched, *_ = official_names.from_hugging_face(hugging_face_state(prefix), num_heads=A)
+    params, unmatched, *_ = official.from_hugging_face(hugging_face_state(prefix), num_heads=A)
     assert unmatched == ()
     assert params["encoder"]["embeddings"].pop("segment")["embedding"].shape == (2, D)
     assert_same_params(params["encoder"], expected["encoder"])
@@ -170,4 +182,4 @@ def test_missing_wrong_and_untied_tensors_are_named():
   rows.append((state, 3, "is not divisible by 3 heads"))
   headless = {name: state[name] for name in state if not name.startswith("auxiliary.lm_head.")}
   rows.append((headless, A, "auxiliary.lm_head.bias is missing"))
-  assert not failing(rows, lambda state, heads: official_names.from_fairseq(state, num_heads=heads))
+  assert not failing(rows, lambda state, heads: official.from_fairseq(state, num_heads=heads))

@@ -1,16 +1,22 @@
-"""Checkpoint files of others: what is read, and that a bad or hostile one is refused in a line."""
+"""Checkpoint files of others: what is read, and that a bad or hostile one is refused in a line.
 
+PyTorch's files are data: none of their code runs, and what is no tensor is named.
+"""
+
+import argparse
 import hashlib
 import json
 import os
 import re
+import sys
+import types
 
 import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from pretrain.export.foreign.files import read_state
+from pretrain.export.weight_files import read_state
 from tests.pretrain.export.refusals import failing
 
 WEIGHTS = {
@@ -169,3 +175,75 @@ def test_nothing_leads_out_of_a_folder_and_nobody_waits_for_a_pipe(folder, tmp_p
   (folder / "model.safetensors").rename(blobs / "0123")
   (snapshot / "model.safetensors").symlink_to("../../blobs/0123")
   assert "a.weight" in read_state(snapshot).state
+
+
+class _Code:
+  def __init__(self, function, *arguments):
+    self.call = function, arguments
+
+  def __reduce__(self):
+    return self.call
+
+
+def test_a_state_dict_of_either_form_and_the_settings_of_fairseq_are_read(tmp_path):
+  torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
+  table, path = torch.randn(3, 2), tmp_path / "pytorch_model.bin"
+  tensors = {"table": table, "tied": table, "turned": torch.randn(2, 3).T, "ids": torch.arange(3)}
+  tensors |= {"half": torch.randn(4, dtype=torch.float16), "mask": torch.ones(2, dtype=torch.bool)}
+  tensors["brain"] = torch.nn.Parameter(torch.randn(4, dtype=torch.bfloat16))
+  for is_zip in (True, False):
+    torch.save(tensors, path, _use_new_zipfile_serialization=is_zip)
+    found = read_state(path)
+    assert found.buffers.keys() == {"ids", "mask"} and found.config == {}
+    for name, array in found.state.items():
+      assert array.dtype == np.float32
+      np.testing.assert_array_equal(array, tensors[name].detach().float().numpy())
+  model = argparse.Namespace(encoder_attention_heads=4, rel_pos=1)
+  for settings in ({"args": model}, {"args": None, "cfg": {"common": {"seed": 1}, "model": model}}):
+    torch.save({**settings, "model": {"w": table}, "optimizer_history": [{"lr": 0.1}]}, path)
+    found = read_state(path)
+    assert list(found.state) == ["w"] and found.config == {"encoder_attention_heads": 4, "rel_pos": 1}
+
+
+def test_code_does_not_run_and_what_is_no_state_dict_is_refused(tmp_path):
+  torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
+  mark, path, one = tmp_path / "was_here", tmp_path / "model.pt", torch.ones(2)
+  contents = [
+    ({"w": one, "x": _Code(exec, f"open({str(mark)!r}, 'w')")}, "exec"),
+    ({"w": one, "x": _Code(os.system, f"touch {mark}")}, "system"),
+    ([one], "a list"),
+    ({3: one}, "a int"),
+    ({"w": {"v": one}}, "entry 'w'"),
+    ({"w": one.to_sparse()}, "dense"),
+    ({"w": torch.ones(2, dtype=torch.complex64)}, "complex64"),
+    ({"w": torch.tensor([1.0, float("nan")])}, "tensor w has 1 of 2"),
+    ({}, "no weights"),
+  ]
+
+  def run(content, is_zip):
+    torch.save(content, path, _use_new_zipfile_serialization=is_zip)
+    read_state(path)
+
+  assert not failing([(content, is_zip, word) for content, word in contents for is_zip in (True, False)], run)
+  torch.save({"w": one}, path)
+  path.write_bytes(path.read_bytes()[:-9])
+  assert not failing([(path, "model.pt")], read_state) and not list(tmp_path.glob("was_here*"))
+
+
+def test_settings_of_omegaconf_and_arrays_are_read_without_their_classes(tmp_path, monkeypatch):
+  """As fairseq 1.0 and Composer save them: the library need not be installed, and none of it is imported."""
+  torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
+  library = types.ModuleType("omegaconf")
+
+  class Node:
+    def __init__(self, **state):
+      vars(self).update(state)
+
+  Node.__module__, Node.__qualname__, library.Node = "omegaconf", "Node", Node
+  monkeypatch.setitem(sys.modules, "omegaconf", library)
+  model = Node(_content={"encoder_attention_heads": Node(_val=4), "rel_pos": 1, "more": Node(_content={})})
+  content = {"args": None, "cfg": Node(_content={"model": model}), "model": {"w": torch.ones(2)}}
+  torch.save(content | {"best_loss": np.float64(2.5), "rng": [np.arange(3)]}, tmp_path / "model.pt")
+  monkeypatch.setitem(sys.modules, "omegaconf", None)
+  found = read_state(tmp_path)
+  assert list(found.state) == ["w"] and found.config == {"encoder_attention_heads": 4, "rel_pos": 1}

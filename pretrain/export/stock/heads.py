@@ -1,20 +1,43 @@
-"""Rewrites parameters into the slots of stock transformers classes, without changing what they compute.
+"""Puts heads and tables into the slots of stock classes, exactly, and reads them back.
 
 Each form has its inverse, which returns None (or its argument) for tensors that do not have that form. All
 arrays are float32 numpy.
 
+ModernBERT's classes compute dense, activation and norm before their last linear layer. A linear head fits
+too: without an activation, dense(h) = h * _SCALE / s and a norm with scale s give h again, because the hidden
+state h is s times a vector of mean 0 and variance 1. s is the scale of the encoder's final norm.
+
 Source: transformers 5.23, modeling_electra.py (ElectraDiscriminatorPredictions), modeling_layoutlmv3.py
-(LayoutLMv3ClassificationHead, LayoutLMv3Encoder); the forms are ours.
+(LayoutLMv3ClassificationHead, LayoutLMv3Encoder), and those of the pre-norm classes; the forms are ours.
 """
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from data.errors import ConfigError
+from pretrain.export.stock.classes import FINE_TUNED, refuse
+from pretrain.export.stock.config import distance_bins, wrong
+from pretrain.export.stock.names import pre_norm_heads
+from pretrain.export.tensor_rows import Part
+from pretrain.mesh import trees
 from pretrain.models.config import EncoderConfig
 from pretrain.models.relative_position import official_buckets_of, t5_buckets_of
 
 # Below this bound float32 tanh(y) equals y: the next term, y^3 / 3, is below half a unit in the last place.
 TANH_IS_LINEAR_BELOW = 2.0**-13
+RTD_LABELS = ("REPLACED", "ORIGINAL")
+_SCALE = np.float32(8)  # the variance is 64: the norm's epsilon, 1e-5, is nothing beside it
+# {our head: end of the class name, the head's name in the class's table}; the first that fits is written.
+_CLASSES = {
+  "classification": ("ForSequenceClassification", "classification"),
+  "tagging": ("ForTokenClassification", "tagging"),
+  "question_answering": ("ForQuestionAnswering", "question_answering"),
+  "mlm": ("ForMaskedLM", "mlm"),
+  "clm": ("ForMaskedLM", "mlm"),
+  "rtd": ("ForTokenClassification", "tagging"),
+}
 
 
 def binary_head_as_dense(head: dict) -> dict:
@@ -90,14 +113,6 @@ def linear_head_from_tanh(head: dict) -> dict | None:
   return linear if same(_scaled_linear_head(linear["kernel"], linear["bias"], 1 / factor), head) else None
 
 
-def distance_bins(max_length: int) -> int:
-  """Returns the `rel_pos_bins` that gives every distance below `max_length` its own row in LayoutLMv3.
-
-  Half of the bins are for keys to the right, and half of each half are single distances.
-  """
-  return 4 * max_length
-
-
 def distance_rows(table: np.ndarray, config: EncoderConfig) -> np.ndarray:
   """Expands our bucketed table to LayoutLMv3's weight of relative positions, a row for each distance.
 
@@ -121,12 +136,6 @@ def distance_rows(table: np.ndarray, config: EncoderConfig) -> np.ndarray:
   return np.ascontiguousarray(rows.T)
 
 
-def spatial_sizes(hidden_size: int) -> tuple[int, int]:
-  """Returns (coordinate_size, shape_size); 4 and 2 times these sum to `hidden_size`, if it is even."""
-  coordinate = hidden_size // 6
-  return coordinate, hidden_size // 2 - 2 * coordinate
-
-
 def blank_pooler(hidden_size: int) -> dict[str, np.ndarray]:
   """Returns an identity pooler for BertModel and MPNetModel, which have one that is not trained here.
 
@@ -148,3 +157,69 @@ def same(first: dict, second: dict) -> bool:
     else np.array_equal(first[name], second[name])
     for name in first
   )
+
+
+class Slot(NamedTuple):
+  """The head that a class computes."""
+
+  ending: str  # of the class name, e.g. 'ForMaskedLM'
+  head: str  # name of our head; '': none
+  heads: dict  # all heads, with this one in the form and under the name of the class's table
+  part: Part | None  # its table
+  fields: dict[str, Any]  # of config.json
+
+
+def slot(params: dict, config: EncoderConfig, *, layout: str) -> Slot:
+  """Returns the first head that the class of a layout computes exactly; the others have no slot in it.
+
+  The logits of an RTD head become those of two labels, 0 and the head's, so that a softmax gives the head's
+  probability. ConfigError: the class has no slot for a fine-tuned head.
+  """
+  heads, parts = params.get("heads", {}), pre_norm_heads(layout, config)
+  for head in (name for name in _CLASSES if name in heads):
+    (ending, name), tree, fields = _CLASSES[head], heads[head], {}
+    if head == "rtd":
+      numbered = dict(enumerate(RTD_LABELS))
+      fields["id2label"] = {str(number): label for number, label in numbered.items()}
+      fields["label2id"] = {label: number for number, label in numbered.items()}
+      tree = tree | {each: np.insert(tree[each], 0, 0, axis=-1) for each in ("kernel", "bias")}
+    if layout == "modernbert" and not {"dense", "output"} & {*tree}:
+      tree, fields = tree | _identity(params, config), fields | {"classifier_activation": "linear"}
+    part = parts.get(ending)
+    if part is not None and {f"heads/{name}/{path}" for path in trees.by_path(tree)} == part.held:
+      others = {other: own for other, own in heads.items() if other != head}
+      return Slot(ending, head, others | {name: tree}, part, fields)
+    if head in FINE_TUNED:
+      refuse(layout, f"its classes have no slot for a {head} head of {', '.join(sorted(tree))}")
+  return Slot("Model", "", heads, None, {})
+
+
+def _identity(params: dict, config: EncoderConfig) -> dict:
+  """Returns dense and norm that give the hidden state again; {} if the final norm does not allow it."""
+  scale = np.asarray(params["encoder"]["trunk"]["layers"]["mlp_norm"]["scale"][-1], np.float32)
+  if config.norm_bias or not scale.all():
+    return {}
+  return {"dense": {"kernel": np.diag(_SCALE / scale)}, "norm": {"scale": scale}}
+
+
+def own_heads(params: dict, config: EncoderConfig, config_json: Mapping[str, Any]) -> dict:
+  """Returns the heads in our form, from `params` with heads as the class of a `config.json` has them.
+
+  DataError: a head has another activation than the encoder, whose heads here have its own.
+  """
+  own = {}
+  for name, tree in params.get("heads", {}).items():
+    if "norm" in tree:
+      activation, identity = config_json.get("classifier_activation", "gelu"), _identity(params, config)
+      if activation == "linear" and identity and same(tree | identity, tree):
+        tree = {each: tree[each] for each in tree if each not in ("dense", "norm")}
+        name = "clm" if name == "mlm" else name
+      elif activation != config.activation:
+        expected = f"{config.activation!r}, the encoder's hidden_activation"
+        raise wrong("classifier_activation", activation, expected, "such a head is not supported")
+    labels = config_json.get("id2label")
+    is_rtd = isinstance(labels, Mapping) and tuple(labels.values()) == RTD_LABELS and "norm" not in tree
+    if name == "tagging" and is_rtd and not tree["kernel"][:, 0].any() and not tree["bias"][0]:
+      name, tree = "rtd", {each: array[..., 1:] for each, array in tree.items()}
+    own[name] = tree
+  return own

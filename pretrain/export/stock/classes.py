@@ -1,0 +1,199 @@
+"""The classes of transformers that an encoder is exported as and imported from, a row each, and their choice.
+
+A new class is a row of `CLASSES`, one of `names.TENSORS` (its tensors) or `names.PRE_NORM`, and what its
+config.json has beside BERT's fields in `config`. The self-check of an export and the comparison of an import
+run the class itself, so that a wrong row shows.
+
+Source: transformers 5.23, configuration_*.py and modeling_*.py of the classes.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple, NoReturn
+
+from data.errors import ConfigError
+from pretrain.export.task_fields import class_activation
+from pretrain.settings.model import EncoderSettings
+
+FINE_TUNED = ("classification", "tagging", "question_answering")  # heads of tasks
+_POST: dict[str, Any] = {
+  "norm_placement": "post",
+  "norm": "layernorm",
+  "norm_bias": True,
+  "embedding_norm": True,
+  "position": "learned",
+  "mlp": "plain",
+  "activation": "gelu",
+  "attention_bias": True,
+  "mlp_bias": True,
+}
+_PRE: dict[str, Any] = {
+  "norm_placement": "pre",
+  "position": "rope",
+  "relative_position": "none",
+  "mlp": "gated",
+  "num_segments": 0,
+}
+_RMS = _PRE | {"norm": "rmsnorm", "norm_bias": False, "embedding_norm": False}
+_NO_RELATIVE = {"relative_position": "none"}
+BUCKETS = {"relative_position": "t5", "relative_buckets": 32, "relative_max_distance": 128}
+
+
+class StockClass(NamedTuple):
+  """What a class of transformers computes, and how its files differ from BERT's."""
+
+  name: str  # of its models in transformers: 'MPNet' of MPNetForMaskedLM
+  encoder: Mapping[str, Any]  # fields of `model` that the class fixes
+  reason: str  # why it is chosen, for the user
+  always_relative: bool = False  # there are relative positions in every model
+  has_windows: bool = False
+  heads: Collection[str] = FINE_TUNED  # heads of tasks that it has a class for
+  prefix: str = "model"  # of the encoder's tensors in a class with a head
+  pad_id: int = 0  # where config.json has none
+  is_pad_fixed: bool = False  # the code works with this padding id alone
+  counts_from_pad: bool = False  # the first token has row pad_id + 1 of the position table, as in RoBERTa
+  has_segments: bool = True  # there is a table of segments
+  has_pooler: bool = False  # AutoModel has one, which nothing here trains
+  layer_norm_eps: float = 1e-12  # where config.json has none
+  supported: Mapping[str, tuple] = {}  # fields of config.json: values that are read; the first is written
+
+  @property
+  def is_pre_norm(self) -> bool:
+    """Whether a branch reads normed states, as in `names.PRE_NORM`."""
+    return self.encoder["norm_placement"] == "pre"
+
+  def first_position(self, pad_id: int) -> int:
+    """Returns the first token's row in the position table."""
+    return pad_id + 1 if self.counts_from_pad else 0
+
+
+CLASSES = {  # model_type in config.json: class; the first that computes a model is chosen
+  "mpnet": StockClass(
+    "MPNet",
+    _POST | BUCKETS | {"num_segments": 0},
+    "T5 buckets 32/128, no segments and padding id 1, as in MPNet's class",
+    prefix="mpnet",
+    pad_id=1,
+    is_pad_fixed=True,
+    counts_from_pad=True,
+    has_segments=False,
+    has_pooler=True,
+    supported={"relative_attention_num_buckets": (BUCKETS["relative_buckets"],)},
+  ),
+  "layoutlmv3": StockClass(
+    "LayoutLMv3",
+    _POST,
+    "text only, a row for every distance",
+    always_relative=True,
+    prefix="layoutlmv3",
+    pad_id=1,
+    counts_from_pad=True,
+    layer_norm_eps=1e-5,
+  ),
+  "bert": StockClass("Bert", _POST | _NO_RELATIVE, "no relative positions", prefix="bert", has_pooler=True),
+  "electra": StockClass("Electra", _POST | _NO_RELATIVE, "no relative positions", prefix="electra"),
+  "modernbert": StockClass(
+    "ModernBert",
+    _PRE | {"norm": "layernorm", "embedding_norm": True},
+    "pre-norm layers, rotary positions, gated MLPs, LayerNorm",
+    has_windows=True,
+    pad_id=50_283,
+    layer_norm_eps=1e-5,
+  ),
+  "eurobert": StockClass(
+    "EuroBert",
+    _RMS,
+    "pre-norm layers, rotary positions, gated MLPs, RMSNorm and no windows",
+    heads=("tagging",),
+    pad_id=128_001,
+    layer_norm_eps=1e-5,
+  ),
+  "ultrabert": StockClass(
+    "Ultrabert",
+    _RMS,
+    "pre-norm layers, rotary positions, gated MLPs, RMSNorm and windows",
+    has_windows=True,
+    prefix="ultrabert",
+    layer_norm_eps=1e-6,
+  ),
+}
+# Of classes equally near, the first: a norm on embeddings is less of a change than another kind of norm.
+_NEAREST = ("layoutlmv3", "bert", "eurobert", "ultrabert", "modernbert")
+
+
+class Choice(NamedTuple):
+  """A chosen layout, and the reason that the user sees."""
+
+  layout: str  # a key of `CLASSES`, or 'torch'
+  reason: str
+
+
+def refuse(layout: str, why: str) -> NoReturn:
+  """Raises a ConfigError: the layout cannot represent this model, with the reason and alternatives."""
+  raise ConfigError(
+    f"--to={layout} cannot represent this model exactly: {why}; choose another layout\n"
+    "  --to=auto\n  --to=torch"
+  )
+
+
+def choose(
+  config: EncoderSettings, *, pad_id: int, heads: Collection[str], activation: str = "tanh"
+) -> Choice:
+  """Returns the first class that represents an encoder and its heads exactly; ConfigError if none does.
+
+  ELECTRA's class is the first for a model with an RTD head, because only it has a slot for that head.
+  `activation` is the classification head's, 'tanh' or 'gelu'.
+  """
+  order = sorted(CLASSES, key=lambda layout: not (layout == "electra" and "rtd" in heads))
+  faults = {layout: _faults(layout, config, pad_id, heads, activation) for layout in order}
+  layout = next((layout for layout in order if not faults[layout]), None)
+  if layout is None:
+    nearest = min(_NEAREST, key=lambda layout: len(faults[layout]))
+    raise ConfigError(
+      f"export: no class of transformers computes this encoder; the nearest is {nearest}, but "
+      f"{faults[nearest][0]}; export it under this project's names\n  --to=torch"
+    )
+  reason = CLASSES[layout].reason
+  if layout == "layoutlmv3":
+    reason += f"; not MPNet: {faults['mpnet'][0]}"
+  elif layout in ("bert", "electra") and "classification" in heads:
+    reason += f", and {activation} in the classification head"
+  elif layout == "electra":
+    reason += ", and ELECTRA's class has a slot for the RTD head"
+  elif layout == "ultrabert" and not config.has_windows:
+    reason = f"{CLASSES['eurobert'].reason}, but eurobert cannot hold it: {faults['eurobert'][0]}"
+  return Choice(layout, reason)
+
+
+def check_layout(
+  layout: str, config: EncoderSettings, *, pad_id: int, heads: Collection[str], activation: str = "tanh"
+) -> None:
+  """Raises ConfigError, with the reason, if a class cannot represent an encoder and its heads exactly."""
+  if faults := _faults(layout, config, pad_id, heads, activation):
+    refuse(layout, faults[0])
+
+
+def _faults(
+  layout: str, config: EncoderSettings, pad_id: int, heads: Collection[str], activation: str
+) -> list[str]:
+  """Explains why a class cannot represent an encoder and its heads; [] if it can."""
+  stock = CLASSES[layout]
+  faults = [
+    f"model.{name} is {getattr(config, name)!r}, and the class has {value!r}"
+    for name, value in stock.encoder.items()
+    if getattr(config, name) != value
+  ]
+  if not stock.has_windows and config.has_windows:
+    faults.append(f"some layers have a window of {config.window} tokens, and the class has none")
+  if stock.always_relative and config.relative_position == "none":
+    faults.append("the model has no relative positions, but the class always adds them")
+  if stock.is_pad_fixed and pad_id != stock.pad_id:
+    faults.append(f"the padding id is {pad_id}, but the class fixes it to {stock.pad_id}")
+  if layout == "layoutlmv3" and config.hidden_size % 2:
+    faults.append(f"hidden_size is {config.hidden_size}, but the class needs an even one for its coordinates")
+  faults += [
+    f"it has no class for {head}" for head in FINE_TUNED if head in heads and head not in stock.heads
+  ]
+  theirs = class_activation(layout)
+  if "classification" in heads and not stock.is_pre_norm and activation != theirs:
+    faults.append(f"the class has {theirs} in its classification head, this model has {activation}")
+  return faults

@@ -17,9 +17,9 @@ from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
 from pretrain.models.config import EncoderConfig
 from pretrain.objectives.views import Context, Corrupted, Metrics, Term, View
-from pretrain.ops.draws import row_random
-from pretrain.ops.draws.row_random import Use
+from pretrain.ops import row_random
 from pretrain.ops.positions import first_slots, scatter_positions, segments_of, take_positions
+from pretrain.ops.row_random import Use
 from pretrain.settings.objectives import OBJECTIVES
 
 GENERATOR_TERM = "generator_loss"

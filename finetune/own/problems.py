@@ -15,7 +15,7 @@ from finetune.search.program import Batch, Problem
 from pretrain.models import heads
 from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import encode
-from pretrain.ops.pooling import pool
+from pretrain.ops.positions import pool
 from pretrain.step import Metrics
 
 

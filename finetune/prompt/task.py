@@ -16,7 +16,7 @@ from finetune.search.program import Batch, Problem
 from pretrain.models import heads
 from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import encode
-from pretrain.ops.vocab.vocab_cross_entropy import vocab_logits
+from pretrain.ops.vocab import vocab_logits
 from pretrain.step import Metrics
 
 # Head -> its parameters. CLM: h E^T + c', no dense layer; MLM: LN(gelu(W h + b)) E^T + c'.

@@ -17,7 +17,7 @@ from finetune.papers.spaces import LARGEST_RATE
 from pretrain import optim, step
 from pretrain.mesh.devices import compiler_options
 from pretrain.mesh.sharding import BATCH_AXES, make_mesh
-from pretrain.ops.draws.row_random import step_row_keys
+from pretrain.ops.row_random import step_row_keys
 from pretrain.settings.mesh import MeshSettings
 
 ArrayTree = Any

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrain.corruption.masking import TokenIds
-from pretrain.ops.draws import row_random
-from pretrain.ops.draws.row_random import Use
+from pretrain.ops import row_random
 from pretrain.ops.positions import segment_bounds
+from pretrain.ops.row_random import Use
 from pretrain.settings.objectives.objective import crop_size
 
 

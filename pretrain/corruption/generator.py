@@ -16,11 +16,10 @@ from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
 from pretrain.models.config import EncoderConfig
 from pretrain.models.layers import init_norms, normalise
-from pretrain.ops.draws import row_random
-from pretrain.ops.draws.row_random import Use
+from pretrain.ops import row_random
 from pretrain.ops.positions import take_positions
-from pretrain.ops.vocab.vocab_cross_entropy import VocabScores, vocab_scores
-from pretrain.ops.vocab.vocab_loss import Inputs, vocab_loss
+from pretrain.ops.row_random import Use
+from pretrain.ops.vocab import Inputs, VocabScores, vocab_loss, vocab_scores
 from pretrain.settings.corruption import GeneratorSettings
 
 

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pretrain.ops.draws import row_random
-from pretrain.ops.draws.row_random import Use
+from pretrain.ops import row_random
 from pretrain.ops.positions import gather_positions, scatter_positions
+from pretrain.ops.row_random import Use
 from pretrain.settings.corruption import MaskingSettings
 
 

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from pretrain.corruption.generator import GeneratorOutput
-from pretrain.ops.draws import row_random
-from pretrain.ops.draws.row_random import Use
-from pretrain.ops.vocab.mixture_sampling import MixtureSettings, Noise, sample_from_mixture
+from pretrain.ops import row_random
+from pretrain.ops.mixture_sampling import MixtureSettings, Noise, sample_from_mixture
+from pretrain.ops.row_random import Use
 from pretrain.settings.corruption import GeneratorSettings
 
 

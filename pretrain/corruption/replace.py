@@ -3,9 +3,9 @@
 import jax
 
 from pretrain.corruption.masking import Masking, TokenIds, random_tokens
-from pretrain.ops.draws import row_random
-from pretrain.ops.draws.row_random import Use
+from pretrain.ops import row_random
 from pretrain.ops.positions import scatter_positions
+from pretrain.ops.row_random import Use
 
 
 def replace_at_random(ids: jax.Array, row_keys: jax.Array, masking: Masking, tokens: TokenIds) -> jax.Array:

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from pretrain.ops.vocab.lookup import lookup
+from pretrain.ops.vocab import lookup
 
 
 def with_token(params: dict, **token: Any) -> dict:

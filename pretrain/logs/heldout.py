@@ -14,7 +14,7 @@ from data.records import HeldoutRecords
 from pretrain.mesh import sharding
 from pretrain.models import heads
 from pretrain.ops.positions import scatter_positions, take_positions
-from pretrain.ops.vocab.vocab_cross_entropy import vocab_scores
+from pretrain.ops.vocab import vocab_scores
 from pretrain.run import Run, pad_rows
 
 Arrays = dict[str, np.ndarray]

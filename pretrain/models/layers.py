@@ -9,19 +9,15 @@ from flax import linen as nn
 
 from pretrain.mesh.sharding import constrain
 from pretrain.models.config import EncoderConfig
-from pretrain.ops import rope
-from pretrain.ops.attention.attention import BY_DISTANCE, attention, packed_attention, platform, reads_packed
-from pretrain.ops.attention.attention_at import attention_at
-from pretrain.ops.attention.attention_rows import LONGEST
-from pretrain.ops.dense import add_bias, product
-from pretrain.ops.draws import row_random
-from pretrain.ops.draws.row_random import Part, Use
-from pretrain.ops.gelu import gelu
-from pretrain.ops.gelu_product import biased_gelu_product
+from pretrain.ops import rope, row_random
+from pretrain.ops.attention.attention import BY_DISTANCE, attention, packed_attention, reads_packed
+from pretrain.ops.attention.attention_blocks import LONGEST, attention_at
+from pretrain.ops.dense import add_bias, biased_gelu_product, gelu, product
 from pretrain.ops.kept import keep
-from pretrain.ops.norm.added_norm import Branch, Settings, added_norm, added_to, norm_and_sum
-from pretrain.ops.norm.layer_norm import layer_norm, rms_norm
+from pretrain.ops.norm import Branch, Settings, added_norm, added_to, layer_norm, norm_and_sum, rms_norm
+from pretrain.ops.platforms import platform
 from pretrain.ops.positions import take_positions
+from pretrain.ops.row_random import Part, Use
 
 ACTIVATIONS = {"gelu": gelu, "silu": jax.nn.silu}
 

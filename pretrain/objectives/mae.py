@@ -10,8 +10,8 @@ from pretrain.models import heads
 from pretrain.models.config import EncoderConfig
 from pretrain.objectives.mlm import loss_at_masked
 from pretrain.objectives.views import Context, Corrupted, Term, View
-from pretrain.ops.draws import row_random
-from pretrain.ops.draws.row_random import Use
+from pretrain.ops import row_random
+from pretrain.ops.row_random import Use
 from pretrain.settings.objectives.mae import MaskedAutoencoder
 
 

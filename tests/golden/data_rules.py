@@ -11,7 +11,7 @@ from data.prepare import packing
 from pretrain.corruption import cropping, masking
 from pretrain.corruption.masking import MaskingSettings, TokenIds
 from pretrain.models import relative_position
-from pretrain.ops.draws import row_random
+from pretrain.ops import row_random
 from tests.golden.compare import Checks
 from tests.golden.files import Golden
 

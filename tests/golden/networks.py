@@ -20,9 +20,9 @@ from pretrain.export.official import names as official_names
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
 from pretrain.models.config import EncoderConfig
+from pretrain.ops import mixture_sampling
 from pretrain.ops.positions import scatter_positions, take_positions
-from pretrain.ops.vocab import mixture_sampling
-from pretrain.ops.vocab.vocab_cross_entropy import vocab_logits
+from pretrain.ops.vocab import vocab_logits
 from pretrain.settings.corruption import GeneratorSettings
 from tests.golden.compare import Checks
 from tests.golden.files import Golden

@@ -12,7 +12,7 @@ from pretrain.corruption.masking import TokenIds
 from pretrain.export import tensor_rows
 from pretrain.export.stock import tables
 from pretrain.models import encoder as encoder_model
-from pretrain.ops.vocab.vocab_cross_entropy import vocab_logits
+from pretrain.ops.vocab import vocab_logits
 from pretrain.recipe import Batch
 from tests.golden.compare import Checks
 from tests.golden.files import Golden

@@ -25,8 +25,8 @@ from pretrain.embed.schema import SIDES, EmbeddingSchema, unit
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
 from pretrain.models.config import EncoderConfig
-from pretrain.ops.pooling import pool
-from pretrain.ops.vocab.vocab_cross_entropy import vocab_logits
+from pretrain.ops.positions import pool
+from pretrain.ops.vocab import vocab_logits
 
 SENTENCES = (
   "The committee will publish its report on Thursday.",

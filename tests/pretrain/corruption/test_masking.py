@@ -7,7 +7,7 @@ import numpy as np
 
 from pretrain.corruption import masking, replace
 from pretrain.corruption.masking import MaskingSettings, TokenIds
-from pretrain.ops.draws import row_random
+from pretrain.ops import row_random
 from tests.pretrain.one_program import OneProgramEach, one_program
 
 keys_of, mask = one_program(row_random.step_row_keys), OneProgramEach(masking)

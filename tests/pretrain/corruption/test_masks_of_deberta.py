@@ -5,7 +5,7 @@ import numpy as np
 
 from pretrain.corruption import masking
 from pretrain.corruption.masking import TokenIds
-from pretrain.ops.draws import row_random
+from pretrain.ops import row_random
 from pretrain.settings.corruption import MaskingSettings
 
 SETTINGS = MaskingSettings("generator", "deberta", 0.15, "none", 1.0, 0.0, "non_special")

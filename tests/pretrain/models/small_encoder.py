@@ -9,7 +9,7 @@ import numpy as np
 
 from pretrain.models import encoder
 from pretrain.models.config import EncoderConfig
-from pretrain.ops.draws import row_random
+from pretrain.ops import row_random
 from tests.pretrain import drawn
 from tests.pretrain.one_program import one_program
 from tests.pretrain.small_recipe import TOKENS, small_ids

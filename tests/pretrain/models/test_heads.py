@@ -9,7 +9,7 @@ import pytest
 
 from pretrain.models import heads as head_models
 from pretrain.models.config import EncoderConfig
-from pretrain.ops.draws import row_random
+from pretrain.ops import row_random
 from tests.pretrain import drawn
 from tests.pretrain.one_program import OneProgramEach, one_program
 

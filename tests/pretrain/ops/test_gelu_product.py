@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from pretrain.ops import gelu_product, gelu_triton, triton_call
-from pretrain.ops.attention import attention
-from pretrain.ops.gelu_product import biased_gelu_product, with_kernels
+from pretrain.ops import dense, platforms
+from pretrain.ops.dense import biased_gelu_product, gelu_product_by_kernels
 from tests.pretrain import drawn
 
 OUTPUTS = 8
@@ -20,10 +19,10 @@ def interpreted(monkeypatch):
   pytest.importorskip("triton")
   from tests.pretrain.ops import triton_interpreted
 
-  monkeypatch.setattr(triton_call, "run", triton_interpreted.run)
-  monkeypatch.setattr(gelu_triton, "_LANES", 32)
-  monkeypatch.setattr(gelu_triton, "_PROGRAMS", 6)
-  monkeypatch.setattr(gelu_triton, "_NUMBERS", 128)
+  monkeypatch.setattr(platforms, "run_triton", triton_interpreted.run)
+  monkeypatch.setattr(dense, "_LANES", 32)
+  monkeypatch.setattr(dense, "_PROGRAMS", 6)
+  monkeypatch.setattr(dense, "_NUMBERS", 128)
 
 
 def _case(rows: int, length: int, width: int) -> tuple:
@@ -54,20 +53,20 @@ def test_values_and_gradients_are_those_of_the_parts(interpreted):
     ((1, 1, 16), "float32", 2e-6),  # fewer tokens and lanes than a program has
   ):
     case = _case(*shape)
-    found, expected = (_results(f, case, dtype=dtype) for f in (with_kernels, biased_gelu_product))
+    found, expected = (_results(f, case, dtype=dtype) for f in (gelu_product_by_kernels, biased_gelu_product))
     _assert_same(found, expected, tolerance=tolerance)
 
 
 def test_far_from_zero_the_gelu_is_its_input_or_nothing(interpreted):
   y = jnp.asarray([[-60.0, -20.0, -9.0, 0.0, 9.0, 20.0, 60.0, 1e20]])
-  d_y, activated, _ = gelu_triton.gradients(y, jnp.ones_like(y))
-  np.testing.assert_array_equal(gelu_triton.forward(y), activated)
+  d_y, activated, _ = dense.gelu_gradients(y, jnp.ones_like(y))
+  np.testing.assert_array_equal(dense.gelu_by_kernel(y), activated)
   np.testing.assert_allclose(activated, np.maximum(y, 0), atol=1e-15)
   np.testing.assert_allclose(d_y, [[0, 0, 0, 0.5, 1, 1, 1, 1]], atol=3e-7)
 
 
 def test_the_gradient_of_the_bias_sums_what_was_rounded(interpreted):
-  found = _results(with_kernels, _case(4, 16, 64), dtype=jnp.float16)
+  found = _results(gelu_product_by_kernels, _case(4, 16, 64), dtype=jnp.float16)
   expected = np.sum(np.asarray(found["x"], np.float64), axis=(0, 1))
   assert found["bias"].dtype == jnp.float32
   np.testing.assert_allclose(found["bias"], expected, atol=2e-6 * np.abs(expected).max(), rtol=0)
@@ -75,7 +74,7 @@ def test_the_gradient_of_the_bias_sums_what_was_rounded(interpreted):
 
 def test_the_kernels_are_taken_on_gpus_in_16_bits_where_no_partitioner_cuts(monkeypatch):
   taken = []
-  monkeypatch.setattr(gelu_product, "with_kernels", lambda *arguments: taken.append(1) or arguments[0])
+  monkeypatch.setattr(dense, "gelu_product_by_kernels", lambda *arguments: taken.append(1) or arguments[0])
   for on, axes, has_triton, dtype, is_taken in [
     ("gpu", (), True, "bfloat16", True),
     ("gpu", (), True, "float32", False),
@@ -84,8 +83,8 @@ def test_the_kernels_are_taken_on_gpus_in_16_bits_where_no_partitioner_cuts(monk
     ("tpu", (), True, "bfloat16", False),
   ]:
     taken.clear()
-    monkeypatch.setattr(attention, "platform", lambda on=on: on)
-    monkeypatch.setattr(triton_call, "is_installed", lambda has_triton=has_triton: has_triton)
+    monkeypatch.setattr(platforms, "platform", lambda on=on: on)
+    monkeypatch.setattr(platforms, "has_triton", lambda has_triton=has_triton: has_triton)
     arrays = [array.astype(dtype) for array in _case(2, 4, 16)[:3]]
     mesh = jax.make_mesh((2,) * len(axes), axes, axis_types=(AxisType.Auto,) * len(axes))
     with jax.set_mesh(mesh):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pretrain.ops import positions, rope
-from pretrain.ops.pooling import pool
+from pretrain.ops.positions import pool
 from tests.pretrain import drawn
 
 SELECTED = jnp.asarray([[0, 1, 0, 1, 1], [1, 0, 0, 0, 0], [0, 0, 0, 0, 0]], bool)

@@ -9,9 +9,8 @@ import ml_dtypes
 import numpy as np
 from flax import linen as nn
 
-from pretrain.ops.dense import add_bias, product
-from pretrain.ops.gelu import gelu
-from pretrain.ops.norm.layer_norm import by_formula, layer_norm, rms_norm
+from pretrain.ops.dense import add_bias, gelu, product
+from pretrain.ops.norm import by_formula, layer_norm, rms_norm
 from tests.pretrain import drawn
 
 TOLERANCE = {"float32": 1e-5, "bfloat16": 2.0**-6}  # of the largest number

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrain import losses
-from pretrain.ops.vocab import vocab_cross_entropy
-from pretrain.ops.vocab import vocab_loss as op
-from pretrain.ops.vocab.vocab_cross_entropy import vocab_scores
+from pretrain.ops import vocab
+from pretrain.ops import vocab as op
+from pretrain.ops.vocab import vocab_scores
 from tests.pretrain import drawn
 from tests.pretrain.one_program import OneProgramEach, one_program
 
@@ -134,7 +134,7 @@ def test_bfloat16_products_add_up_in_float32_forward_and_backward():
     assert np.linalg.norm(difference) < 0.03 * np.linalg.norm(b)
 
 
-vce = OneProgramEach(vocab_cross_entropy)
+vce = OneProgramEach(vocab)
 
 
 @one_program
@@ -195,7 +195,7 @@ def test_chunks_apply_the_function_to_every_position_once():
       widths.append(part.shape[1])
       return {"twice": 2 * part, "sum": part.sum(-1)}
 
-    found = vocab_cross_entropy.over_position_chunks(double, x, chunk=chunk)
+    found = vocab.over_position_chunks(double, x, chunk=chunk)
     np.testing.assert_array_equal(found["twice"], 2 * x)
     np.testing.assert_array_equal(found["sum"], x.sum(-1))
     assert set(widths) == {expected}

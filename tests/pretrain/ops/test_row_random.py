@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import pretrain.ops.draws.row_random
-from pretrain.ops.draws.row_random import Use
+import pretrain.ops.row_random
+from pretrain.ops.row_random import Use
 from tests.pretrain import drawn
 from tests.pretrain.one_program import OneProgramEach, one_program
 
-row_random = OneProgramEach(pretrain.ops.draws.row_random)
+row_random = OneProgramEach(pretrain.ops.row_random)
 
 N = 100_000
 
@@ -20,7 +20,7 @@ def _keys(rows: int, *, step: int = 0) -> jax.Array:
 
 @one_program
 def _words_of(keys, use) -> jax.Array:
-  return pretrain.ops.draws.row_random.key_words(pretrain.ops.draws.row_random.fold(keys, use))
+  return pretrain.ops.row_random.key_words(pretrain.ops.row_random.fold(keys, use))
 
 
 def _words(rows: int, *, step: int = 0, use: int = Use.SAMPLE) -> jax.Array:
@@ -84,7 +84,7 @@ def test_a_part_of_a_draw_equals_that_part_of_the_whole():
     # Gumbel: the logarithm of a vectorised loop and of its remainder may differ in the last bit.
     np.testing.assert_allclose(part, whole[:, 6:9], rtol=1e-6 if name == "row_gumbel" else 0)
   places = np.asarray([[3, 0], [1, 2], [2, 3]])
-  part = pretrain.ops.draws.row_random.Part(jnp.asarray(places), 1, 4)
+  part = pretrain.ops.row_random.Part(jnp.asarray(places), 1, 4)
   whole = np.asarray(row_random.row_kept(_words(3), (10, 4, 5), rate=0.5))
   found = np.asarray(row_random.row_kept(_words(3), (10, 2, 5), rate=0.5, part=part))
   for row in range(3):
@@ -137,7 +137,7 @@ def test_dropout_gradient_uses_the_mask_of_the_forward_pass():
 
 
 def test_dropout_without_keys_or_rate_leaves_the_array_alone():
-  x, keys, dropout = np.ones((2, 3), np.float32), _keys(2), pretrain.ops.draws.row_random.dropout
+  x, keys, dropout = np.ones((2, 3), np.float32), _keys(2), pretrain.ops.row_random.dropout
   assert dropout(x, None, Use.MLP_OUTPUT_DROPOUT, rate=0.5) is x
   assert dropout(x, keys, Use.MLP_OUTPUT_DROPOUT, rate=0.0) is x
 
@@ -147,7 +147,7 @@ def test_what_dropout_leaves_at_bits_next_to_the_limit():
   words, bits = _words(1), np.asarray(row_random.row_bits(_words(1), (64,)))[0]
   for place, number in enumerate(int(bit) for bit in bits):
     for limit in (number - 1, number, number + 1):
-      kept = pretrain.ops.draws.row_random.row_kept(words, (64,), rate=limit / 2**32)
+      kept = pretrain.ops.row_random.row_kept(words, (64,), rate=limit / 2**32)
       assert bool(np.asarray(kept)[0, place]) == (number >= limit)
 
 
@@ -194,12 +194,12 @@ def test_probabilities_are_dropped_one_by_one():
 def test_a_part_of_the_queries_is_dropped_as_in_the_whole():
   whole = np.asarray(row_random.row_kept_of_heads(_words(2), HEADS, rate=0.3))
   places = np.array([[3, 39], [0, 7]])
-  part = pretrain.ops.draws.row_random.Part(jnp.asarray(places), 1, 40)
+  part = pretrain.ops.row_random.Part(jnp.asarray(places), 1, 40)
   kept = np.asarray(row_random.row_kept_of_heads(_words(2), (3, 2, 1_000), rate=0.3, part=part))
   for row in range(2):
     np.testing.assert_array_equal(kept[row], whole[row][:, places[row]])
 
 
 def test_a_rate_that_rounds_to_everything_still_keeps_one_in_65536():
-  assert pretrain.ops.draws.row_random.pair_limit(1.0 - 2.0**-20) == 2**31 - 2**16
-  assert pretrain.ops.draws.row_random.pair_limit(0.0) == -(2**31)
+  assert pretrain.ops.row_random.pair_limit(1.0 - 2.0**-20) == 2**31 - 2**16
+  assert pretrain.ops.row_random.pair_limit(0.0) == -(2**31)

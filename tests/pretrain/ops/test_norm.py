@@ -10,11 +10,9 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from pretrain.mesh import chips, sharding
-from pretrain.ops import triton_call
-from pretrain.ops.draws import row_random
-from pretrain.ops.draws.row_random import Use
-from pretrain.ops.norm import added_norm, added_norm_tpu, added_norm_triton
-from pretrain.ops.norm.added_norm import Branch, Settings
+from pretrain.ops import norm, norm_tpu, norm_triton, platforms, row_random
+from pretrain.ops.norm import Branch, Settings
+from pretrain.ops.row_random import Use
 from pretrain.plan import compile_ahead
 from pretrain.settings.mesh import MeshSettings
 from tests.pretrain import drawn
@@ -27,34 +25,34 @@ def _results(function, case: tuple, *, dtype=jnp.float32, rate=0.0, kept_rows=No
   settings = Settings(rate, Use.MLP_OUTPUT_DROPOUT, EPS, jnp.dtype(dtype))
   keys = row_random.step_row_keys(0, 3, jnp.arange(len(case[0]))) if rate else None
 
-  def norm(x, product, bias, *norm_parameters):
+  def normed(x, product, bias, *norm_parameters):
     return function(settings, x, Branch(product, bias, kept_rows, keys), *norm_parameters)
 
   x, product, bias, scale, norm_bias, given = case
   wide = [array.astype(dtype) for array in (x, product)]
-  value, pull_back = jax.vjp(jax.jit(norm), *wide, bias, scale, norm_bias)
+  value, pull_back = jax.vjp(jax.jit(normed), *wide, bias, scale, norm_bias)
   names = "value", "x", "product", "bias of the branch", "scale", "bias of the norm"
   results = value, *pull_back(given.astype(dtype))
   return {name: np.asarray(result, np.float32) for name, result in zip(names, results, strict=True)}
 
 
 def _on_tpus(settings: Settings, *arrays):
-  return added_norm.with_kernels(added_norm_tpu, settings, *arrays)
+  return norm.with_kernels(norm_tpu, settings, *arrays)
 
 
 def _on_gpus(settings: Settings, *arrays):
-  return added_norm.with_kernels(added_norm_triton, settings, *arrays)
+  return norm.with_kernels(norm_triton, settings, *arrays)
 
 
 def _interpret_triton(monkeypatch):
   pytest.importorskip("triton")
   from tests.pretrain.ops import triton_interpreted
 
-  monkeypatch.setattr(triton_call, "run", triton_interpreted.run)
+  monkeypatch.setattr(platforms, "run_triton", triton_interpreted.run)
 
 
 def _by_parts(settings: Settings, x, branch: Branch, scale, bias):
-  return added_norm.added_norm(x, branch, scale, bias, settings)
+  return norm.added_norm(x, branch, scale, bias, settings)
 
 
 def _case(rows: int, length: int, width: int) -> tuple:
@@ -72,8 +70,8 @@ def _assert_same(found: dict, expected: dict, *, tolerance: float) -> None:
 
 def test_the_kernels_values_and_gradients_are_those_of_the_parts(monkeypatch):
   _interpret_triton(monkeypatch)
-  monkeypatch.setattr(added_norm_tpu, "_BLOCK", 32)
-  monkeypatch.setattr(added_norm_triton, "_PROGRAMS", 4)
+  monkeypatch.setattr(norm_tpu, "_BLOCK", 32)
+  monkeypatch.setattr(norm_triton, "_PROGRAMS", 4)
   for function, (rows, length, width), rate in [
     (_on_tpus, (6, 16, 128), 0.25),  # rows that share a step
     (_on_tpus, (2, 21, 256), 0.1),  # a row that ends inside a register
@@ -92,7 +90,7 @@ def test_the_kernels_values_and_gradients_are_those_of_the_parts(monkeypatch):
 
 def test_on_gpus_the_sum_is_a_result_with_a_gradient_of_its_own(monkeypatch):
   _interpret_triton(monkeypatch)
-  monkeypatch.setattr(added_norm_triton, "_PROGRAMS", 4)
+  monkeypatch.setattr(norm_triton, "_PROGRAMS", 4)
   for dtype, tolerance in ((jnp.float32, 2e-6), (jnp.float16, 2**-10)):
     _assert_same_sum(dtype, tolerance)
 
@@ -103,16 +101,16 @@ def _assert_same_sum(dtype, tolerance: float) -> None:
   keys, kept = row_random.step_row_keys(0, 3, jnp.arange(3)), jnp.arange(3) != 1
 
   def both(settings, function) -> list[np.ndarray]:
-    def norm(x, product, scale, bias):
+    def normed(x, product, scale, bias):
       return function(settings, x, Branch(product, None, kept, keys), scale, bias)
 
-    value, pull_back = jax.vjp(jax.jit(norm), x, product.astype(dtype), scale, bias)
+    value, pull_back = jax.vjp(jax.jit(normed), x, product.astype(dtype), scale, bias)
     found = *value, *pull_back((given.astype(dtype), 3 * product))
     assert [of.dtype for of in found] == [dtype, x.dtype, x.dtype, dtype, scale.dtype, bias.dtype]
     return [np.asarray(of, np.float32) for of in found]
 
   found = both(settings._replace(has_sum=True), _on_gpus)
-  expected = both(settings, lambda settings, *arrays: added_norm.norm_and_sum(*arrays, settings))
+  expected = both(settings, lambda settings, *arrays: norm.norm_and_sum(*arrays, settings))
   _assert_same(dict(enumerate(found)), dict(enumerate(expected)), tolerance=tolerance)
 
 
@@ -131,10 +129,10 @@ def test_several_models_at_once_have_each_their_own_gradients():
   settings = Settings(0.1, Use.MLP_OUTPUT_DROPOUT, EPS, jnp.dtype(jnp.float32))
 
   def gradients(function, keys, x, product, bias, scale, norm_bias, given):
-    def norm(x, product, bias, scale, norm_bias):
+    def normed(x, product, bias, scale, norm_bias):
       return function(settings, x, Branch(product, bias, None, keys), scale, norm_bias)
 
-    return jax.vjp(norm, x, product, bias, scale, norm_bias)[1](given)
+    return jax.vjp(normed, x, product, bias, scale, norm_bias)[1](given)
 
   keys = jnp.stack([row_random.step_row_keys(seed, 0, jnp.arange(2)) for seed in range(2)])
   found, expected = (
@@ -145,30 +143,30 @@ def test_several_models_at_once_have_each_their_own_gradients():
 
 
 def test_the_kernels_are_taken_for_whole_rows_that_no_partitioner_cuts(monkeypatch):
-  monkeypatch.setattr(triton_call, "is_installed", lambda: True)
+  monkeypatch.setattr(platforms, "has_triton", lambda: True)
   taken = []
-  monkeypatch.setattr(added_norm, "with_kernels", lambda *given: taken.append(given[0]) or given[2])
+  monkeypatch.setattr(norm, "with_kernels", lambda *given: taken.append(given[0]) or given[2])
   settings = Settings(0.0, Use.MLP_OUTPUT_DROPOUT, EPS, jnp.dtype(jnp.float32))
   for on, width, axes, part, expected in [
-    ("tpu", 128, (), False, [added_norm_tpu]),
+    ("tpu", 128, (), False, [norm_tpu]),
     ("tpu", 96, (), False, []),
     ("tpu", 128, ("data",), False, []),
     ("tpu", 128, (), True, []),
-    ("gpu", 96, (), False, [added_norm_triton]),
+    ("gpu", 96, (), False, [norm_triton]),
     ("gpu", 96, ("data",), False, []),
     ("cpu", 128, (), False, []),
   ]:
     taken.clear()
-    monkeypatch.setattr(added_norm, "platform", lambda on=on: on)
+    monkeypatch.setattr(norm, "platform", lambda on=on: on)
     x, product, bias, scale, norm_bias, _ = _case(2, 4, width)
     places = row_random.Part(jnp.zeros((2, 4), jnp.int32), 0, 9) if part else None
 
-    def norm(x, product, bias, scale, norm_bias, places=places):
+    def normed(x, product, bias, scale, norm_bias, places=places):
       branch = Branch(product, bias, None, None)
-      return added_norm.added_norm(x, branch, scale, norm_bias, settings, part=places)
+      return norm.added_norm(x, branch, scale, norm_bias, settings, part=places)
 
     with jax.set_mesh(jax.make_mesh((2,) * len(axes), axes, axis_types=(AxisType.Auto,) * len(axes))):
-      jax.eval_shape(norm, x, product, bias, scale, norm_bias)
+      jax.eval_shape(normed, x, product, bias, scale, norm_bias)
     assert taken == expected, (on, width, axes, part)
 
 
@@ -181,11 +179,11 @@ def test_compiled_for_a_tpu_it_is_one_kernel_that_reads_rows_where_they_lie():
   settings = Settings(0.1, Use.MLP_OUTPUT_DROPOUT, EPS, jnp.dtype(jnp.bfloat16))
 
   def gradients(x, product, bias, scale, norm_bias, keys, given):
-    def norm(x, product, bias, scale, norm_bias):
+    def normed(x, product, bias, scale, norm_bias):
       branch = Branch(product, bias, None, keys)
-      return added_norm.added_norm(x, branch, scale, norm_bias, settings)
+      return norm.added_norm(x, branch, scale, norm_bias, settings)
 
-    return jax.vjp(norm, x, product, bias, scale, norm_bias)[1](given)
+    return jax.vjp(normed, x, product, bias, scale, norm_bias)[1](given)
 
   place = NamedSharding(mesh, PartitionSpec())
   wide, vector, keys = (

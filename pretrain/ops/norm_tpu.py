@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pretrain.ops.attention.attention import platform
-from pretrain.ops.draws import row_random
+from pretrain.ops import row_random
+from pretrain.ops.platforms import platform
 
 _LANES = 128
 _SUBLANES = 8  # of a float32 register; sums over tokens keep so many parts

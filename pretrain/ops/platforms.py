@@ -1,4 +1,4 @@
-"""Calls Triton kernels, those of `ops/*_kernels.py`, as operations of JAX programs on NVIDIA GPUs."""
+"""The platform of a program, and Triton kernels, of `ops/**/*_kernels.py`, as its operations."""
 
 import importlib
 import importlib.util
@@ -8,7 +8,26 @@ from typing import NamedTuple
 
 import jax
 
-PACKAGES = ("jax_triton", "triton")
+from pretrain.mesh.sharding import automatic_axes
+
+TRITON_PACKAGES = ("jax_triton", "triton")
+
+
+def platform() -> str:
+  """Returns 'cpu', 'tpu' or 'gpu': the platform of the current mesh, or else JAX's default."""
+  device = getattr(jax.sharding.get_abstract_mesh(), "abstract_device", None)
+  return jax.default_backend() if device is None else device.platform
+
+
+def takes_triton() -> bool:
+  """Returns whether Triton kernels can run here: on NVIDIA GPUs, with no array left to the partitioner."""
+  return platform() == "gpu" and not automatic_axes() and has_triton()
+
+
+def device_kind() -> str:
+  """Returns the kind of the devices of the current mesh, or else of JAX's first device."""
+  device = getattr(jax.sharding.get_abstract_mesh(), "abstract_device", None)
+  return jax.devices()[0].device_kind if device is None else device.device_kind
 
 
 class Launch(NamedTuple):
@@ -22,12 +41,12 @@ class Launch(NamedTuple):
   ] = ()  # (array, result) in the same memory: the kernel adds to the array
 
 
-def is_installed() -> bool:
+def has_triton() -> bool:
   """Returns whether the packages that compile the kernels are installed."""
-  return all(importlib.util.find_spec(name) for name in PACKAGES)
+  return all(importlib.util.find_spec(name) for name in TRITON_PACKAGES)
 
 
-def call(
+def call_triton(
   kernel: str, arrays: Sequence[jax.Array], results: Sequence, launch: Launch, constants: dict
 ) -> Sequence[jax.Array]:
   """Runs a kernel, 'module.function' of `pretrain.ops`; returns its results, arrays like `results`.
@@ -38,18 +57,18 @@ def call(
 
   @jax.custom_batching.sequential_vmap
   def one(*arrays):
-    return run(kernel, arrays, results, launch, constants)
+    return run_triton(kernel, arrays, results, launch, constants)
 
   return one(*arrays)
 
 
-def function(kernel: str):
-  """Returns the Triton function of a name such as 'vocab.lookup_triton_kernels.add_rows'."""
+def triton_function(kernel: str):
+  """Returns the Triton function of a name such as 'triton_kernels.norm_forward'."""
   module, _, name = kernel.rpartition(".")
   return getattr(importlib.import_module(f"pretrain.ops.{module}"), name)
 
 
-def run(
+def run_triton(
   kernel: str, arrays: Sequence, results: Sequence, launch: Launch, constants: dict
 ) -> Sequence[jax.Array]:
   """Runs a kernel without `jax.vmap`; tests replace this function with an interpreter."""
@@ -57,7 +76,7 @@ def run(
 
   return jax_triton.triton_call(
     *arrays,
-    kernel=function(kernel),
+    kernel=triton_function(kernel),
     out_shape=list(results),
     grid=(launch.grid,),
     input_output_aliases=dict(launch.aliases),

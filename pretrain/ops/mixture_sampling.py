@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from pretrain.ops.attention.attention import platform
-from pretrain.ops.draws import row_random
-from pretrain.ops.vocab.lookup import added
-from pretrain.ops.vocab.vocab_cross_entropy import top_ids, vocab_logits, vocab_products
+from pretrain.ops import row_random
+from pretrain.ops.platforms import platform
+from pretrain.ops.vocab import added, top_ids, vocab_logits, vocab_products
 
 
 class MixtureSettings(NamedTuple):

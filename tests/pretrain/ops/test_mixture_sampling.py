@@ -7,9 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pretrain.ops.draws import row_random
-from pretrain.ops.vocab import mixture_sampling
-from pretrain.ops.vocab.mixture_sampling import MixtureSettings, Noise
+from pretrain.ops import mixture_sampling, row_random
+from pretrain.ops.mixture_sampling import MixtureSettings, Noise
 from tests.pretrain import drawn
 from tests.pretrain.one_program import one_program
 

@@ -1,4 +1,4 @@
-"""The norm of a sum on NVIDIA GPUs: prepares arrays for `added_norm_triton_kernels`.
+"""The norm of a sum on NVIDIA GPUs: prepares arrays for the kernels in `triton_kernels`.
 
 XLA makes two passes over arrays of tokens forward and seven backward, some of which write float32.
 """
@@ -6,9 +6,8 @@ XLA makes two passes over arrays of tokens forward and seven backward, some of w
 import jax
 import jax.numpy as jnp
 
-from pretrain.ops import triton_call
-from pretrain.ops.draws import row_random
-from pretrain.ops.triton_call import Launch
+from pretrain.ops import platforms, row_random
+from pretrain.ops.platforms import Launch
 
 # The fastest of several values on an H200 with a width of 768.
 _LANES = 1_024  # of a warp
@@ -18,7 +17,7 @@ _PROGRAMS = 1_056  # of the backward kernel: eight for each of an H100's 132 mul
 
 def takes(width: int) -> bool:
   """Returns whether the kernels are installed and support this width: a program's registers must fit it."""
-  return width <= 8_192 and triton_call.is_installed()
+  return width <= 8_192 and platforms.has_triton()
 
 
 def facts(words: jax.Array | None, kept_rows: jax.Array) -> jax.Array:
@@ -53,8 +52,8 @@ def forward(
   arrays = x, product, vectors, facts
   results = jax.ShapeDtypeStruct(x.shape, dtype), jax.ShapeDtypeStruct(x.shape, x.dtype)
   launch = Launch(-(-constants["tokens"] // _BLOCK), max(1, constants["lanes"] // _LANES))
-  kernel = "norm.added_norm_triton_kernels.norm_forward"
-  normed, added = triton_call.call(kernel, arrays, results, launch, constants)
+  kernel = "triton_kernels.norm_forward"
+  normed, added = platforms.call_triton(kernel, arrays, results, launch, constants)
   return normed, added
 
 
@@ -84,9 +83,7 @@ def gradients(
   results = *wide, jax.ShapeDtypeStruct((programs, 3, added.shape[-1]), jnp.float32)
   arrays = added, given, given if of_sum is None else of_sum, vectors, facts
   launch = Launch(programs, max(1, constants["lanes"] // _LANES))
-  *found, sums = triton_call.call(
-    "norm.added_norm_triton_kernels.norm_backward", arrays, results, launch, constants
-  )
+  *found, sums = platforms.call_triton("triton_kernels.norm_backward", arrays, results, launch, constants)
   return *found, *jnp.sum(sums, axis=0)
 
 

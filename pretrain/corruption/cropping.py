@@ -8,7 +8,7 @@ from pretrain.corruption.masking import TokenIds
 from pretrain.ops import row_random
 from pretrain.ops.positions import segment_bounds
 from pretrain.ops.row_random import Use
-from pretrain.settings.objectives.objective import crop_size
+from pretrain.settings.objectives import crop_size
 
 
 def crop_sizes(fraction: float, length: int) -> np.ndarray:

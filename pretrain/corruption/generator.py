@@ -20,7 +20,7 @@ from pretrain.ops import row_random
 from pretrain.ops.positions import take_positions
 from pretrain.ops.row_random import Use
 from pretrain.ops.vocab import Inputs, VocabScores, vocab_loss, vocab_scores
-from pretrain.settings.corruption import GeneratorSettings
+from pretrain.settings.model import GeneratorSettings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

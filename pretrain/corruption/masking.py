@@ -11,7 +11,7 @@ import numpy as np
 from pretrain.ops import row_random
 from pretrain.ops.positions import gather_positions, scatter_positions
 from pretrain.ops.row_random import Use
-from pretrain.settings.corruption import MaskingSettings
+from pretrain.settings.model import MaskingSettings
 
 
 @dataclasses.dataclass(frozen=True)

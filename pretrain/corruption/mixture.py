@@ -11,7 +11,7 @@ from pretrain.corruption.generator import GeneratorOutput
 from pretrain.ops import row_random
 from pretrain.ops.mixture_sampling import MixtureSettings, Noise, sample_from_mixture
 from pretrain.ops.row_random import Use
-from pretrain.settings.corruption import GeneratorSettings
+from pretrain.settings.model import GeneratorSettings
 
 
 def mixture_scores(params: dict, features: jax.Array) -> jax.Array:

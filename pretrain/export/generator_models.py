@@ -11,7 +11,7 @@ from configs import base
 from data.errors import ConfigError
 from pretrain.build import generator_config
 from pretrain.models.config import EncoderConfig
-from pretrain.settings.corruption import GeneratorSettings
+from pretrain.settings.model import GeneratorSettings
 
 
 class GeneratorModel(NamedTuple):

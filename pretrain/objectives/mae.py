@@ -12,7 +12,7 @@ from pretrain.objectives.mlm import loss_at_masked
 from pretrain.objectives.views import Context, Corrupted, Term, View
 from pretrain.ops import row_random
 from pretrain.ops.row_random import Use
-from pretrain.settings.objectives.mae import MaskedAutoencoder
+from pretrain.settings.objectives import MaskedAutoencoder
 
 
 class MaskedAutoencoderLoss(MaskedAutoencoder):

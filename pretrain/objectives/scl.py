@@ -12,7 +12,7 @@ from pretrain.objectives.views import Context, Corrupted, Metrics, Term, View
 from pretrain.ops import row_random
 from pretrain.ops.positions import segment_slots, take_positions
 from pretrain.ops.row_random import Use
-from pretrain.settings.objectives.scl import SequenceContrast
+from pretrain.settings.objectives import SequenceContrast
 
 SHORTEST = 8  # tokens of a segment that is contrasted: fewer are mostly headings, which many texts share
 

@@ -12,7 +12,7 @@ from pretrain.ops import row_random
 from pretrain.ops.positions import segment_bounds
 from pretrain.ops.row_random import Use
 from pretrain.ops.vocab import over_position_chunks
-from pretrain.settings.objectives.taco import TokenAlignment
+from pretrain.settings.objectives import TokenAlignment
 
 # The largest numbers of positions of a row and of negatives that are computed at once. This many bfloat16
 # vectors of width 768 fit in a v5e's VMEM (8 positions of 80 rows, K = 50).

@@ -10,7 +10,7 @@ from data.records import TrainingRecords
 from pretrain.mesh import sharding
 from pretrain.reading.skips import Skip, first_row
 from pretrain.run import Run
-from pretrain.settings.batch_sizes import batch_sizes
+from pretrain.settings.run import batch_sizes
 
 PATIENCE = 0.2  # seconds between checks for a stop while waiting
 STEPS_AHEAD = 2  # batches read while the device computes

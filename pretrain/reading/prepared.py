@@ -21,7 +21,7 @@ from pretrain.corruption.masking import TokenIds
 from pretrain.reading import feed, mixed
 from pretrain.reading.opened import Prepared, tokens_of
 from pretrain.settings import mixture
-from pretrain.settings.feed import is_fed
+from pretrain.settings.mixture import is_fed
 from pretrain.settings.run import DataFields, ReadingSettings
 
 logger = logging.getLogger(__name__)

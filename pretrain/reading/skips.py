@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pretrain.settings.batch_sizes import BatchSizes
+from pretrain.settings.run import BatchSizes
 
 
 class Skip(NamedTuple):

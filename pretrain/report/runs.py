@@ -12,7 +12,7 @@ from pretrain.logs import metrics, trackers
 from pretrain.report import written_tables
 from pretrain.report.written_tables import WrittenTable
 from pretrain.settings import mixture
-from pretrain.settings.batch_sizes import batch_sizes
+from pretrain.settings.run import batch_sizes
 from pretrain.watching import diagnosis
 
 _NO_REPORTS = (checkpoint.DIRECTORY, "tensorboard", "vocabulary")  # folders of a workdir without reports

@@ -32,7 +32,7 @@ from pretrain.reading.feed import FeedMark
 from pretrain.reading.opened import Prepared
 from pretrain.reading.skips import Skip
 from pretrain.run import Run
-from pretrain.settings.batch_sizes import batch_sizes
+from pretrain.settings.run import batch_sizes
 from pretrain.start.beginning import Start
 from pretrain.start.preflight import PROBING
 from pretrain.watching.finite import Finite

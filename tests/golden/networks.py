@@ -23,7 +23,7 @@ from pretrain.models.config import EncoderConfig
 from pretrain.ops import mixture_sampling
 from pretrain.ops.positions import scatter_positions, take_positions
 from pretrain.ops.vocab import vocab_logits
-from pretrain.settings.corruption import GeneratorSettings
+from pretrain.settings.model import GeneratorSettings
 from tests.golden.compare import Checks
 from tests.golden.files import Golden
 from tests.golden.slots import from_slots, masking_at, plain_encoder, row_keys, to_slots

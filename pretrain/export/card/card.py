@@ -13,8 +13,7 @@ from pretrain.export import embedding_files
 from pretrain.export.card import history
 from pretrain.export.folders import PRE_NORM
 from pretrain.plan.dry_run import parameter_counts
-from pretrain.settings.objectives import OBJECTIVES
-from pretrain.settings.papers import Paper
+from pretrain.settings.objectives import OBJECTIVES, Paper
 
 _PAGE = pathlib.Path(__file__).with_name("card.md")
 _LOAD_STOCK = pathlib.Path(__file__).with_name("load_stock.md")

@@ -8,7 +8,7 @@ from data.corpora import CORPORA
 from data.tables import Cells
 from pretrain.logs import metrics
 from pretrain.settings import mixture
-from pretrain.settings.batch_sizes import batch_sizes
+from pretrain.settings.run import batch_sizes
 
 _TAKEN = {
   "--new_phase": "weights of the previous phase",  # written by earlier versions

@@ -6,7 +6,7 @@ import numpy as np
 from pretrain.corruption import masking
 from pretrain.corruption.masking import TokenIds
 from pretrain.ops import row_random
-from pretrain.settings.corruption import MaskingSettings
+from pretrain.settings.model import MaskingSettings
 
 SETTINGS = MaskingSettings("generator", "deberta", 0.15, "none", 1.0, 0.0, "non_special")
 TOKENS = TokenIds(cls=0, pad=1, sep=2, unk=3, mask=4, vocab_size=20)

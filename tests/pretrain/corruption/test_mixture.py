@@ -8,7 +8,7 @@ from configs import base
 from pretrain.corruption import mixture
 from pretrain.corruption.generator import GeneratorOutput
 from pretrain.ops import row_random
-from pretrain.settings.corruption import GeneratorSettings
+from pretrain.settings.model import GeneratorSettings
 from tests.pretrain import drawn
 from tests.pretrain.one_program import one_program
 

@@ -12,7 +12,7 @@ from pretrain.mesh import sharding
 from pretrain.models import encoder
 from pretrain.models.config import EncoderConfig, activation_bytes
 from pretrain.models.relative_position import official_buckets, t5_buckets
-from pretrain.settings.mesh import MeshSettings
+from pretrain.settings.run import MeshSettings
 from tests.pretrain import drawn
 from tests.pretrain.models.small_encoder import (
   CONFIG,

@@ -14,7 +14,7 @@ from pretrain.ops import norm, norm_tpu, norm_triton, platforms, row_random
 from pretrain.ops.norm import Branch, Settings
 from pretrain.ops.row_random import Use
 from pretrain.plan import compile_ahead
-from pretrain.settings.mesh import MeshSettings
+from pretrain.settings.run import MeshSettings
 from tests.pretrain import drawn
 
 EPS = 0.05  # large enough to be seen beside variances of about 2

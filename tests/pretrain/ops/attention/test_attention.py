@@ -12,7 +12,7 @@ from pretrain.mesh import sharding
 from pretrain.ops import platforms, row_random
 from pretrain.ops.attention import attention as operation
 from pretrain.ops.attention import attention_blocks
-from pretrain.settings.mesh import MeshSettings
+from pretrain.settings.run import MeshSettings
 from tests.pretrain import drawn
 from tests.pretrain.one_program import one_program
 from tests.pretrain.ops.attention_cases import Case, assert_same, at_tokens, case, long_case, plain, results

@@ -13,7 +13,7 @@ import pytest
 from pretrain.mesh import sharding
 from pretrain.ops import platforms
 from pretrain.ops.attention import attention, attention_triton
-from pretrain.settings.mesh import MeshSettings
+from pretrain.settings.run import MeshSettings
 from tests.pretrain.ops.attention_cases import Case, assert_same, at_tokens, case, long_case, plain, results
 
 if importlib.util.find_spec("triton") is None:

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 from data.errors import ConfigError
 from pretrain.corruption.generator import GeneratorConfig
 from pretrain.corruption.masking import MaskingSettings, TokenIds
-from pretrain.models.config import EncoderConfig, encoder_config
+from pretrain.models.layers import EncoderConfig, encoder_config
 from pretrain.objectives.all_token import AllTokenLMLoss
 from pretrain.objectives.clm import CorrectiveLMLoss
 from pretrain.objectives.mae import MaskedAutoencoderLoss

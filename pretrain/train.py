@@ -17,8 +17,7 @@ from pretrain.command import validate
 from pretrain.listener import Listener
 from pretrain.mesh import devices, sharding
 from pretrain.pod.stop import StopRequest
-from pretrain.reading.batches import Batches
-from pretrain.reading.skips import known_skips
+from pretrain.reading.batches import Batches, known_skips
 from pretrain.run import make_run
 from pretrain.start import beginning, listeners
 from pretrain.step import Metrics, TrainState

@@ -19,7 +19,7 @@ from pretrain.embed.schema import EmbeddingSchema
 from pretrain.embed.vectors import pooled
 from pretrain.losses import unit_vectors
 from pretrain.mesh import device_program
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 from pretrain.step import Metrics
 
 ANCHORS = 1024  # compared with all candidates at once; more are compared block by block

@@ -13,8 +13,8 @@ from finetune.search import losses
 from finetune.search.classification import HeadSettings, make_problem
 from finetune.search.program import Batch, Problem
 from pretrain.models import heads
-from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import encode
+from pretrain.models.layers import EncoderConfig
 from pretrain.ops.positions import pool
 from pretrain.step import Metrics
 

@@ -14,8 +14,8 @@ from data.errors import ConfigError
 from finetune.search import losses
 from finetune.search.program import Batch, Problem
 from pretrain.models import heads
-from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import encode
+from pretrain.models.layers import EncoderConfig
 from pretrain.ops.vocab import vocab_logits
 from pretrain.step import Metrics
 

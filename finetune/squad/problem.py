@@ -6,8 +6,8 @@ import jax.numpy as jnp
 from finetune.search import losses
 from finetune.search.program import Batch, Problem
 from pretrain.models import heads
-from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import encode
+from pretrain.models.layers import EncoderConfig
 from pretrain.step import Metrics
 
 Logits = tuple[jax.Array, jax.Array]

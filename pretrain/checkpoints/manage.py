@@ -21,8 +21,8 @@ from data.errors import ConfigError, DataError
 from pretrain.checkpoints import checkpoint, integrity, opened, resume, saved_model
 from pretrain.checkpoints import workdir as workdir_files
 from pretrain.mesh import trees
+from pretrain.reading import batches as skipping
 from pretrain.reading import prepared
-from pretrain.reading import skips as skipping
 from pretrain.settings import mixture
 from pretrain.settings.run import reading_settings
 

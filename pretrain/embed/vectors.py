@@ -14,8 +14,8 @@ from pretrain.checkpoints.saved_model import OpenedEncoder
 from pretrain.embed.schema import SIDES, EmbeddingSchema, unit
 from pretrain.inference.batches import Input
 from pretrain.mesh import trees
-from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import encode
+from pretrain.models.layers import EncoderConfig
 from pretrain.ops.positions import pool
 
 Pooling = str | Callable[[jax.Array, Mapping[str, jax.Array]], jax.Array]

@@ -13,7 +13,7 @@ from data.errors import DataError, listed
 from pretrain.embed.schema import FILE, EmbeddingSchema
 from pretrain.export.folders import save_json
 from pretrain.export.foreign.files import read_json
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import numpy as np
 from configs import base
 from data.errors import ConfigError
 from pretrain.build import generator_config
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 from pretrain.settings.model import GeneratorSettings
 
 

@@ -10,13 +10,11 @@ import numpy as np
 from flax import linen as nn
 
 from pretrain.mesh.device_program import layer_weights
-from pretrain.models.config import EncoderConfig
-from pretrain.models.layers import BatchFacts, Carry, Layer, LayerFacts, Norm, dense_init
-from pretrain.models.relative_position import official_buckets_of, t5_buckets_of
+from pretrain.models.layers import BatchFacts, Carry, EncoderConfig, Layer, LayerFacts, Norm, dense_init
 from pretrain.ops import kept, row_random
 from pretrain.ops.attention import attention
 from pretrain.ops.platforms import platform
-from pretrain.ops.positions import positions_in_segments
+from pretrain.ops.positions import official_buckets_of, positions_in_segments, t5_buckets_of
 from pretrain.ops.vocab import lookup, of_few_rows
 
 

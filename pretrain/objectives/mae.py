@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 from pretrain.objectives.mlm import loss_at_masked
 from pretrain.objectives.views import Context, Corrupted, Term, View
 from pretrain.ops import row_random

@@ -18,8 +18,8 @@ from pretrain.corruption.masking import TokenIds
 from pretrain.mesh import chips, sharding, trees
 from pretrain.mesh.device_program import on_own_rows
 from pretrain.mesh.devices import compiler_options
-from pretrain.models.config import activation_bytes
 from pretrain.models.encoder import layers_a_turn
+from pretrain.models.layers import activation_bytes
 from pretrain.ops.attention import attention
 from pretrain.plan import flops
 from pretrain.reading import mixed

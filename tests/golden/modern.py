@@ -11,7 +11,7 @@ from pretrain.export.stock import pre_norm, pre_norm_config
 from pretrain.export.tensor_rows import Part
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 from pretrain.ops import rope
 from pretrain.ops.positions import pool
 from pretrain.ops.vocab import vocab_logits

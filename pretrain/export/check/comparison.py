@@ -12,7 +12,7 @@ from pretrain.export.check.reference import hidden_states
 from pretrain.export.foreign.files import ForeignCheckpoint
 from pretrain.export.foreign.recognise import Recognised
 from pretrain.export.stock import read as stock_read
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 
 TOLERANCE = 1e-5  # largest |difference| of hidden states, float32 on the CPU
 _ROWS, _MOST_LENGTH = 3, 32

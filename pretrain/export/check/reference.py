@@ -24,7 +24,7 @@ from data.vocabulary import Vocabulary
 from pretrain.embed.schema import SIDES, EmbeddingSchema, unit
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 from pretrain.ops.positions import pool
 from pretrain.ops.vocab import vocab_logits
 

@@ -20,7 +20,7 @@ from pretrain.embed.schema import SIDES, EmbeddingSchema
 from pretrain.export import embedding_files, folders, torch_pooling
 from pretrain.export.check import torch_forward, torch_own
 from pretrain.export.stock.pre_norm_config import NEW_SPELLING, OLD_SPELLING
-from pretrain.models.config import encoder_config
+from pretrain.models.layers import encoder_config
 
 OF_TEXTS = slice(None)  # `where` for logits of texts: compare all of them
 

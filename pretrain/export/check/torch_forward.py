@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from pretrain.models.relative_position import official_buckets
+from pretrain.ops.positions import official_buckets
 
 Tensors = dict[str, torch.Tensor]
 

@@ -25,7 +25,7 @@ from pretrain.export.task_fields import last_layer, read_task, stored_task
 from pretrain.export.tensor_rows import Imported, State, put
 from pretrain.mesh import trees
 from pretrain.models import encoder as encoder_model
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 
 OWN = "text_encoder_pretraining"  # model_type of `--to=torch`
 _PREFIXES = ("encoder/", "generator/", "heads/")

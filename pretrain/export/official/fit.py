@@ -4,7 +4,7 @@ from data.vocabulary import Vocabulary
 from pretrain.export import folders
 from pretrain.export.official import names as official_names
 from pretrain.export.stock.choose import switch_faults
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 
 # Fixed in the official code: fairseq/data/dictionary.py.
 IDS = {"cls": 0, "pad": 1, "sep": 2, "unk": 3}

@@ -13,7 +13,7 @@ from pretrain.export import folders, task_fields
 from pretrain.export.official import fit, names
 from pretrain.export.stock.config import size_fields
 from pretrain.export.tensor_rows import State, extra_of
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 
 
 def write_official(

@@ -7,7 +7,7 @@ from data.errors import ConfigError
 from pretrain.export import folders
 from pretrain.export.stock.config import MPNET_BUCKETS, MPNET_PAD
 from pretrain.export.task_fields import ACTIVATIONS
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 
 # The switches of an encoder that a class fixes: {field: value}.
 _POST = {

@@ -12,7 +12,7 @@ from pretrain.export.folders import PRE_NORM, STOCK
 from pretrain.export.stock import pre_norm_config
 from pretrain.export.stock.forms import distance_bins, spatial_sizes
 from pretrain.export.stock.json_values import SIZES, SOURCE_KEY, integer, number, refuse_others, sizes, wrong
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 
 MPNET_PAD = 1  # fixed in MPNet's code
 MPNET_BUCKETS = {"relative_position": "t5", "relative_buckets": 32, "relative_max_distance": 128}

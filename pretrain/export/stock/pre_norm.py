@@ -24,7 +24,7 @@ from pretrain.export.tensor_rows import (
   Row,
   State,
 )
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 
 # The upper half of Wi goes through the activation, the lower half is multiplied with it.
 GATED_KERNEL = Layout(

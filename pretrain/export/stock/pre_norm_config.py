@@ -13,7 +13,7 @@ from typing import Any
 
 from data.vocabulary import SpecialIds
 from pretrain.export.stock.json_values import SIZES, SOURCE_KEY, integer, number, refuse_others, sizes, wrong
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 _KINDS = (FULL, SLIDING)

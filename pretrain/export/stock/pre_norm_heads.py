@@ -18,7 +18,7 @@ from pretrain.export.stock.json_values import wrong
 from pretrain.export.stock.pre_norm import head_parts
 from pretrain.export.tensor_rows import Part
 from pretrain.mesh import trees
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 
 RTD_LABELS = ("REPLACED", "ORIGINAL")
 _SCALE = np.float32(8)  # the variance is 64: the norm's epsilon, 1e-5, is nothing beside it

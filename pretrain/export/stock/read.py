@@ -26,7 +26,7 @@ from pretrain.export.stock.tables import (
   encoder_parts,
 )
 from pretrain.export.tensor_rows import Imported, State, Tie, put, read
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 
 
 def from_stock(

@@ -27,7 +27,7 @@ from pretrain.export.stock.tables import (
   encoder_parts,
 )
 from pretrain.export.tensor_rows import Part, State, extra_of, write
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 
 _CLASSES = {"mpnet": "MPNet", "layoutlmv3": "LayoutLMv3", "bert": "Bert", "electra": "Electra"} | {
   "modernbert": "ModernBert",

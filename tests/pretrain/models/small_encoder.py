@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrain.models import encoder
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 from pretrain.ops import row_random
 from tests.pretrain import drawn
 from tests.pretrain.one_program import one_program

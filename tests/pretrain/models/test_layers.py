@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from pretrain.models import layers
-from pretrain.models.config import EncoderConfig
-from pretrain.models.layers import AddedNorm, BatchFacts, Carry, Layer, LayerFacts, Norm
+from pretrain.models.layers import AddedNorm, BatchFacts, Carry, EncoderConfig, Layer, LayerFacts, Norm
 from pretrain.ops import platforms
 from pretrain.ops.attention import attention
 from pretrain.ops.norm import Branch

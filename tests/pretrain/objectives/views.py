@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrain.corruption.masking import Masking
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 from pretrain.objectives.views import Context, Corrupted, View
 from pretrain.ops import row_random
 from pretrain.ops.positions import gather_positions

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 from data.errors import ConfigError
 from pretrain.corruption.generator import GeneratorConfig
 from pretrain.corruption.masking import MaskingSettings, TokenIds
-from pretrain.models.config import EncoderConfig, encoder_config
+from pretrain.models.layers import EncoderConfig, encoder_config
 from pretrain.objectives.all_token import AllTokenLMLoss
 from pretrain.objectives.clm import CorrectiveLMLoss
 from pretrain.objectives.mae import MaskedAutoencoderLoss
@@ -17,11 +17,11 @@ from pretrain.objectives.rtd import ReplacedTokenDetectionLoss
 from pretrain.objectives.scl import SequenceContrastLoss
 from pretrain.objectives.taco import TokenAlignmentLoss
 from pretrain.recipe import Recipe
-from pretrain.settings.corruption import GeneratorSettings
+from pretrain.settings.model import GeneratorSettings
 from pretrain.settings.objectives import switched_on
 
-# Each is derived from its fields and facts in `pretrain/settings/objectives/`, which imports no jax, and adds
-# `init`, `totals` and `__call__`.
+# Each is derived from its fields and facts in `pretrain/settings/objectives.py`, which imports no jax.
+# It adds `init`, `totals` and `__call__`.
 LOSSES = {
   "mlm": MaskedLMLoss,
   "rtd": ReplacedTokenDetectionLoss,

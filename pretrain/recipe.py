@@ -11,15 +11,15 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from pretrain.corruption import generator, masking, mixture, replace, token_tables
+from pretrain.corruption import generator, masking
 from pretrain.corruption.masking import TokenIds
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 from pretrain.objectives.views import Context, Corrupted, Metrics, Term, View
-from pretrain.ops.draws import row_random
-from pretrain.ops.draws.row_random import Use
+from pretrain.ops import row_random
 from pretrain.ops.positions import first_slots, scatter_positions, segments_of, take_positions
+from pretrain.ops.row_random import Use
 from pretrain.settings.objectives import OBJECTIVES
 
 GENERATOR_TERM = "generator_loss"
@@ -171,16 +171,16 @@ class Recipe:
     """
     if self.freeze_token_table:
       frozen = params["encoder"]["embeddings"]["token"]["embedding"]
-      params = token_tables.with_token(params, embedding=jax.lax.stop_gradient(frozen))
+      params = generator.with_token(params, embedding=jax.lax.stop_gradient(frozen))
     batch = masked.batch
     corrupted, draws = self.corrupt(params, masked, train=train)
     row_keys = batch.row_keys
-    vectors, table = token_tables.look_up(params, corrupted.input_ids, pad_id=self.tokens.pad)
+    vectors, table = generator.look_up_tokens(params, corrupted.input_ids, pad_id=self.tokens.pad)
     if draws.embeddings is not None:
       sampled = draws.embeddings.astype(vectors.dtype)
       vectors = scatter_positions(vectors, corrupted.masking.positions, sampled)
     keys = row_random.fold(row_keys, Use.ENCODER_DROPOUT) if train else None
-    encoder = token_tables.joined(params)["encoder"]
+    encoder = generator.joined_tables(params)["encoder"]
     segments, token_mask = corrupted.segment_ids, corrupted.token_mask
     if self.omits_masked:  # a token that is no key changes nothing, and nobody reads its states
       token_mask &= ~corrupted.masking.selected
@@ -210,7 +210,7 @@ class Recipe:
     batch, corrupted = masked
     if self.generator is None:
       if self.masking.kind == "random":
-        replaced = replace.replace_at_random(batch.ids, batch.row_keys, corrupted.masking, self.tokens)
+        replaced = masking.replace_at_random(batch.ids, batch.row_keys, corrupted.masking, self.tokens)
         corrupted = corrupted._replace(input_ids=replaced)
       return corrupted, Draws(None, None, {}, None)
     proposals, draws = self._propose(params, batch, corrupted, train=train)
@@ -240,13 +240,13 @@ class Recipe:
     if settings.sampling_dropout == "eval" and keys is not None:
       fixed = jax.lax.stop_gradient((own, shared))
       output = generator.run(*fixed, *arguments, row_keys=None, segment_ids=segments)
-    weights = mixture.mixture_weights(
+    weights = generator.mixture_weights(
       settings, own, output.features, row_keys=batch.row_keys, progress=batch.progress
     )
-    temperature = mixture.temperature_at(settings, batch.progress)
+    temperature = generator.temperature_at(settings, batch.progress)
     if temperature is not None:
       metrics["generator_temperature"] = (temperature, jnp.ones(()))
-    sampled, embeddings = mixture.propose(
+    sampled, embeddings = generator.propose(
       settings,
       weights,
       output,

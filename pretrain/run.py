@@ -15,9 +15,9 @@ from pretrain.build import build
 from pretrain.corruption.masking import TokenIds
 from pretrain.mesh import sharding
 from pretrain.mesh.devices import compiler_options
-from pretrain.ops.draws.row_random import step_row_keys
+from pretrain.ops.row_random import step_row_keys
 from pretrain.recipe import Batch, MaskedBatch, Recipe
-from pretrain.settings.batch_sizes import batch_sizes
+from pretrain.settings.run import batch_sizes
 
 EVAL_SEED = 0x5EED  # makes held-out masks, samples and crops the same at every evaluation of every run
 

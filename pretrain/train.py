@@ -16,8 +16,7 @@ from pretrain.checkpoints import workdir as workdir_files
 from pretrain.command import validate
 from pretrain.listener import Listener
 from pretrain.mesh import devices, sharding
-from pretrain.reading.batches import Batches
-from pretrain.reading.skips import known_skips
+from pretrain.reading.batches import Batches, known_skips
 from pretrain.run import make_run
 from pretrain.start import beginning, listeners
 from pretrain.step import Metrics, TrainState

@@ -201,7 +201,7 @@ def _write_extra(folder: pathlib.Path) -> None:
 
 
 def _write_own_config(folder: pathlib.Path) -> None:
-  from pretrain.models.config import EncoderConfig
+  from pretrain.models.layers import EncoderConfig
 
   model = dataclasses.asdict(EncoderConfig(13, 8, 2, 2, 12, 6))
   (folder / "config.json").write_text(json.dumps({"model_type": "text_encoder_pretraining", "model": model}))

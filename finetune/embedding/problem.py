@@ -20,7 +20,7 @@ from pretrain.embed.schema import EmbeddingSchema
 from pretrain.embed.vectors import pooled
 from pretrain.losses import unit_vectors
 from pretrain.mesh import device_program
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 from pretrain.step import Metrics
 
 _HIGHEST = jax.lax.Precision.HIGHEST

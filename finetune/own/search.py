@@ -31,9 +31,9 @@ from finetune.search.session import Session
 from finetune.search.summary import Record
 from pretrain.export.task_fields import FIRST_ROWS
 from pretrain.models import heads
-from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import encode
-from pretrain.ops.pooling import pool
+from pretrain.models.layers import EncoderConfig
+from pretrain.ops.positions import pool
 from pretrain.step import Metrics
 
 

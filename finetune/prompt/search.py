@@ -34,9 +34,9 @@ from finetune.search.session import Session
 from finetune.search.summary import Record
 from pretrain.command import fields
 from pretrain.models import heads
-from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import encode
-from pretrain.ops.vocab.vocab_cross_entropy import vocab_logits
+from pretrain.models.layers import EncoderConfig
+from pretrain.ops.vocab import vocab_logits
 from pretrain.step import Metrics
 
 logger = logging.getLogger(__name__)

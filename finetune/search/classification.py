@@ -11,7 +11,7 @@ from finetune.search import losses
 from finetune.search.program import Batch, Problem
 from pretrain.embed.vectors import Pooling, pooled
 from pretrain.models import heads
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 from pretrain.step import Metrics
 
 # (outputs, labels, weights) to [] sum over rows

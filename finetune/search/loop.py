@@ -23,7 +23,7 @@ from finetune.search.program import Batch, OutputsOf, RunGroup
 from pretrain.checkpoints.checkpoint import Checkpoints, read_meta, step_path
 from pretrain.checkpoints.resume import newest_good_step
 from pretrain.listener import Listener
-from pretrain.logs.progress import Progress
+from pretrain.logs.intervals import Progress
 from pretrain.mesh import devices
 from pretrain.step import Metrics, TrainState
 from pretrain.stop import StopRequest

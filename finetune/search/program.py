@@ -17,8 +17,8 @@ from finetune.papers.protocols import LARGEST_RATE
 from pretrain import optim, step
 from pretrain.mesh.devices import compiler_options
 from pretrain.mesh.sharding import BATCH_AXES, make_mesh
-from pretrain.ops.draws.row_random import step_row_keys
-from pretrain.settings.mesh import MeshSettings
+from pretrain.ops.row_random import step_row_keys
+from pretrain.settings.run import MeshSettings
 
 ArrayTree = Any
 Batch = dict[str, Any]  # of `examples.pad`: 'ids', 'weights' and the task's fields

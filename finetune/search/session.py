@@ -17,7 +17,7 @@ from finetune.search.classification import HeadSettings
 from finetune.search.examples import Buckets, Examples, Feed, TrainingOrder
 from finetune.search.plan import Plan
 from finetune.search.program import OutputsOf, Problem, Program
-from pretrain.models.config import EncoderConfig, activation_bytes
+from pretrain.models.layers import EncoderConfig, activation_bytes
 from pretrain.stop import StopRequest
 
 _HOW = ("attention", "remat", "scan_unroll")  # fields that change speed and memory, not the results

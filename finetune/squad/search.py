@@ -41,8 +41,8 @@ from finetune.squad.answers import OFFICIAL_QUESTIONS, Predictions
 from finetune.squad.windows import Features, Settings
 from pretrain.export.task_fields import CHECKED_ROWS, FIRST_ROWS
 from pretrain.models import heads
-from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import encode
+from pretrain.models.layers import EncoderConfig
 from pretrain.step import Metrics
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from pretrain.checkpoints.opened import OpenedRun
 from pretrain.logs.heldout import Arrays, collect, describe_replaced, ranking_area
 from pretrain.models import heads
 from pretrain.objectives.clm import mixture_prediction
-from pretrain.ops.vocab.vocab_cross_entropy import vocab_scores
+from pretrain.ops.vocab import vocab_scores
 from pretrain.run import Run
 
 BINS = 10  # of predicted probabilities

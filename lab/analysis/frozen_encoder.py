@@ -22,10 +22,9 @@ from pretrain.embed.vectors import Embedder
 from pretrain.inference.batches import Compiled, Input
 from pretrain.mesh import trees
 from pretrain.models import heads
-from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import encode, init_encoder, token_vectors
-from pretrain.models.layers import normalised_inner
-from pretrain.ops.vocab.vocab_cross_entropy import vocab_scores
+from pretrain.models.layers import EncoderConfig, normalised_inner
+from pretrain.ops.vocab import vocab_scores
 from pretrain.run import initial_key
 
 Words = Sequence[str]

@@ -18,7 +18,7 @@ from data.page.plot import Curve, Plot
 from data.records import HeldoutRecords
 from lab.analysis.request import LeftOut, Needs, Outcome, Request, first_texts, over_steps
 from pretrain.checkpoints.opened import contrast_head
-from pretrain.corruption import cropping, token_tables
+from pretrain.corruption import cropping, generator
 from pretrain.embed.schema import EmbeddingSchema, unit
 from pretrain.embed.vectors import Embedder
 from pretrain.logs.heldout import collect, ranking_area
@@ -213,7 +213,7 @@ def describe(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[s
   """
   recipe = run.recipe
   view, _ = recipe.view(params, run.eval_batch_of(ids, index, jnp.float32(1.0)), train=False)
-  alone, encoder = first_texts(recipe, ids), token_tables.joined(params)["encoder"]
+  alone, encoder = first_texts(recipe, ids), generator.joined_tables(params)["encoder"]
   crop = cropping.crop(alone, view.corrupted.row_keys, recipe.tokens, fraction=CROP_FRACTION, add_cls=True)
 
   def encode(ids: jax.Array) -> jax.Array:

@@ -26,7 +26,7 @@ from pretrain.corruption.masking import TokenIds
 from pretrain.mesh import chips, sharding
 from pretrain.plan import flops
 from pretrain.run import Run, make_run
-from pretrain.settings.batch_sizes import WITHOUT_WARMUP
+from pretrain.settings.run import WITHOUT_WARMUP
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BASE_RECIPES = ("roberta_base", "electra_base", "coco_lm_base", "amos_base", "taco_base")

@@ -27,15 +27,12 @@ from data import command
 from lab.speed import cases
 from pretrain import optim
 from pretrain.command import kept_memory
+from pretrain.ops import norm, row_random
 from pretrain.ops.attention import attention
-from pretrain.ops.draws import row_random
-from pretrain.ops.draws.row_random import Use
-from pretrain.ops.gelu_product import biased_gelu_product
-from pretrain.ops.norm import added_norm
-from pretrain.ops.vocab.lookup import lookup
-from pretrain.ops.vocab.mixture_sampling import MixtureSettings, Noise, mixed_logits, sample_from_mixture
-from pretrain.ops.vocab.vocab_cross_entropy import vocab_logits, vocab_scores
-from pretrain.ops.vocab.vocab_loss import Inputs, vocab_loss
+from pretrain.ops.dense import biased_gelu_product
+from pretrain.ops.mixture_sampling import MixtureSettings, Noise, mixed_logits, sample_from_mixture
+from pretrain.ops.row_random import Use
+from pretrain.ops.vocab import Inputs, lookup, vocab_logits, vocab_loss, vocab_scores
 
 OURS, PLAIN = "ours", "plain"
 CHUNK_ROWS = 4_096  # of vocabulary scores at once, as in `model.vocab_chunk_rows`
@@ -185,13 +182,13 @@ def norm_part(sizes: Sizes, *, rate: float = 0.1, has_sum: bool = False) -> Part
   arrays = (x, sizes.normal(*shape, seed=1))
   arrays += tuple(sizes.normal(sizes.width, seed=seed, dtype="float32") for seed in range(3))
   keys, use = sizes.keys, Use.MLP_OUTPUT_DROPOUT
-  settings = added_norm.Settings(rate, use, 1e-5, jnp.dtype(sizes.dtype))
+  settings = norm.Settings(rate, use, 1e-5, jnp.dtype(sizes.dtype))
 
   def ours(x, product, branch_bias, scale, bias):
-    branch = added_norm.Branch(product, branch_bias, None, keys)
+    branch = norm.Branch(product, branch_bias, None, keys)
     if not has_sum:
-      return added_norm.added_norm(x, branch, scale, bias, settings)
-    normed, added = added_norm.norm_and_sum(x, branch, scale, bias, settings)
+      return norm.added_norm(x, branch, scale, bias, settings)
+    normed, added = norm.norm_and_sum(x, branch, scale, bias, settings)
     return jnp.concatenate([normed.astype(jnp.float32), added], axis=-1)
 
   def plain(x, product, branch_bias, scale, bias):

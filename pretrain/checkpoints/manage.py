@@ -21,9 +21,9 @@ from data.errors import ConfigError, DataError
 from pretrain.checkpoints import checkpoint, integrity, opened, resume, saved_model
 from pretrain.checkpoints import workdir as workdir_files
 from pretrain.mesh import trees
+from pretrain.reading import batches as skipping
 from pretrain.reading import prepared
-from pretrain.reading import skips as skipping
-from pretrain.settings import feed
+from pretrain.settings import mixture
 from pretrain.settings.run import reading_settings
 
 logger = logging.getLogger(__name__)
@@ -286,7 +286,7 @@ def show_examples(directory: Path, *, steps: str) -> None:
     )
   meta = checkpoint.read_meta(checkpoint.step_path(directory))
   config = opened.config_of(meta["config"])
-  if feed.is_fed(config.data):
+  if mixture.is_fed(config.data):
     raise ConfigError(
       f"{directory}: trained on {config.data.source}, which can only be read from its beginning; expected a "
       "run on prepared records"

@@ -23,9 +23,8 @@ from pretrain.mesh import trees
 from pretrain.models import heads
 from pretrain.reading import prepared
 from pretrain.run import Run, make_run
-from pretrain.settings.batch_sizes import WITHOUT_WARMUP
-from pretrain.settings.corruption import GeneratorSettings
-from pretrain.settings.run import reading_settings
+from pretrain.settings.model import GeneratorSettings
+from pretrain.settings.run import WITHOUT_WARMUP, reading_settings
 
 
 class OpenedRun(NamedTuple):

@@ -13,7 +13,7 @@ from data.changes import changes
 from data.errors import ConfigError, DataError
 from pretrain.checkpoints import checkpoint, integrity
 from pretrain.command import fields
-from pretrain.reading.skips import known_skips, position
+from pretrain.reading.batches import known_skips, position
 from pretrain.settings import mixture
 
 # Fields that may change at a resume, because they do not change what the run computes.

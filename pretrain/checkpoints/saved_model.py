@@ -17,11 +17,11 @@ from data.prepare import from_config
 from data.vocabulary import Vocabulary
 from pretrain.checkpoints import bucket_steps, checkpoint
 from pretrain.checkpoints.checkpoint import Checkpoints
-from pretrain.corruption import token_tables
+from pretrain.corruption import generator
 from pretrain.inference.batches import Compiled
 from pretrain.mesh import trees
-from pretrain.models.config import EncoderConfig, encoder_config
 from pretrain.models.encoder import init_encoder
+from pretrain.models.layers import EncoderConfig, encoder_config
 from pretrain.settings import mixture
 
 _NEEDED = ("config", "vocabulary_digest", "packages")
@@ -166,7 +166,7 @@ def open_model(directory: str | os.PathLike, step: int | None = None) -> SavedMo
       f"checkpoint {path}: its meta lacks {', '.join(missing)}, so it was changed or comes from another "
       "program; expected a checkpoint of a run, an import or fine-tuning"
     )
-  return SavedModel(path, token_tables.joined(params), meta)
+  return SavedModel(path, generator.joined_tables(params), meta)
 
 
 def save_params(

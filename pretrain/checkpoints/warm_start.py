@@ -16,7 +16,7 @@ from pretrain.checkpoints import growth, integrity, new_words
 from pretrain.checkpoints.bucket_steps import step_path
 from pretrain.checkpoints.checkpoint import read_meta
 from pretrain.checkpoints.saved_model import SavedModel, open_model
-from pretrain.corruption import token_tables
+from pretrain.corruption.generator import with_token
 from pretrain.mesh import trees
 from pretrain.settings.model import EncoderSettings
 
@@ -108,7 +108,7 @@ def load_into(
   """
   token = params["encoder"]["embeddings"]["token"]
   if "difference" in token:
-    params = token_tables.with_token(params, embedding=token["difference"])
+    params = with_token(params, embedding=token["difference"])
   for field, path in origins.paths.items():
     where = origins.named[field]
     rows = params["encoder"]["embeddings"]["token"]["embedding"].shape[0]
@@ -143,7 +143,7 @@ def _parted(params: dict) -> dict:
     base = base if isinstance(base, jax.Array) else table
     table = table - base
   generator = generator | {"embeddings": generator["embeddings"] | {"token": {"embedding": base}}}
-  return token_tables.with_token(params, difference=table) | {"generator": generator}
+  return with_token(params, difference=table) | {"generator": generator}
 
 
 def _generator_part(saved: dict, where: str) -> dict:

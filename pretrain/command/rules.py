@@ -12,11 +12,10 @@ from collections.abc import Iterator
 
 from data.errors import unknown
 from pretrain.command import generator_rules
-from pretrain.settings import feed, mixture, trackers
+from pretrain.settings import mixture, run
 from pretrain.settings.field_types import Fields, show
-from pretrain.settings.mesh import MeshSettings, Sizes, nearest, shown
-from pretrain.settings.objectives import OBJECTIVES, switched_on
-from pretrain.settings.objectives.objective import Contrast, Objective
+from pretrain.settings.objectives import OBJECTIVES, Contrast, Objective, switched_on
+from pretrain.settings.run import MeshSettings, MeshSizes, nearest_sizes, shown_sizes
 
 
 def problems(config: Fields) -> list[str]:
@@ -71,8 +70,8 @@ def _model(config: Fields) -> Iterator[str]:
     "objectives.mae.weight": bool(config["objectives.mae.weight"]),
   }
   if config["model.attention"] == "cudnn" and any(hides_more.values()):
-    shown = show(config, "model.attention", *(name for name, does in hides_more.items() if does))
-    yield f"{shown}: cuDNN hides the end of a row only\n  --config.model.attention=auto"
+    shown_sizes = show(config, "model.attention", *(name for name, does in hides_more.items() if does))
+    yield f"{shown_sizes}: cuDNN hides the end of a row only\n  --config.model.attention=auto"
   if config["model.scan_unroll"] > config["model.num_layers"]:
     yield f"{show(config, 'model.scan_unroll', 'model.num_layers')}: the model has fewer layers to unroll"
   yield from _backbone(config)
@@ -114,8 +113,8 @@ def _backbone(config: Fields) -> Iterator[str]:
   layers = list(config["model.global_layers"])
   numbers = range(config["model.num_layers"])
   if layers != sorted(set(layers) & set(numbers)):
-    shown = show(config, "model.global_layers", "model.num_layers")
-    yield f"{shown}: expected ascending numbers of layers, from 0"
+    shown_sizes = show(config, "model.global_layers", "model.num_layers")
+    yield f"{shown_sizes}: expected ascending numbers of layers, from 0"
   if layers and config["model.global_every"] != 1:
     yield f"{show(config, 'model.global_layers', 'model.global_every')}: expected one of them"
 
@@ -125,16 +124,16 @@ def _objectives(config: Fields, objectives: dict[str, Objective]) -> Iterator[st
     weights = ", ".join(f"objectives.{name}.weight" for name in OBJECTIVES)
     yield f"no objective is on: set one of {weights} above 0"
   for name, objective in objectives.items():
-    shown = objective.show(config, "weight", "corruption.kind")
+    shown_sizes = objective.show(config, "weight", "corruption.kind")
     has_masks = config["corruption.kind"] == "mask"
     if "replaced" in objective.reads and has_masks:
       yield (
-        f"{shown}: {name} needs replaced tokens; use corruption.kind 'generator' or 'random', or "
+        f"{shown_sizes}: {name} needs replaced tokens; use corruption.kind 'generator' or 'random', or "
         f"objectives.mlm"
       )
     if "masks" in objective.reads and not has_masks:
       yield (
-        f"{shown}: {name} needs masks, but the input has replaced tokens; use objectives.clm with "
+        f"{shown_sizes}: {name} needs masks, but the input has replaced tokens; use objectives.clm with "
         f"copy=False, or corruption.kind 'mask'"
       )
   cropped = [
@@ -153,11 +152,11 @@ def _corruption(config: Fields) -> Iterator[str]:
       f"chosen tokens add up to more than 1"
     )
   if stages := config["corruption.mask_rates"]:
-    starts, shown = [start for start, _ in stages], show(config, "corruption.mask_rates")
+    starts, shown_sizes = [start for start, _ in stages], show(config, "corruption.mask_rates")
     if starts[0] != 0 or starts != sorted({*starts}) or starts[-1] >= 1:
-      yield f"{shown}: expected ascending fractions of the run, from 0 and below 1"
+      yield f"{shown_sizes}: expected ascending fractions of the run, from 0 and below 1"
     if any(not 0 < rate < 1 for _, rate in stages):
-      yield f"{shown}: expected rates in (0, 1)"
+      yield f"{shown_sizes}: expected rates in (0, 1)"
     if rule in ("electra_google", "deberta"):
       both = show(config, "corruption.mask_rates", "corruption.mask_rule")
       yield f"{both}: this rule has one rate\n  --config.corruption.mask_rates="
@@ -219,13 +218,13 @@ def _training(config: Fields) -> Iterator[str]:
     yield "train.spike_roll_back=True: spikes are not detected\n  --config.train.spike_zscore=8"
   if config["train.init_grow"] and not config["train.init_from"]:
     yield "train.init_grow='tile', train.init_from='': no model to grow\n  --config.train.init_from=DIR"
-  for name in trackers.names(config["train.trackers"]):
-    if name not in trackers.NAMES:
-      yield f"train.trackers: {unknown('tracker', name, trackers.NAMES)}"
+  for name in run.tracker_names(config["train.trackers"]):
+    if name not in run.TRACKERS:
+      yield f"train.trackers: {unknown('tracker', name, run.TRACKERS)}"
   if config["train.probe_every"] and not config["train.probe_data"]:
     yield "train.probe_every: no data to probe with; give a folder of annotated data in train.probe_data"
   yield from mixture.problems(config)
-  yield from feed.problems(config)
+  yield from mixture.feed_problems(config)
   if not any(config[f"data.{name}"] for name in ("source", "directory", "mixture", "stages")):
     yield "data.source='', data.directory='': no text\n  --config.data.source=installed_docs"
 
@@ -234,9 +233,9 @@ def _batch_warmup(config: Fields) -> Iterator[str]:
   """Yields an error if batches cannot grow from the first size to the last in equal numbers of updates."""
   start, warmup = config["train.batch_size_start"], config["train.batch_warmup_steps"]
   batch, microbatches = config["train.batch_size"], config["train.microbatches"]
-  shown = show(config, "train.batch_size_start", "train.batch_warmup_steps")
+  shown_sizes = show(config, "train.batch_size_start", "train.batch_warmup_steps")
   if bool(start) != bool(warmup):
-    yield f"{shown}: a warm-up of the batch size needs both; set both or neither"
+    yield f"{shown_sizes}: a warm-up of the batch size needs both; set both or neither"
   if not (start and warmup) or batch % microbatches:
     return
   unit = batch // microbatches
@@ -248,7 +247,7 @@ def _batch_warmup(config: Fields) -> Iterator[str]:
   if warmup % smaller:
     near = math.ceil(warmup / smaller) * smaller
     yield (
-      f"{shown}: the {smaller} smaller sizes need equal numbers of updates, for example\n"
+      f"{shown_sizes}: the {smaller} smaller sizes need equal numbers of updates, for example\n"
       f"  --config.train.batch_warmup_steps={near}"
     )
   if warmup >= config["train.total_steps"]:
@@ -258,26 +257,27 @@ def _batch_warmup(config: Fields) -> Iterator[str]:
       f"  --config.train.batch_warmup_steps={max(1, config['train.total_steps'] // 10 // smaller) * smaller}"
     )
   if config["data.feed"] == "seqio":
-    yield f"{shown}, data.feed='seqio': a feed has batches of one size\n  --config.data.feed=records"
+    yield f"{shown_sizes}, data.feed='seqio': a feed has batches of one size\n  --config.data.feed=records"
 
 
 def _mesh(config: Fields, num_devices: int | None) -> Iterator[str]:
   asked = _asked(config)
-  names = show(config, *(f"mesh.{axis}" for axis in Sizes._fields))
+  names = show(config, *(f"mesh.{axis}" for axis in MeshSizes._fields))
   if 0 in asked.sizes or asked.sizes.count(-1) > 1:
     yield f"{names}: expected sizes of at least 1, and -1 (all other devices) at most once"
   elif num_devices is not None and asked.filled(num_devices) is None:
     fits = functools.partial(_fits, config, num_devices)
-    near = nearest(asked.sizes, num_devices, can=fits) or nearest(asked.sizes, num_devices)
+    near = nearest_sizes(asked.sizes, num_devices, can=fits) or nearest_sizes(asked.sizes, num_devices)
     assert near is not None  # all devices along `data` always fit
-    yield f"{names}: the product must be the number of devices, {num_devices}; the nearest is {shown(near)}"
+    found = shown_sizes(near)
+    yield f"{names}: the product must be the number of devices, {num_devices}; the nearest is {found}"
 
 
 def _asked(config: Fields) -> MeshSettings:
-  return MeshSettings(*(config[f"mesh.{axis}"] for axis in Sizes._fields))
+  return MeshSettings(*(config[f"mesh.{axis}"] for axis in MeshSizes._fields))
 
 
-def _fits(config: Fields, num_devices: int, sizes: Sizes) -> bool:
+def _fits(config: Fields, num_devices: int, sizes: MeshSizes) -> bool:
   """Returns whether a mesh of these sizes divides the model's sizes and the batch evenly."""
   changed = {**config, **{f"mesh.{axis}": size for axis, size in sizes._asdict().items()}}
   return not [*_cuts(changed, num_devices), *_batch(changed, _switched_on(changed), num_devices)]

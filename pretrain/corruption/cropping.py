@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrain.corruption.masking import TokenIds
-from pretrain.ops.draws import row_random
-from pretrain.ops.draws.row_random import Use
+from pretrain.ops import row_random
 from pretrain.ops.positions import segment_bounds
-from pretrain.settings.objectives.objective import crop_size
+from pretrain.ops.row_random import Use
+from pretrain.settings.objectives import crop_size
 
 
 def crop_sizes(fraction: float, length: int) -> np.ndarray:

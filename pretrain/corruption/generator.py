@@ -1,11 +1,19 @@
-"""The generator: one trunk with masked-LM heads on some layers, or several trunks with one head each.
+"""The generator: its trunks and heads, the tokens that it proposes, and a token table shared by difference.
 
-The papers also call it the auxiliary model. It proposes a token for every masked position; AMOS's mixture of
-heads is in `mixture.py`. Its token table is the encoder's, or its own where `has_table`.
+It is one trunk with masked-LM heads on some layers, or several trunks with one head each. The papers also
+call it the auxiliary model. Its token table is the encoder's, or its own where `has_table`.
+
+It proposes a token for every masked position: the logits of its heads are mixed (AMOS's mixture and its
+ablations), and the token is drawn from the mixed logits by Gumbel-max. Each kind gives mixture weights for
+every masked position; only the adversarial weights get a gradient (AMOS section 3, equation 4).
+
+With `generator.share_embeddings` 'gdes' the encoder stores a difference, and its table is the generator's
+table plus this difference. The encoder's losses train the difference only. Source: DeBERTaV3 (2111.09543);
+microsoft/DeBERTa at 4d7fe0b, apps/tasks/rtd_task.py.
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,14 +22,13 @@ from pretrain import losses
 from pretrain.corruption.masking import Masking, TokenIds
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
-from pretrain.models.config import EncoderConfig
-from pretrain.models.layers import init_norms, normalise
-from pretrain.ops.draws import row_random
-from pretrain.ops.draws.row_random import Use
+from pretrain.models.layers import EncoderConfig, init_norms, normalise
+from pretrain.ops import row_random
+from pretrain.ops.mixture_sampling import MixtureSettings, Noise, sample_from_mixture
 from pretrain.ops.positions import take_positions
-from pretrain.ops.vocab.vocab_cross_entropy import VocabScores, vocab_scores
-from pretrain.ops.vocab.vocab_loss import Inputs, vocab_loss
-from pretrain.settings.corruption import GeneratorSettings
+from pretrain.ops.row_random import Use
+from pretrain.ops.vocab import Inputs, VocabScores, lookup, vocab_loss, vocab_scores
+from pretrain.settings.model import GeneratorSettings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -286,3 +293,141 @@ def loss_and_metrics(
       metrics[f"generator_loss{suffix}"] = (head_loss, total)
   metrics["generator_loss"] = (loss, total)
   return loss, metrics
+
+
+def mixture_scores(params: dict, features: jax.Array) -> jax.Array:
+  """Computes the mixture's logits v . f, [batch, slots, heads], from features [heads, batch, slots, embed].
+
+  All float32; `params` are {'mixture': {'kernel' [embed, 1]}}.
+  """
+  kernel = params["mixture"]["kernel"][:, 0]
+  return jnp.einsum("kbmd,d->bmk", features.astype(jnp.float32), kernel)
+
+
+def mixture_weights(
+  settings: GeneratorSettings,
+  params: dict,
+  features: jax.Array,
+  *,
+  row_keys: jax.Array,
+  progress: jax.Array,
+) -> jax.Array:
+  """Returns the weights of heads at each masked position, [batch, slots, heads] float32, summing to 1.
+
+  Args:
+    params: {'mixture': {'kernel' [embed, 1]}} for 'adversarial'; unused otherwise.
+    features: [heads, batch, slots, embed] float.
+    row_keys: [batch] keys.
+    progress: [batch] float32, step / total_steps.
+
+  Source: AMOS section 3 (learned), table 4 (random layer, layer switch, uniform), table 6 (fixed).
+  """
+  num_heads, batch, slots = features.shape[:3]
+  shape = (batch, slots, num_heads)
+  if settings.mixture == "adversarial":
+    return jax.nn.softmax(mixture_scores(params, features), axis=-1)
+  if settings.mixture == "random_layer":
+    words = row_random.key_words(row_random.fold(row_keys, Use.MIXTURE_LAYER))
+    return jax.nn.one_hot(row_random.row_integers(words, (slots,), num_heads), num_heads)
+  if settings.mixture == "schedule":  # one head after another, each for an equal part of the run
+    head = jnp.minimum((progress * num_heads).astype(jnp.int32), num_heads - 1)
+    return jnp.broadcast_to(jax.nn.one_hot(head, num_heads)[:, None], shape)
+  if settings.mixture == "fixed":
+    return jnp.broadcast_to(jnp.asarray(settings.mixture_weights, jnp.float32), shape)
+  return jnp.full(shape, 1.0 / num_heads, jnp.float32)  # 'uniform', and 'none' with a single head
+
+
+def temperature_at(settings: GeneratorSettings, progress: jax.Array) -> jax.Array | None:
+  """Returns the temperature of sampling at a progress, a float32 scalar; None where it does not change.
+
+  `progress` is [batch] float32, step / total_steps, the same in every row. Source: the form that
+  reviews of Fast-ELECTRA (2310.07347) describe.
+  """
+  if not settings.temperature_start:
+    return None
+  left = jnp.exp(-progress[0] / settings.temperature_decay)
+  return settings.temperature + (settings.temperature_start - settings.temperature) * left
+
+
+def propose(
+  settings: GeneratorSettings,
+  weights: jax.Array,
+  output: GeneratorOutput,
+  table: jax.Array,
+  *,
+  row_keys: jax.Array,
+  chunk: int,
+  temperature: jax.Array | None = None,
+  forbidden: jax.Array | None = None,
+  noise: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array | None]:
+  """Draws one token per masked position from the mixed logits.
+
+  Args:
+    settings: the kind of mixture, of which only 'adversarial' has a gradient, and the temperature; at 1
+      tokens are drawn from the generator's own distribution.
+    weights: [batch, slots, heads] of `mixture_weights`.
+    output: the generator's output at masked positions.
+    table: [vocab, embed] token table.
+    row_keys: [batch] keys.
+    chunk: positions of a row per chunk.
+    temperature: scalar of `temperature_at`; None: that of `settings`.
+    forbidden: [batch, slots] int32 tokens that may not be drawn (ELECTRA's disallow_correct), or None.
+    noise: [batch, slots, vocab] float32 Gumbel noise to use instead of the rows' own draw.
+
+  Gives [batch, slots] int32 tokens, and for 'adversarial' their [batch, slots, embed] embeddings.
+  """
+  words = row_random.key_words(row_random.fold(row_keys, Use.SAMPLE))
+  transformed, biases = output.transformed, output.biases
+  divisor = settings.temperature if temperature is None else temperature
+  if temperature is not None or divisor != 1.0:  # logits / T, so that Gumbel-max samples the changed softmax
+    # A changing temperature is a float32 array, which would make the product with the table float32 too.
+    transformed, biases = ((of / divisor).astype(of.dtype) for of in (transformed, biases))
+  is_adversarial = settings.mixture == "adversarial"
+  numbers = MixtureSettings(
+    temperature=settings.gumbel_temperature,
+    multiplier=settings.reversal_multiplier,
+    adv_mlm_multiplier=settings.adv_mlm_multiplier,
+    chunk=chunk,
+  )
+  arguments = (weights, transformed, table, biases)
+  if not is_adversarial:
+    arguments = jax.lax.stop_gradient(arguments)
+  ids, embeddings = sample_from_mixture(*arguments, Noise(words, noise, forbidden), numbers)
+  return ids, embeddings if is_adversarial else None
+
+
+def with_token(params: dict, **token: Any) -> dict:
+  """Returns the parameters with `embedding` or `difference` [vocab, embed] as all that the encoder stores."""
+  embeddings = params["encoder"]["embeddings"] | {"token": token}
+  return params | {"encoder": params["encoder"] | {"embeddings": embeddings}}
+
+
+def joined_tables(params: dict) -> dict:
+  """Returns the parameters with the encoder's token table in place of a difference, host or jax arrays.
+
+  The generator's table gets no gradient from this one. Parameters without a difference are unchanged.
+  """
+  token = params.get("encoder", {}).get("embeddings", {}).get("token", {})
+  if "difference" not in token:
+    return params
+  return with_token(params, embedding=_table_of_generator(params) + token["difference"])
+
+
+def look_up_tokens(params: dict, ids: jax.Array, *, pad_id: int) -> tuple[jax.Array, jax.Array]:
+  """Returns the encoder's vectors of ids [batch, length] int32, and its token table for other readers.
+
+  Vectors are [batch, length, embed]. A sum of two tables is computed at these ids, and as a whole only where
+  it has other readers.
+  """
+  token = params["encoder"]["embeddings"]["token"]
+  if "difference" not in token:
+    return lookup(token["embedding"], ids, fixed=pad_id)
+  vectors, difference = lookup(token["difference"], ids, fixed=pad_id)
+  table = _table_of_generator(params)
+  return lookup(table, ids, fixed=pad_id)[0] + vectors, table + difference
+
+
+def _table_of_generator(params: dict) -> Any:
+  """The generator's token table, without a gradient."""
+  return jax.lax.stop_gradient(params["generator"]["embeddings"]["token"]["embedding"])

@@ -1,4 +1,4 @@
-"""Chooses tokens and replaces them, as functions of row keys only."""
+"""Chooses tokens and replaces them, by masks or by random tokens, as functions of row keys only."""
 
 import dataclasses
 import math
@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pretrain.ops.draws import row_random
-from pretrain.ops.draws.row_random import Use
+from pretrain.ops import row_random
 from pretrain.ops.positions import gather_positions, scatter_positions
-from pretrain.settings.corruption import MaskingSettings
+from pretrain.ops.row_random import Use
+from pretrain.settings.model import MaskingSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -265,3 +265,10 @@ def select_and_mask(
   firsts = maskable & (heads == jnp.arange(ids.shape[1]))
   selected = jnp.take_along_axis(select(settings, row_keys, firsts, stage), heads, axis=1)
   return masking_of(settings, row_keys, ids, selected, tokens, heads)
+
+
+def replace_at_random(ids: jax.Array, row_keys: jax.Array, masking: Masking, tokens: TokenIds) -> jax.Array:
+  """Returns ids [batch, length] int32 with random non-special tokens at the chosen positions."""
+  words = row_random.key_words(row_random.fold(row_keys, Use.RANDOM_TOKEN))
+  drawn = random_tokens(words, masking.positions.shape[1:], tokens, special=False)
+  return scatter_positions(ids, masking.positions, drawn)

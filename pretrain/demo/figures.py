@@ -9,8 +9,14 @@ from data.tables import Column, Report, text_column
 from data.vocabulary import Vocabulary
 from pretrain.checkpoints.opened import OpenedRun
 from pretrain.logs import metrics
-from pretrain.logs.examples import find_examples
-from pretrain.logs.heldout import Arrays, collect, commonest_share, describe_guesses, frequency_loss
+from pretrain.logs.heldout import (
+  Arrays,
+  collect,
+  commonest_share,
+  describe_guesses,
+  find_examples,
+  frequency_loss,
+)
 
 
 class Row(NamedTuple):

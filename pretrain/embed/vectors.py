@@ -14,9 +14,9 @@ from pretrain.checkpoints.saved_model import OpenedEncoder
 from pretrain.embed.schema import SIDES, EmbeddingSchema, unit
 from pretrain.inference.batches import Input
 from pretrain.mesh import trees
-from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import encode
-from pretrain.ops.pooling import pool
+from pretrain.models.layers import EncoderConfig
+from pretrain.ops.positions import pool
 
 Pooling = str | Callable[[jax.Array, Mapping[str, jax.Array]], jax.Array]
 
@@ -32,7 +32,7 @@ def pooled(
 ) -> jax.Array:
   """Computes vectors [batch, embed] float32 from the 'ids' [batch, length] of a batch.
 
-  `pooling` is 'mean', 'cls' or 'last', see `ops.pooling.pool`, or a function of last layer and batch that
+  `pooling` is 'mean', 'cls' or 'last', see `ops.positions.pool`, or a function of last layer and batch that
   returns [batch, width]. The mean includes [CLS] and [SEP], as in sentence-transformers. Without `row_keys`
   [batch] there is no dropout.
   """

@@ -17,9 +17,8 @@ from pretrain.export import embedding_files
 from pretrain.export.stock.classes import CLASSES
 from pretrain.logs import metrics
 from pretrain.settings import mixture
-from pretrain.settings.batch_sizes import batch_sizes
-from pretrain.settings.objectives import OBJECTIVES
-from pretrain.settings.papers import Paper
+from pretrain.settings.objectives import OBJECTIVES, Paper
+from pretrain.settings.run import batch_sizes
 
 _PAGE = """# $name
 

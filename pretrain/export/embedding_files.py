@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from data.errors import DataError, listed
 from pretrain.embed.schema import FILE, EmbeddingSchema
 from pretrain.export.weight_files import read_json, save_json
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 
 logger = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from pretrain.export.tensor_rows import flatten
 from pretrain.export.tokenizer.convert import write_tokenizer
 from pretrain.export.weight_files import EXTRA, read_state, save_json, save_tensors
 from pretrain.mesh import trees
-from pretrain.models.config import EncoderConfig
-from pretrain.settings.corruption import GeneratorSettings
+from pretrain.models.layers import EncoderConfig
+from pretrain.settings.model import GeneratorSettings
 
 logger = logging.getLogger(__name__)
 

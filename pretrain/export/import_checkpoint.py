@@ -30,7 +30,7 @@ from pretrain.export.stock.convert import in_class
 from pretrain.export.task_fields import TASK
 from pretrain.export.tensor_rows import without_layer
 from pretrain.export.weight_files import ForeignCheckpoint, read_state
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from pretrain.export.tensor_rows import Imported, State, put
 from pretrain.export.weight_files import EXTRA, ForeignCheckpoint, read_state
 from pretrain.mesh import trees
 from pretrain.models import encoder as encoder_model
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 
 OWN = "text_encoder_pretraining"  # model_type of `--to=torch`
 _PREFIXES = ("encoder/", "generator/", "heads/")

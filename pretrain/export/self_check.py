@@ -24,9 +24,9 @@ from pretrain.embed.schema import SIDES, EmbeddingSchema, unit
 from pretrain.export import embedding_files
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
-from pretrain.models.config import EncoderConfig
-from pretrain.ops.pooling import pool
-from pretrain.ops.vocab.vocab_cross_entropy import vocab_logits
+from pretrain.models.layers import EncoderConfig
+from pretrain.ops.positions import pool
+from pretrain.ops.vocab import vocab_logits
 
 SENTENCES = (
   "The committee will publish its report on Thursday.",

@@ -39,7 +39,7 @@ def activation(task: Mapping[str, Any]) -> str:
 
 
 def pooling(task: Mapping[str, Any]) -> str:
-  """Returns how the classification head pools a text's vectors (see `ops.pooling`); 'cls' by default."""
+  """Returns how a classification head pools vectors (see `ops.positions.pool`); 'cls' by default."""
   return task.get("pooling", "cls")
 
 
@@ -108,7 +108,7 @@ def read_task(settings: Mapping[str, Any], kind: str, *, num_outputs: int) -> di
   another than 'cls'. 'labels' is None if the names are transformers' default (LABEL_0, ...). DataError: a
   field has an unsupported value, or the names do not match the head's outputs (one for a regression).
   """
-  from pretrain.ops.pooling import POOLINGS  # not at the top, because it imports JAX
+  from pretrain.ops.positions import POOLINGS  # not at the top, because it imports JAX
 
   problem_type, activation = settings.get("problem_type"), settings.get(_SETTINGS.get(kind, ""))
   activation = activation or class_activation(kind)

@@ -1,11 +1,16 @@
-"""Averages training metrics over each logging interval, and measures the speed."""
+"""What a run logs at intervals: means of training metrics, speed, a progress bar, and probe scores."""
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
+import numpy as np
+from tqdm import tqdm
+
 from data import progress
+from pretrain.corruption import generator
 from pretrain.listener import Figures, Listener
 from pretrain.logs.metrics import Throughput, reduce_metrics
 from pretrain.logs.written import Written
@@ -82,3 +87,55 @@ class Intervals(Listener):
   def saving(self, step: int) -> dict[str, Any]:
     """Returns the sums of the unfinished interval; see `Listener.saving`."""
     return {"interval_sums": {name: list(pair) for name, pair in self._sums.items()}}
+
+
+class Progress(Listener):
+  """Advances the bar, and shows the loss and the speed."""
+
+  def __init__(self, bar: tqdm, tokens_before: Callable[[int], int] | None = None) -> None:
+    """`tokens_before` returns the tokens of the batches before a step; None: no speed is shown."""
+    self._bar, self._tokens_before = bar, tokens_before
+
+  def seen(self, step: int, figures: Mapping[str, Any], state: Any) -> None:
+    """Shows the loss, or the mean loss of several runs; see `Listener.seen`."""
+    self._bar.update(1)
+    shown = f"loss {float(np.mean(figures['loss'][0])):.4g}"
+    if self._tokens_before:
+      tokens = self._tokens_before(step) - self._tokens_before(step - 1)
+      shown += f", {(self._bar.format_dict['rate'] or 0.0) * tokens:,.0f} tokens/s"
+    self._bar.set_postfix_str(shown, refresh=False)
+
+  def end(self) -> None:
+    """Closes the bar; see `Listener.end`."""
+    self._bar.close()
+
+
+class Probes(Listener):
+  """Writes probe metrics every `train.probe_every` steps, unless a stop is requested."""
+
+  def __init__(
+    self,
+    probing: Any,
+    first: int,
+    every: int,
+    written: Written,
+    speed: Throughput,
+    is_stopping: Callable[[int], bool],
+  ) -> None:
+    """`probing` measures host parameters: (params, is_stopping=) -> {metric: value}, or None if stopped."""
+    self.every = every
+    is_due = first % every == 0 and not (first and "probe" in written.kinds)
+    self._is_done_at = None if is_due else first
+    self._probing, self._written, self._speed = probing, written, speed
+    self._is_stopping = is_stopping
+
+  def after(self, step: int, state: Any) -> None:
+    """Runs the probes after a step and writes their scores; see `Listener.after`."""
+    if step == self._is_done_at:
+      return
+    params = generator.joined_tables(jax.device_get(state.params))
+    figures = self._probing.measure(params, is_stopping=lambda: self._is_stopping(step))
+    if figures is not None:
+      self._written.write(step, figures)
+      logger.info(f"probes at step {step:,}, figures measured: {len(figures)}")
+      self._speed.restart(step)

@@ -19,7 +19,7 @@ import jax
 
 from data import errors, files
 from data.errors import ConfigError
-from pretrain.settings.trackers import names
+from pretrain.settings.run import tracker_names
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ _MAKERS: Mapping[str, Callable[[Tracked], Tracker]] = {"wandb": _wandb}
 
 def check(asked: str) -> None:
   """Raises ConfigError if a tracker named in `asked` (`train.trackers`) is not installed."""
-  missing = [name for name in names(asked) if importlib.util.find_spec(name) is None]
+  missing = [name for name in tracker_names(asked) if importlib.util.find_spec(name) is None]
   if missing:
     raise ConfigError(
       f"train.trackers={asked}: {missing[0]} is not installed; metrics.jsonl and TensorBoard's files do not "
@@ -82,7 +82,7 @@ class Trackers:
     self._open = dict[str, Tracker]()
     path = Path(workdir).absolute() / FILE_NAME
     known = read(workdir)
-    for name in names(asked) if jax.process_index() == 0 else ():
+    for name in tracker_names(asked) if jax.process_index() == 0 else ():
       with self._guarded(name):
         begun = _MAKERS[name](Tracked(path.parent.name, run_id, path.parent, fields))
         self._open[name] = begun

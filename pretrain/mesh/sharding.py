@@ -17,7 +17,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from data.errors import ConfigError, reason
 from pretrain.mesh import trees
-from pretrain.settings.mesh import MeshSettings
+from pretrain.settings.run import MeshSettings
 
 ArrayTree = Any
 

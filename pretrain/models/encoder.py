@@ -10,14 +10,12 @@ import numpy as np
 from flax import linen as nn
 
 from pretrain.mesh.device_program import layer_weights
-from pretrain.models.config import EncoderConfig
-from pretrain.models.layers import BatchFacts, Carry, Layer, LayerFacts, Norm, dense_init
-from pretrain.models.relative_position import official_buckets_of, t5_buckets_of
-from pretrain.ops import kept
+from pretrain.models.layers import BatchFacts, Carry, EncoderConfig, Layer, LayerFacts, Norm, dense_init
+from pretrain.ops import kept, row_random
 from pretrain.ops.attention import attention
-from pretrain.ops.draws import row_random
-from pretrain.ops.positions import positions_in_segments
-from pretrain.ops.vocab.lookup import lookup, of_few_rows
+from pretrain.ops.platforms import platform
+from pretrain.ops.positions import official_buckets_of, positions_in_segments, t5_buckets_of
+from pretrain.ops.vocab import lookup, of_few_rows
 
 
 class Hidden(NamedTuple):
@@ -105,7 +103,7 @@ def layers_a_turn(config: EncoderConfig) -> int:
   once. An iteration has whole periods of local and global layers.
   """
   is_cut = jax.sharding.get_abstract_mesh().shape.get("fsdp", 1) > 1
-  written_out = config.num_layers if attention.platform() != "cpu" and not is_cut else 1
+  written_out = config.num_layers if platform() != "cpu" and not is_cut else 1
   wanted = config.scan_unroll or max(1, written_out)
   return max(1, wanted // config.period) * config.period
 

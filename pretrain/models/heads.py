@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from pretrain.models.config import EncoderConfig
-from pretrain.models.layers import ACTIVATIONS, Norm, dense_init
-from pretrain.ops.draws import row_random
-from pretrain.ops.draws.row_random import Use
-from pretrain.ops.gelu import gelu
+from pretrain.models.layers import ACTIVATIONS, EncoderConfig, Norm, dense_init
+from pretrain.ops import row_random
+from pretrain.ops.dense import gelu
+from pretrain.ops.row_random import Use
 
 _ACTIVATIONS = {"tanh": jnp.tanh, "gelu": gelu}
 

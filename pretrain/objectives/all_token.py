@@ -8,8 +8,8 @@ from pretrain.models import heads
 from pretrain.objectives.clm import mixture_prediction
 from pretrain.objectives.rtd import rtd_metrics
 from pretrain.objectives.views import Context, Corrupted, Term, View, accuracy
-from pretrain.ops.vocab.vocab_loss import Inputs, vocab_loss
-from pretrain.settings.objectives.all_token import AllTokenLM
+from pretrain.ops.vocab import Inputs, vocab_loss
+from pretrain.settings.objectives import AllTokenLM
 
 
 class AllTokenLMLoss(AllTokenLM):

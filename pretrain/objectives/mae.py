@@ -7,12 +7,12 @@ import jax.numpy as jnp
 
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 from pretrain.objectives.mlm import loss_at_masked
 from pretrain.objectives.views import Context, Corrupted, Term, View
-from pretrain.ops.draws import row_random
-from pretrain.ops.draws.row_random import Use
-from pretrain.settings.objectives.mae import MaskedAutoencoder
+from pretrain.ops import row_random
+from pretrain.ops.row_random import Use
+from pretrain.settings.objectives import MaskedAutoencoder
 
 
 class MaskedAutoencoderLoss(MaskedAutoencoder):

@@ -7,9 +7,8 @@ from pretrain import losses
 from pretrain.models import heads
 from pretrain.objectives.views import Context, Corrupted, Term, View, accuracy
 from pretrain.ops.positions import take_positions
-from pretrain.ops.vocab.vocab_cross_entropy import VocabScores
-from pretrain.ops.vocab.vocab_loss import Inputs, vocab_loss
-from pretrain.settings.objectives.mlm import MaskedLM
+from pretrain.ops.vocab import Inputs, VocabScores, vocab_loss
+from pretrain.settings.objectives import MaskedLM
 
 
 class MaskedLMLoss(MaskedLM):

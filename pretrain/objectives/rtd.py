@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from pretrain import losses
 from pretrain.models import heads
 from pretrain.objectives.views import Context, Corrupted, Term, View, accuracy
-from pretrain.settings.objectives.rtd import ReplacedTokenDetection
+from pretrain.settings.objectives import ReplacedTokenDetection
 
 
 class ReplacedTokenDetectionLoss(ReplacedTokenDetection):

@@ -9,10 +9,10 @@ from pretrain.mesh.device_program import whole_groups
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
 from pretrain.objectives.views import Context, Corrupted, Metrics, Term, View
-from pretrain.ops.draws import row_random
-from pretrain.ops.draws.row_random import Use
+from pretrain.ops import row_random
 from pretrain.ops.positions import segment_slots, take_positions
-from pretrain.settings.objectives.scl import SequenceContrast
+from pretrain.ops.row_random import Use
+from pretrain.settings.objectives import SequenceContrast
 
 SHORTEST = 8  # tokens of a segment that is contrasted: fewer are mostly headings, which many texts share
 

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from pretrain import losses
 from pretrain.mesh.device_program import whole_groups
 from pretrain.objectives.views import Context, Corrupted, Metrics, Term, View
-from pretrain.ops.draws import row_random
-from pretrain.ops.draws.row_random import Use
+from pretrain.ops import row_random
 from pretrain.ops.positions import segment_bounds
-from pretrain.ops.vocab.vocab_cross_entropy import over_position_chunks
-from pretrain.settings.objectives.taco import TokenAlignment
+from pretrain.ops.row_random import Use
+from pretrain.ops.vocab import over_position_chunks
+from pretrain.settings.objectives import TokenAlignment
 
 # The largest numbers of positions of a row and of negatives that are computed at once. This many bfloat16
 # vectors of width 768 fit in a v5e's VMEM (8 positions of 80 rows, K = 50).

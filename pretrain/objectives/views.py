@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from pretrain.corruption.masking import Masking, TokenIds
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 from pretrain.ops.positions import take_positions
 
 Metrics = dict[str, tuple[jax.Array, jax.Array]]  # {name: (sum, weight)}; the host divides the totals

@@ -1,10 +1,13 @@
-"""Reads and writes a fixed number of positions per row, with static shapes.
+"""Positions of tokens: read and written per row, segments, pooled vectors, buckets of relative positions.
 
-Rows are mapped over, so that a batch sharded over devices needs no communication.
+Shapes are static. Rows are mapped over, so that a batch sharded over devices needs no communication. Buckets
+of relative positions, T5's, used in the papers, and those of the released COCO-LM code, are constants of the
+model, computed in numpy float32 when it is traced.
 """
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 def gather_positions(selected: jax.Array, slots: int) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -77,3 +80,90 @@ def segment_slots(segment_ids: jax.Array, slots: int) -> tuple[jax.Array, jax.Ar
 def positions_in_segments(segment_ids: jax.Array) -> jax.Array:
   """Returns the place of every token in its segment, [batch, length] int32 from 0."""
   return jnp.arange(segment_ids.shape[1], dtype=jnp.int32) - segment_bounds(segment_ids)[0]
+
+
+POOLINGS = ("cls", "mean", "max")  # of a classifier
+
+
+def pool(hidden: jax.Array, token_mask: jax.Array, kind: str) -> jax.Array:
+  """Pools [batch, length, embed] of tokens, special ones included, to [batch, embed] float32.
+
+  Args:
+    token_mask: [batch, length] bool, False at padding. A row without tokens gives 0 and no gradient, unless
+      `kind` is 'cls' or 'last'.
+    kind: 'cls': the first token's vector; 'last': the last token's; 'mean' or 'max': elementwise over tokens.
+  """
+  if kind == "cls":
+    return hidden[:, 0].astype(jnp.float32)
+  if kind == "last":
+    last = jnp.maximum(jnp.sum(token_mask, axis=1) - 1, 0)
+    return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0].astype(jnp.float32)
+  is_token = token_mask[..., None]
+  if kind == "mean":
+    total = jnp.sum(jnp.where(is_token, hidden.astype(jnp.float32), 0.0), axis=1)
+    return total / jnp.maximum(jnp.sum(is_token, axis=1), 1)
+  if kind != "max":
+    raise ValueError(f"pooling is {kind!r}; expected one of {', '.join(POOLINGS)}, last")
+  largest = jnp.max(jnp.where(is_token, hidden.astype(jnp.float32), -jnp.inf), axis=1)
+  return jnp.where(jnp.any(is_token, axis=1), largest, 0.0)
+
+
+def t5_buckets(length: int, *, num_buckets: int, max_distance: int) -> np.ndarray:
+  """Returns bidirectional T5 buckets, [length, length] int32 of (query, key).
+
+  `num_buckets`, the rows of the bias table, is even; all distances of `max_distance` or more share a bucket.
+
+  Source: T5 (Raffel et al., 2020) section 2.1; equal to stock MPNet's for 32/128.
+  """
+  delta = np.arange(length)[None, :] - np.arange(length)[:, None]
+  return t5_buckets_of(delta, num_buckets=num_buckets, max_distance=max_distance)
+
+
+def t5_buckets_of(delta: np.ndarray, *, num_buckets: int, max_distance: int) -> np.ndarray:
+  """Returns `t5_buckets` of an int array of key - query, in tokens: int32 of the same shape."""
+  half = num_buckets // 2
+  exact = half // 2
+  distance = np.abs(delta)
+  safe = np.maximum(distance, 1).astype(np.float32)
+  log_ratio = np.log(safe / np.float32(exact)) / np.float32(np.log(max_distance / exact))
+  far = exact + (log_ratio * np.float32(half - exact)).astype(np.int32)
+  magnitude = np.where(distance < exact, distance, np.minimum(far, half - 1))
+  return (np.where(delta > 0, half, 0) + magnitude).astype(np.int32)
+
+
+def official_signed_buckets(delta: np.ndarray, *, num_buckets: int, max_distance: int) -> np.ndarray:
+  """Returns signed buckets of the released COCO-LM and AMOS models, before the shift to ids.
+
+  `delta` is key - query in tokens. Buckets are in [-(num_buckets / 2 - 1), num_buckets / 2 - 1], with an even
+  number of rows in the bias table, the last of which is never used.
+
+  Source: official COCO-LM fairseq transformer_sentence_encoder.py, relative_position_bucket: unlike T5 it
+  rounds up, uses max_distance - 1 and shares zero between the signs.
+  """
+  half = num_buckets // 2
+  exact = half // 2
+  distance = np.abs(delta)
+  safe = np.maximum(distance, exact).astype(np.float32)
+  log_ratio = np.log(safe / np.float32(exact)) / np.float32(np.log((max_distance - 1) / exact))
+  far = exact + np.ceil(log_ratio * np.float32(half - 1 - exact)).astype(np.int32)
+  magnitude = np.where(distance < exact, distance, np.minimum(far, half - 1))
+  return (np.sign(delta) * magnitude).astype(np.int32)
+
+
+def official_buckets(length: int, *, num_buckets: int, max_distance: int, max_length: int) -> np.ndarray:
+  """Returns bucket ids of the released models, [length, length] int32 of (query, key).
+
+  Signed buckets are shifted by the minimum of the table of `max_length` rows of positions, then cut to
+  `length` <= `max_length`; for short tables the shift is smaller.
+  """
+  delta = np.arange(length)[None, :] - np.arange(length)[:, None]
+  return official_buckets_of(delta, num_buckets=num_buckets, max_distance=max_distance, max_length=max_length)
+
+
+def official_buckets_of(
+  delta: np.ndarray, *, num_buckets: int, max_distance: int, max_length: int
+) -> np.ndarray:
+  """Returns `official_buckets` of an int array of key - query, in tokens: int32 of the same shape."""
+  sizes = {"num_buckets": num_buckets, "max_distance": max_distance}
+  lowest = official_signed_buckets(np.arange(-(max_length - 1), max_length), **sizes).min()
+  return official_signed_buckets(delta, **sizes) - lowest

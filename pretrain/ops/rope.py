@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrain.mesh.sharding import HEAD_AXIS, automatic_axes
-from pretrain.ops.attention.attention import platform
+from pretrain.ops.platforms import platform
 
 _LANES = 128  # of a register of a TPU
 

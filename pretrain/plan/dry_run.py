@@ -18,16 +18,15 @@ from pretrain.corruption.masking import TokenIds
 from pretrain.mesh import chips, sharding, trees
 from pretrain.mesh.device_program import on_own_rows
 from pretrain.mesh.devices import compiler_options
-from pretrain.models.config import activation_bytes
 from pretrain.models.encoder import layers_a_turn
+from pretrain.models.layers import activation_bytes
 from pretrain.ops.attention import attention
 from pretrain.plan import flops
 from pretrain.reading import mixed
 from pretrain.reading.prepared import records_directory, refuse_other_masks, refuse_other_text, token_ids
 from pretrain.run import Run, make_run
-from pretrain.settings import feed, mixture
-from pretrain.settings.batch_sizes import batch_sizes
-from pretrain.settings.run import DataFields, ReadingSettings, reading_settings
+from pretrain.settings import mixture
+from pretrain.settings.run import DataFields, ReadingSettings, batch_sizes, reading_settings
 
 GIB = 1 << 30
 
@@ -122,7 +121,7 @@ def dry_run(config: ConfigDict, *, workdir: str) -> str:
   config = validate.check(config, num_devices=jax.device_count())
   _ = warm_start.origins(config.to_dict()).paths  # looks for them
   settings = reading_settings(config)
-  if feed.is_fed(config.data):
+  if mixture.is_fed(config.data):
     tokens, lines = _feed(settings.data, settings.vocab_size)
   elif mixture.seqio_name(config.data):
     tokens = TokenIds(0, 1, 2, 3, 4, config.model.vocab_size)

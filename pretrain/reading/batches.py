@@ -1,16 +1,50 @@
-"""The batches of a run as global arrays of one shape, read ahead."""
+"""The batches of a run as global arrays of one shape, read ahead, without those that it skips."""
 
 import concurrent.futures
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from data.records import TrainingRecords
 from pretrain.mesh import sharding
-from pretrain.reading.skips import Skip, first_row
 from pretrain.run import Run
-from pretrain.settings.batch_sizes import batch_sizes
+from pretrain.settings.run import BatchSizes, batch_sizes
+
+
+class Skip(NamedTuple):
+  """Skipped batches: from update `at` on, data is read `batches` batches further on."""
+
+  at: int  # updates done
+  batches: int
+  spike: int  # the step of the loss spike
+  loss: float
+  zscore: float
+
+
+def _before(step: int, skips: Sequence[Skip]) -> list[Skip]:
+  return [skip for skip in skips if skip.at <= step]
+
+
+def position(step: int, skips: Sequence[Skip]) -> int:
+  """Returns the number of the data batch for the update after `step` updates; without skips `step`."""
+  return step + sum(skip.batches for skip in _before(step, skips))
+
+
+def first_row(step: int, skips: Sequence[Skip], sizes: BatchSizes) -> int:
+  """Returns the position in the data of the first row for the update after `step` updates.
+
+  A skip leaves out the rows of its batches.
+  """
+  rows = sizes.rows_before
+  return rows(step) + sum(rows(skip.at + skip.batches) - rows(skip.at) for skip in _before(step, skips))
+
+
+def known_skips(saved: Mapping[str, Any]) -> tuple[Skip, ...]:
+  """Returns the skips in a checkpoint's meta."""
+  return tuple(Skip(*skip) for skip in saved.get("spikes", {}).get("skips", []))
+
 
 PATIENCE = 0.2  # seconds between checks for a stop while waiting
 STEPS_AHEAD = 2  # batches read while the device computes

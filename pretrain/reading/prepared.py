@@ -1,30 +1,149 @@
-"""Finds the prepared records of a config, or makes them by `data.prepare` in a child process.
+"""Opens the records of a run: prepared ones, found or made by a child process, a mixture, or a seqio feed.
 
-The trainer never imports TensorFlow or seqio; the child imports them if needed, and ends.
+`data.prepare` makes them; its process imports TensorFlow and seqio if needed, and ends. Only a feed
+(`data.feed`), a Task or Mixture that the thread reads ahead directly, imports them into the trainer's own
+process.
 """
 
+import contextlib
 import dataclasses
 import logging
 import os
 import re
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
+
+from ml_collections import ConfigDict
 
 from data import child, errors, files, manifest, seqio_tasks, sources, vocabulary
 from data.buckets import copies
 from data.command import run_child
-from data.errors import DataError, UserError
+from data.errors import ConfigError, DataError, UserError
+from data.feed import Asked, FedRecords, HeldoutBlocks, Stream
+from data.manifest import VocabularyInfo
 from data.prepare import from_config
-from data.records import HeldoutRecords, PackedRecords
+from data.records import HeldoutRecords, PackedRecords, TrainingRecords
 from pretrain.corruption.masking import TokenIds
-from pretrain.reading import feed, mixed
-from pretrain.reading.opened import Prepared, tokens_of
+from pretrain.listener import Listener
+from pretrain.reading import mixed
+from pretrain.reading.batches import Skip, position
 from pretrain.settings import mixture
-from pretrain.settings.feed import is_fed
 from pretrain.settings.run import DataFields, ReadingSettings
 
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+  """The opened records of a run: prepared records, a mixture of them, or a feed."""
+
+  directory: str  # a mixture's first; '' for a feed
+  vocabulary: str  # directory of the vocabulary
+  train: TrainingRecords
+  heldout: HeldoutRecords | None  # None if the config evaluates nothing
+  # Stored in checkpoints: from `prepared.digests_of` or a mixture; for a feed also `Stream.facts`.
+  digests: dict[str, Any]
+  description: dict[str, Any]  # from `prepared.describe`, for the model card
+
+  @property
+  def tokens(self) -> TokenIds:
+    """The special token ids and the size of the records' vocabulary."""
+    return tokens_of(self.train.vocabulary)
+
+  def tokens_for(self, masking: ConfigDict) -> TokenIds:
+    """Returns `tokens`, with the starts of words if the fields under `corruption` ask for whole words.
+
+    ConfigError: the pieces of the vocabulary do not show where words begin.
+    """
+    if not masking.whole_words:
+      return self.tokens
+    words = vocabulary.load_cached(self.vocabulary)
+    if not words.word_starts:
+      raise ConfigError(
+        f"corruption.whole_words=True: the pieces in {self.vocabulary} do not show where words begin "
+        f"(expected pieces with {words.mark!r})\n  --config.corruption.whole_words=False"
+      )
+    return dataclasses.replace(self.tokens, word_starts=words.word_starts)
+
+  def close(self) -> None:
+    """Ends the reading of a feed."""
+    if isinstance(self.train, FedRecords):
+      self.train.close()
+
+
+def tokens_of(words: VocabularyInfo) -> TokenIds:
+  """Returns the special ids and the size of a vocabulary."""
+  return TokenIds(**words.special_ids, vocab_size=words.size, word_starts=b"")
+
+
 logger = logging.getLogger(__name__)
+
+
+def open_feed(settings: ReadingSettings, *, download: bool = False) -> Prepared:
+  """Opens a config's Task; importing TensorFlow takes some seconds.
+
+  Raises:
+    ConfigError: a vocabulary is needed but not named, or the packing is not the Task's.
+    DataError: the Task cannot be read, has other ids, or has no split for evaluation.
+  """
+  number = settings.batch_size * settings.eval_batches
+  given = {name: value for name in _OF_DATA if (value := getattr(settings.data, name)) != ""}
+  asked = Asked(seed=settings.seed, **given)
+  with _named_as_fields():
+    stream = Stream(asked, download=download)
+    heldout = stream.heldout(number)
+  split, splits = stream.splits
+  if number and not len(heldout):
+    there = f"no split for evaluation among {', '.join(splits)}; add a split 'validation' to"
+    if split:
+      there = f"its split {split!r} for evaluation gives no block; add text to it in"
+    raise DataError(
+      f"{stream.source}: {there} the Task, or train without evaluation\n  --config.train.eval_batches=0"
+    )
+  loaded = stream.words
+  words = manifest.VocabularyInfo(
+    loaded.kind, loaded.cased, loaded.size, loaded.digest, dataclasses.asdict(loaded.special_ids)
+  )
+  return Prepared(
+    directory="",
+    vocabulary=stream.vocabulary(),
+    train=FedRecords(stream, batch_size=settings.batch_size, words=words),
+    heldout=HeldoutBlocks(heldout, words) if number else None,
+    digests={"vocabulary_digest": words.digest, "feed": stream.facts()},
+    description={"source": stream.source, "packing": stream.packing, "length": settings.data.length},
+  )
+
+
+_OF_DATA = tuple(name for name in Asked._fields if name != "seed")
+
+
+@contextlib.contextmanager
+def _named_as_fields() -> Iterator[None]:
+  """Replaces flags of `data.prepare` in the message of an error by fields of the config."""
+  try:
+    yield
+  except UserError as error:
+    raise type(error)(from_config.with_fields(str(error))) from error
+
+
+def begin_feed(records: FedRecords, saved: Mapping[str, Any]) -> None:
+  """Begins reading at the batch in the checkpoint metadata `saved`, or at the first batch if it is {}."""
+  batch, digest = saved.get("feed_read", (0, ""))
+  if batch and not records.stream.facts()["records"]:
+    logger.info(f"Feed: {records.stream.source}; {batch:,} batches are read again before the run goes on")
+  records.begin(batch, digest)
+
+
+class FeedMark(Listener):
+  """Records in each checkpoint what was read, so that a resumed feed can be compared."""
+
+  def __init__(self, records: FedRecords, skips: Sequence[Skip]) -> None:
+    """Prepares marks for the feed `records` of a run that skips the batches `skips`."""
+    self._records, self._skips = records, skips
+
+  def saving(self, step: int) -> dict[str, Any]:
+    """Returns what was read until `step`, as JSON values for the checkpoint; see `Listener.saving`."""
+    return {"feed_read": self._records.mark(position(step, self._skips))}
+
 
 _DOWNLOAD = "  --download  # downloads and prepares it here\n"
 
@@ -46,9 +165,9 @@ def ensure_records(settings: ReadingSettings, *, download: bool) -> str:
   DataError: the source is not on this machine (the message lists the commands that help), or its text cannot
   be used. Errors of data.prepare are raised again, with config fields in place of flags.
   """
-  if is_fed(vars(settings.data)):
+  if mixture.is_fed(vars(settings.data)):
     if download:
-      feed.open(settings, download=True).close()
+      open_feed(settings, download=True).close()
     return ""
   if mixture.is_asked(vars(settings.data)):
     return mixed.find(settings).directory
@@ -164,8 +283,8 @@ def _is_there(data: DataFields) -> bool:
 
 def open(settings: ReadingSettings) -> Prepared:
   """Opens the records of a config; DataError if they are missing, damaged or do not match it."""
-  if is_fed(vars(settings.data)):
-    return feed.open(settings)
+  if mixture.is_fed(vars(settings.data)):
+    return open_feed(settings)
   if mixture.is_asked(vars(settings.data)):
     mix = mixed.find(settings)
     refuse_other_masks(settings.data, mix.manifest.packing, records=mix.directory)
@@ -198,8 +317,8 @@ def open(settings: ReadingSettings) -> Prepared:
 
 def open_heldout(settings: ReadingSettings) -> tuple[HeldoutRecords, str]:
   """Opens only the held-out records of a config; returns them with their directory, or a feed's Task."""
-  if is_fed(vars(settings.data)):
-    opened = feed.open(settings)
+  if mixture.is_fed(vars(settings.data)):
+    opened = open_feed(settings)
     opened.close()
     if opened.heldout is None:
       raise DataError(f"{settings.data.source} was trained on without held-out blocks (train.eval_batches=0)")

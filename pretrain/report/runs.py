@@ -12,8 +12,8 @@ from pretrain.logs import metrics, trackers
 from pretrain.report import written_tables
 from pretrain.report.written_tables import WrittenTable
 from pretrain.settings import mixture
-from pretrain.settings.batch_sizes import batch_sizes
-from pretrain.watching import diagnosis
+from pretrain.settings.run import batch_sizes
+from pretrain.watching import finite
 
 _NO_REPORTS = (checkpoint.DIRECTORY, "tensorboard", "vocabulary")  # folders of a workdir without reports
 
@@ -114,10 +114,10 @@ def _events(
     if now > skipped:
       yield Event(line["step"], f"skipped updates that were not finite: {now - skipped:,.0f}")
     skipped = now
-  diverged = files.read_json(path / diagnosis.FILE_NAME)
+  diverged = files.read_json(path / finite.FILE_NAME)
   if isinstance(diverged.get("step"), int):
     yield Event(
-      diverged["step"], f"the run diverged and stopped; loss terms and norms are in {diagnosis.FILE_NAME}"
+      diverged["step"], f"the run diverged and stopped; loss terms and norms are in {finite.FILE_NAME}"
     )
 
 

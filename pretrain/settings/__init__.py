@@ -6,12 +6,10 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, get_type_hints
 
-from pretrain.settings.corruption import GeneratorSettings, MaskingSettings
 from pretrain.settings.field_types import Limit
-from pretrain.settings.mesh import MeshSettings
-from pretrain.settings.model import TABLE_FIELDS, EncoderSettings
+from pretrain.settings.model import TABLE_FIELDS, EncoderSettings, GeneratorSettings, MaskingSettings
 from pretrain.settings.objectives import OBJECTIVES
-from pretrain.settings.run import DataFields, OptimizerFields, TrainFields
+from pretrain.settings.run import DataFields, MeshSettings, OptimizerFields, TrainFields
 
 # {name: the type of a field, or the fields of a group: a dataclass or a dict}.
 FIELDS: Mapping[str, Any] = {

@@ -17,9 +17,9 @@ from pretrain.checkpoints import checkpoint, resume, warm_start
 from pretrain.checkpoints import workdir as workdir_files
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.checkpoints.warm_start import Origins
-from pretrain.reading import feed, prepared
-from pretrain.reading.opened import Prepared
-from pretrain.reading.skips import Skip
+from pretrain.reading import prepared
+from pretrain.reading.batches import Skip
+from pretrain.reading.prepared import Prepared
 from pretrain.run import Run
 from pretrain.settings import mixture
 from pretrain.settings.objectives import switched_on
@@ -115,7 +115,7 @@ def start(run: Run, records: Prepared, origins: Origins, workdir: str) -> Start:
     begun = _start_at(newest, run, records, origins, workdir)
     if isinstance(records.train, FedRecords) and begun.step < run.config.train.total_steps:
       saved = checkpoint.read_meta(checkpoint.step_path(workdir, begun.step)) if begun.step else {}
-      feed.begin(records.train, saved)
+      prepared.begin_feed(records.train, saved)
   return begun
 
 

@@ -18,19 +18,15 @@ from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.checkpoints.saves import Saves
 from pretrain.evaluate import Evaluation
 from pretrain.listener import Listener
-from pretrain.logs.intervals import Intervals
+from pretrain.logs.intervals import Intervals, Probes, Progress
 from pretrain.logs.metrics import Throughput
-from pretrain.logs.probes import Probes
-from pretrain.logs.progress import Progress
 from pretrain.logs.written import Written
 from pretrain.mesh import chips
 from pretrain.plan import flops
-from pretrain.reading.batches import Batches
-from pretrain.reading.feed import FeedMark
-from pretrain.reading.opened import Prepared
-from pretrain.reading.skips import Skip
+from pretrain.reading.batches import Batches, Skip
+from pretrain.reading.prepared import FeedMark, Prepared
 from pretrain.run import Run
-from pretrain.settings.batch_sizes import batch_sizes
+from pretrain.settings.run import batch_sizes
 from pretrain.start.beginning import Start
 from pretrain.start.preflight import PROBING
 from pretrain.stop import StopRequest

@@ -14,7 +14,7 @@ from typing import Any
 from data.errors import DivergedError
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.listener import Figures, Listener
-from pretrain.reading.skips import Skip
+from pretrain.reading.batches import Skip
 
 logger = logging.getLogger(__name__)
 

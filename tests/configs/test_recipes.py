@@ -12,7 +12,7 @@ from data import errors
 from pretrain import optim
 from pretrain.command import fields, validate
 from pretrain.command.config_file import load_config
-from pretrain.settings.batch_sizes import batch_sizes
+from pretrain.settings.run import batch_sizes
 from tests.configs import paper_values
 
 CONFIGS = pathlib.Path(base.__file__).parent

@@ -8,8 +8,8 @@ from finetune.search.classification import HeadSettings, make_problem
 from finetune.search.examples import Examples, TrainingOrder, make_buckets, pad
 from finetune.search.program import Program, Runs
 from pretrain import optim
-from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import init_encoder
+from pretrain.models.layers import EncoderConfig
 
 PAD = 1
 CONFIG = EncoderConfig(

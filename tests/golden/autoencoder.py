@@ -16,8 +16,8 @@ from pretrain.export import tensor_rows
 from pretrain.export.tensor_rows import Part, State
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
-from pretrain.ops.draws import row_random
-from pretrain.ops.vocab.vocab_cross_entropy import vocab_logits
+from pretrain.ops import row_random
+from pretrain.ops.vocab import vocab_logits
 from pretrain.recipe import Batch
 from tests.golden.compare import Checks
 from tests.golden.files import Golden

@@ -10,8 +10,7 @@ import numpy as np
 from data.prepare import packing
 from pretrain.corruption import cropping, masking
 from pretrain.corruption.masking import MaskingSettings, TokenIds
-from pretrain.models import relative_position
-from pretrain.ops.draws import row_random
+from pretrain.ops import positions, row_random
 from tests.golden.compare import Checks
 from tests.golden.files import Golden
 
@@ -28,8 +27,8 @@ def check_relative_positions(golden: Golden, checks: Checks) -> None:
     num_buckets, max_distance, length = (int(text) for text in match.groups())
     sizes = {"num_buckets": num_buckets, "max_distance": max_distance}
     delta = np.arange(-(length - 1), length)
-    signed = relative_position.official_signed_buckets(delta, **sizes)
-    table = relative_position.official_buckets(length, max_length=length, **sizes)
+    signed = positions.official_signed_buckets(delta, **sizes)
+    table = positions.official_buckets(length, max_length=length, **sizes)
     ours = {
       "delta": signed,
       "row0": table[0],

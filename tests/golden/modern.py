@@ -12,10 +12,10 @@ from pretrain.export.stock.config import encoder_fields
 from pretrain.export.tensor_rows import Part
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 from pretrain.ops import rope
-from pretrain.ops.pooling import pool
-from pretrain.ops.vocab.vocab_cross_entropy import vocab_logits
+from pretrain.ops.positions import pool
+from pretrain.ops.vocab import vocab_logits
 from tests.golden.compare import Checks
 from tests.golden.files import Golden
 

@@ -10,7 +10,7 @@ from configs import base
 from finetune.search import losses as task_losses
 from pretrain import losses
 from pretrain.checkpoints import growth
-from pretrain.corruption import generator, mixture
+from pretrain.corruption import generator
 from pretrain.corruption.generator import GeneratorConfig, GeneratorOutput
 from pretrain.corruption.masking import Masking, TokenIds
 from pretrain.export import official as official_names
@@ -19,11 +19,11 @@ from pretrain.export.recognise import recognise
 from pretrain.export.weight_files import ForeignCheckpoint
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
+from pretrain.ops import mixture_sampling
 from pretrain.ops.positions import scatter_positions, take_positions
-from pretrain.ops.vocab import mixture_sampling
-from pretrain.ops.vocab.vocab_cross_entropy import vocab_logits
-from pretrain.settings.corruption import GeneratorSettings
+from pretrain.ops.vocab import vocab_logits
+from pretrain.settings.model import GeneratorSettings
 from tests.golden.compare import Checks
 from tests.golden.files import Golden
 from tests.golden.slots import from_slots, masking_at, plain_encoder, row_keys, to_slots
@@ -142,10 +142,10 @@ class _AmosCase:
     """Mean binary cross-entropy of the stub discriminator, and what led to it."""
     output, masking, pad = self.output(given), self.masking, self.tokens.pad
     keys = row_keys(self.targets.shape[0])
-    mixed = mixture.mixture_weights(
+    mixed = generator.mixture_weights(
       self.settings, given["generator"], output.features, row_keys=keys, progress=jnp.zeros(keys.shape[0])
     )
-    sampled, vectors = mixture.propose(
+    sampled, vectors = generator.propose(
       self.settings,
       mixed,
       output,
@@ -220,7 +220,7 @@ def _compare_draws(golden: Golden, checks: Checks, case: _AmosCase, seen: tuple,
     mixed_logits, _ = mixture_sampling.mixed_logits(mixed, output.transformed, table, output.biases)
     values = {f"logits/{layer}": logit for layer, logit in zip(case.settings.mlm_layers, by_layer)}
     values |= {"mix_probs": mixed, "mixed_logits": mixed_logits}
-    values["mix_logits"] = mixture.mixture_scores(own, output.features)
+    values["mix_logits"] = generator.mixture_scores(own, output.features)
     temperature = case.settings.gumbel_temperature
     parts, total = mixture_sampling.relaxed_sample(mixed_logits + case.noise, temperature=temperature)
     values["y_soft"] = parts / total

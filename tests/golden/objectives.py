@@ -15,7 +15,7 @@ from pretrain.objectives.scl import SequenceContrastLoss
 from pretrain.objectives.taco import alignment_loss_sum
 from pretrain.objectives.views import Context, Corrupted, View
 from pretrain.ops.positions import take_positions
-from pretrain.ops.vocab.vocab_cross_entropy import vocab_logits, vocab_scores
+from pretrain.ops.vocab import vocab_logits, vocab_scores
 from tests.golden.compare import Checks
 from tests.golden.files import Golden
 from tests.golden.slots import corrupted_of, from_slots, masking_at, plain_encoder, row_keys, to_slots

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrain import optim
-from pretrain.settings.batch_sizes import BatchSizes
+from pretrain.settings.run import BatchSizes
 from tests.golden.compare import Checks
 from tests.golden.files import Golden
 

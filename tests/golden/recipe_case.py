@@ -18,7 +18,7 @@ from pretrain.export.recognise import Recognised, recognise
 from pretrain.export.weight_files import ForeignCheckpoint
 from pretrain.models import heads
 from pretrain.objectives.views import View
-from pretrain.ops.vocab.vocab_cross_entropy import vocab_logits
+from pretrain.ops.vocab import vocab_logits
 from pretrain.recipe import Batch, Draws, Recipe
 from tests.golden.files import Golden
 from tests.golden.slots import row_keys

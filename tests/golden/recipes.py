@@ -9,9 +9,9 @@ import numpy as np
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
 from pretrain.objectives.views import View
+from pretrain.ops import mixture_sampling
 from pretrain.ops.positions import take_positions
-from pretrain.ops.vocab import mixture_sampling
-from pretrain.ops.vocab.vocab_cross_entropy import vocab_logits
+from pretrain.ops.vocab import vocab_logits
 from pretrain.recipe import GENERATOR_TERM
 from tests.golden.compare import Checks
 from tests.golden.files import Golden

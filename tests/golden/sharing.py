@@ -7,12 +7,12 @@ import numpy as np
 from configs import base
 from pretrain import losses
 from pretrain.build import build
-from pretrain.corruption import generator, token_tables
+from pretrain.corruption import generator
 from pretrain.corruption.masking import TokenIds
 from pretrain.export import tensor_rows
 from pretrain.export.stock import names
 from pretrain.models import encoder as encoder_model
-from pretrain.ops.vocab.vocab_cross_entropy import vocab_logits
+from pretrain.ops.vocab import vocab_logits
 from pretrain.recipe import Batch
 from tests.golden.compare import Checks
 from tests.golden.files import Golden
@@ -96,7 +96,7 @@ class _Model:
       own = own | {"embeddings": own["embeddings"] | {"token": token, "position": {"embedding": positions}}}
     trees = {
       "generator": {"encoder": own, "heads": {"mlm": own["mlm_head"]}},
-      "discriminator": token_tables.with_token(
+      "discriminator": generator.with_token(
         gradients, embedding=token.get("difference", token.get("embedding"))
       ),
     }
@@ -148,7 +148,7 @@ def check_sharing(golden: Golden, checks: Checks) -> None:
 def _compare_states(golden: Golden, checks: Checks, model: _Model, outputs: dict) -> None:
   """Both networks' tables, states of every layer at tokens, and logits."""
   corrupted, logits = outputs["view"].corrupted, outputs["logits"]
-  own, whole = model.params["generator"], token_tables.joined(model.params)["encoder"]
+  own, whole = model.params["generator"], generator.joined_tables(model.params)["encoder"]
   table = generator.token_table(own, whole["embeddings"], model.recipe.generator)
   checks.compare("tables", "table/generator", table)
   checks.compare("tables", "table/discriminator", whole["embeddings"]["token"]["embedding"])

@@ -6,7 +6,7 @@ import numpy as np
 
 from pretrain.corruption import masking
 from pretrain.corruption.masking import Masking, MaskingSettings, TokenIds
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 from pretrain.objectives.views import Corrupted
 
 EVERYWHERE = MaskingSettings("mask", "count", 1.0, "all", 1.0, 0.0, "all")  # capacity: every position

@@ -10,7 +10,7 @@ import numpy as np
 from configs import base
 from pretrain.build import build
 from pretrain.corruption.masking import TokenIds
-from pretrain.ops.draws import row_random
+from pretrain.ops import row_random
 from pretrain.recipe import GENERATOR_TERM, Batch, Recipe
 from tests.pretrain.one_program import one_program
 

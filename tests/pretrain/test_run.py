@@ -14,8 +14,8 @@ import pytest
 from data import manifest
 from pretrain import main, train
 from pretrain.models.encoder import init_encoder
-from pretrain.ops.draws import row_random
-from pretrain.ops.draws.row_random import Use
+from pretrain.ops import row_random
+from pretrain.ops.row_random import Use
 from pretrain.reading import prepared
 from pretrain.run import initial_key, make_run
 from pretrain.settings.run import reading_settings

@@ -9,7 +9,7 @@ import pytest
 
 from pretrain import losses
 from pretrain.objectives import scl, taco
-from pretrain.ops.draws import row_random
+from pretrain.ops import row_random
 from pretrain.recipe import Batch, Recipe
 from tests.pretrain.small_recipe import (
   AMOS,

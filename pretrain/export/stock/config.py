@@ -14,7 +14,7 @@ from typing import Any
 from data.errors import DataError
 from data.vocabulary import SpecialIds
 from pretrain.export.stock.classes import BUCKETS, CLASSES
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 
 # {our field: its name in every Hugging Face config.json, also the official port's}
 SIZES = {

@@ -20,7 +20,7 @@ from pretrain.export.stock.config import (
   spatial_sizes,
 )
 from pretrain.export.tensor_rows import Imported, Part, State, Tie, extra_of, put, read, write
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 
 
 class StockModel(NamedTuple):

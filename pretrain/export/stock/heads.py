@@ -22,8 +22,8 @@ from pretrain.export.stock.config import distance_bins, wrong
 from pretrain.export.stock.names import pre_norm_heads
 from pretrain.export.tensor_rows import Part
 from pretrain.mesh import trees
-from pretrain.models.config import EncoderConfig
-from pretrain.models.relative_position import official_buckets_of, t5_buckets_of
+from pretrain.models.layers import EncoderConfig
+from pretrain.ops.positions import official_buckets_of, t5_buckets_of
 
 # Below this bound float32 tanh(y) equals y: the next term, y^3 / 3, is below half a unit in the last place.
 TANH_IS_LINEAR_BELOW = 2.0**-13

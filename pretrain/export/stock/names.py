@@ -31,7 +31,7 @@ from pretrain.export.tensor_rows import (
   linear,
   norm,
 )
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 
 # A positive logit means "replaced" in ELECTRA, but "original" here.
 NEGATED = Layout(lambda a, heads: [-a], lambda parts: -parts[0])

@@ -14,16 +14,10 @@ import numpy as np
 
 from data.errors import ConfigError
 from pretrain.mesh.sharding import automatic_axes
-from pretrain.ops import triton_call
-from pretrain.ops.attention import (
-  attention_bands,
-  attention_kernels,
-  attention_long,
-  attention_rows,
-  attention_tpu,
-)
+from pretrain.ops import platforms, row_random
+from pretrain.ops.attention import attention_blocks, attention_kernels, attention_tpu, attention_tpu_long
 from pretrain.ops.attention.attention_inputs import Settings
-from pretrain.ops.draws import row_random
+from pretrain.ops.platforms import device_kind, platform
 
 _FASTEST = {"cpu": ("by_rows",), "tpu": ("pallas_tpu",), "gpu": ("triton", "cudnn")}  # the first usable one
 _RUNS_ON = {body: on for on in ("tpu", "gpu") for body in _FASTEST[on]}
@@ -85,13 +79,17 @@ def attention(
   if bias is not None and bias.ndim == 2:
     bias = bias[:, distances(query.shape[1]) + query.shape[1] - 1]
   length = query.shape[1]
-  in_bands = bias is None and not dropout_rate and attention_bands.saves(length, window)
+  in_bands = bias is None and not dropout_rate and attention_blocks.bands_save(length, window)
   if in_bands:
     assert window is not None
-    query, key, value, near = attention_bands.cut(query, key, value, key_mask, segment_ids, window)
+    query, key, value, near = attention_blocks.cut_into_bands(
+      query, key, value, key_mask, segment_ids, window
+    )
     allowed = near[:, None]
-  elif implementation == "by_rows" and length > attention_rows.LONGEST and bias is None and not dropout_rate:
-    return attention_rows.in_blocks(query, key, value, key_mask, segment_ids, window)
+  elif (
+    implementation == "by_rows" and length > attention_blocks.LONGEST and bias is None and not dropout_rate
+  ):
+    return attention_blocks.in_blocks(query, key, value, key_mask, segment_ids, window)
   else:
     allowed = key_mask[:, None, None, :]
     if segment_ids is not None:
@@ -101,10 +99,10 @@ def attention(
   if implementation == "by_rows":
     square = None if bias is None else bias.astype(jnp.float32)
     options = {"bias": square, "dropout_rate": dropout_rate, "row_keys": row_keys}
-    attended = attention_rows.attention(query, key, value, allowed=allowed[:, 0], **options)
+    attended = attention_blocks.attention_by_rows(query, key, value, allowed=allowed[:, 0], **options)
   else:
     attended = _plain(query, key, value, bias, allowed, dropout_rate, row_keys)
-  return attention_bands.joined(attended, length) if in_bands else attended
+  return attention_blocks.joined_bands(attended, length) if in_bands else attended
 
 
 def reads_packed(implementation: str) -> bool:
@@ -138,22 +136,6 @@ def packed_attention(
 def _zeros_of(added: jax.Array, dtype: jnp.dtype) -> jax.Array:
   """Returns zeros of the shape of `added`, with the gradient of `added`."""
   return (added - jax.lax.stop_gradient(added)).astype(dtype)
-
-
-def platform() -> str:
-  """Returns 'cpu', 'tpu' or 'gpu': the platform of the current mesh, or else JAX's default."""
-  device = getattr(jax.sharding.get_abstract_mesh(), "abstract_device", None)
-  return jax.default_backend() if device is None else device.platform
-
-
-def takes_triton() -> bool:
-  """Returns whether Triton kernels can run here: on NVIDIA GPUs, with no array left to the partitioner."""
-  return platform() == "gpu" and not automatic_axes() and triton_call.is_installed()
-
-
-def _device_kind() -> str:
-  device = getattr(jax.sharding.get_abstract_mesh(), "abstract_device", None)
-  return jax.devices()[0].device_kind if device is None else device.device_kind
 
 
 class Choice(NamedTuple):
@@ -215,7 +197,7 @@ def _not_by_rows() -> str:
 
 def _not_on_tpu(length: int, head_dim: int, dropout_rate: float, *, has_bias: bool) -> str:
   """Explains why the TPU kernels do not support these arrays; '' if they do."""
-  most, because = attention_long.LONGEST, ""
+  most, because = attention_tpu_long.LONGEST, ""
   if has_bias or dropout_rate:
     most, because = attention_tpu.LONGEST, " with a relative bias" if has_bias else " with attention dropout"
   if length > most:
@@ -240,7 +222,7 @@ def _not_by_cudnn(
 
 def _not_by_triton(head_dim: int, dtype: jnp.dtype) -> str:
   """Explains why the Triton kernels do not support these arrays; '' if they do."""
-  if not triton_call.is_installed():
+  if not platforms.has_triton():
     return "the Triton kernels need the packages jax-triton and triton (requirements-gpu.txt)"
   return _not_on_gpu(head_dim, dtype)
 
@@ -251,8 +233,8 @@ def _not_on_gpu(head_dim: int, dtype: jnp.dtype) -> str:
     return f"it computes in bfloat16 or float16, not in {dtype}"
   if head_dim % 8 or head_dim > 128:
     return f"heads have width {head_dim}, but it supports multiples of 8 up to 128"
-  if re.search(_NOT_FUSED, _device_kind()):
-    return f"it needs an NVIDIA A100 or newer, but this is {_device_kind()}"
+  if re.search(_NOT_FUSED, device_kind()):
+    return f"it needs an NVIDIA A100 or newer, but this is {device_kind()}"
   return ""
 
 

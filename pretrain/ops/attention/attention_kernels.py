@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from pretrain.mesh.sharding import BATCH_AXES, HEAD_AXIS, MESH_AXES, automatic_axes
+from pretrain.ops import row_random
 from pretrain.ops.attention import attention_tpu, attention_triton
 from pretrain.ops.attention.attention_inputs import Fixed, Settings
-from pretrain.ops.draws import row_random
 from pretrain.ops.kept import keep
 
 _WIDE = PartitionSpec(BATCH_AXES, None, HEAD_AXIS)

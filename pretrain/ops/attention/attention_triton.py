@@ -7,10 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pretrain.ops import triton_call
+from pretrain.ops import platforms, row_random
 from pretrain.ops.attention.attention_inputs import NO_GROUP, Fixed, Settings, tiles_read
-from pretrain.ops.draws import row_random
-from pretrain.ops.triton_call import Launch
+from pretrain.ops.platforms import Launch
 
 BLOCK = 64  # queries or keys of a block, as in the kernels
 _KEYS = 32  # keys of a tile in `attention_forward`
@@ -173,7 +172,7 @@ def _over_tokens(
   warps, stages = (4, 3) if constants["lanes"] <= 64 else (8, 2)
   module = _FORWARD if kernel == "attention_forward" else _BACKWARD
   launch = Launch(rows * constants["heads"] * -(-length // BLOCK), warps, stages, aliases)
-  return triton_call.call(f"{module}.{kernel}", arrays, results, launch, constants)
+  return platforms.call_triton(f"{module}.{kernel}", arrays, results, launch, constants)
 
 
 def _queries(head_dim: int) -> int:
@@ -200,7 +199,7 @@ def _d_query(settings: Settings, key, facts, d_scores, with_keys, sums) -> Seque
   launch = Launch(rows * constants["heads"] * -(-length // BLOCK), 4, 3, aliases)
   results = (jax.ShapeDtypeStruct(each.shape, each.dtype) for each in (key, sums))
   arrays = key, facts, d_scores, with_keys, sums
-  return triton_call.call(f"{_BACKWARD}.attention_queries", arrays, tuple(results), launch, constants)
+  return platforms.call_triton(f"{_BACKWARD}.attention_queries", arrays, tuple(results), launch, constants)
 
 
 def _d_bias(d_scores: jax.Array, length: int) -> jax.Array:
@@ -210,7 +209,7 @@ def _d_bias(d_scores: jax.Array, length: int) -> jax.Array:
   sums = jax.ShapeDtypeStruct((parts, heads, diagonals, 2 * BLOCK), jnp.float32)
   constants = {"rows": rows, "length": length, "heads": heads, "at_once": _ROWS}
   launch = Launch(parts * heads * diagonals, 4)
-  (sums,) = triton_call.call(f"{_BACKWARD}.attention_bias", (d_scores,), (sums,), launch, constants)
+  (sums,) = platforms.call_triton(f"{_BACKWARD}.attention_bias", (d_scores,), (sums,), launch, constants)
   return _by_distance(jnp.sum(sums, axis=0), length)
 
 

@@ -18,7 +18,7 @@ runs first.
 import triton
 import triton.language as tl
 
-from pretrain.ops.attention.attention_triton_tiles import (
+from pretrain.ops.attention.attention_triton_kernels import (
   BLOCK,
   LOG2_E,
   MASKED,

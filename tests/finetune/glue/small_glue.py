@@ -9,8 +9,8 @@ from configs import base
 from data import vocabulary
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.models import heads
-from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import init_encoder
+from pretrain.models.layers import EncoderConfig
 
 WORDS = ("good", "bad", "film", "a", "the", "is", "was", "very", "not", "plot", "cat", "sat", "on", "mat")
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

@@ -9,8 +9,8 @@ from finetune.prompt.search import Prompts
 from finetune.search.session import Session
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.models import heads
-from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import init_encoder
+from pretrain.models.layers import EncoderConfig
 from pretrain.stop import StopRequest
 from tests.finetune.prompt.prompt_case import make_vocabulary
 

@@ -20,8 +20,8 @@ from finetune.squad.search import Squad
 from pretrain.checkpoints import checkpoint
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.export import task_fields
-from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import init_encoder
+from pretrain.models.layers import EncoderConfig
 from pretrain.stop import StopRequest
 from tests.finetune.squad.squad_case import contexts, make_vocabulary, write
 

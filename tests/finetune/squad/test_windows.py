@@ -14,7 +14,7 @@ from finetune.squad import windows as squad_features
 from finetune.squad.search import make_problem
 from finetune.squad.windows import Document, Window, max_context
 from pretrain.models import encoder
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 from tests import byte_level
 from tests.finetune.squad import squad_case
 

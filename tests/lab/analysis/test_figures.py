@@ -12,7 +12,7 @@ from lab.analysis import detection, space
 from lab.analysis.request import Needs
 from pretrain.evaluate import evaluate
 from pretrain.logs import heldout
-from pretrain.logs.examples import find_examples
+from pretrain.logs.heldout import find_examples
 from pretrain.objectives import scl
 from pretrain.reading import prepared
 from pretrain.settings.run import reading_settings

@@ -12,8 +12,8 @@ from pretrain.checkpoints import __main__ as checkpoints
 from pretrain.checkpoints.checkpoint import load_params
 from pretrain.checkpoints.opened import open_generator, open_run
 from pretrain.checkpoints.saved_model import open_model
-from pretrain.corruption import token_tables
-from pretrain.logs.probes import Probes
+from pretrain.corruption import generator
+from pretrain.logs.intervals import Probes
 from pretrain.mesh import trees
 from tests.pretrain.checkpoints.conftest import assert_equal, taken
 from tests.pretrain.small_run import LENGTH, run_training, saved_params, small_config, small_run
@@ -63,7 +63,7 @@ def test_an_opened_run_computes_what_the_run_does(gdes, small_records):
   ids = PackedRecords(small_records, length=LENGTH, seed=0).batch(0, 4)
   masked = run.eval_batch_of(ids, np.int32(0), np.float32(1.0))
   totals = run.recipe.totals(masked)
-  stored = token_tables.with_token(opened.params, difference=saved_params(gdes)[DIFFERENCE])
+  stored = generator.with_token(opened.params, difference=saved_params(gdes)[DIFFERENCE])
   losses = [
     jax.jit(lambda params, recipe=recipe: recipe.loss_fn(params, masked, totals, train=False)[0])(given)
     for recipe, given in ((run.recipe, opened.params), (own.recipe, stored))

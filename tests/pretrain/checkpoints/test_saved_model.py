@@ -12,8 +12,8 @@ from configs import backbones, base
 from data import vocabulary as vocabularies
 from data.errors import DataError
 from pretrain.checkpoints.saved_model import OpenedEncoder, open_model, save_params
-from pretrain.models.config import EncoderConfig
 from pretrain.models.encoder import encode, init_encoder
+from pretrain.models.layers import EncoderConfig
 
 
 def _save(workdir, meta):

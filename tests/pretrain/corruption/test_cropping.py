@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 
 from pretrain.corruption import cropping
-from pretrain.ops.draws import row_random
+from pretrain.ops import row_random
 from tests.pretrain.one_program import one_program
 from tests.pretrain.small_recipe import TOKENS
 

@@ -1,14 +1,22 @@
 """Run: pytest tests/pretrain/corruption/test_masking.py. Rates are counted on fixed draws of 100k tokens."""
 
 import dataclasses
+from unittest import mock
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from pretrain.corruption import masking, replace
-from pretrain.corruption.masking import MaskingSettings, TokenIds
-from pretrain.ops.draws import row_random
+from data import vocabulary
+from data.errors import ConfigError
+from pretrain.checkpoints.opened import open_run
+from pretrain.corruption import masking
+from pretrain.corruption.masking import TokenIds
+from pretrain.ops import row_random
+from pretrain.settings.model import MaskingSettings
 from tests.pretrain.one_program import OneProgramEach, one_program
+from tests.pretrain.small_run import metric_lines, run_training, small_config
 
 keys_of, mask = one_program(row_random.step_row_keys), OneProgramEach(masking)
 
@@ -155,7 +163,7 @@ def test_random_tokens_are_never_special_unless_asked():
 def _replaced(ids, rows, step):
   keys = row_random.step_row_keys(0, step, rows)
   chosen = masking.select_and_mask(COUNT, keys, ids, TOKENS)
-  return chosen.selected, replace.replace_at_random(ids, keys, chosen, TOKENS)
+  return chosen.selected, masking.replace_at_random(ids, keys, chosen, TOKENS)
 
 
 def test_replacements_are_ordinary_tokens_at_chosen_positions_that_the_rows_key_decides():
@@ -304,3 +312,79 @@ def test_a_row_of_long_words_has_slots_for_six_deviations_and_counts_the_rest():
   found = _mask(settings, ids, tokens=WORDS)
   slots = masking.capacity(settings, 40)
   assert set(found.selected.sum(axis=1)) == {0, slots} and set(found.overflow) == {0, 40 - slots}
+
+
+# DeBERTa's rule on rows of several lengths; a golden compares one length with its program.
+
+DEBERTA = MaskingSettings("generator", "deberta", 0.15, "none", 1.0, 0.0, "non_special")
+FEW_TOKENS = TokenIds(cls=0, pad=1, sep=2, unk=3, mask=4, vocab_size=20)
+
+
+def _selected(row: list[int], length: int, draws: int = 400):
+  rows = np.tile(np.asarray(row + [FEW_TOKENS.pad] * (length - len(row)), np.int32), (draws, 1))
+  keys = row_random.step_row_keys(0, 0, jnp.arange(draws))
+  return masking.select_and_mask(DEBERTA, keys, jnp.asarray(rows), FEW_TOKENS)
+
+
+def test_one_of_each_six_ordinary_tokens_from_the_left_is_masked():
+  # 15 tokens: round(2.25) = 2 masks, in the first and the second six ordinary tokens.
+  made = _selected([0, 9, 9, 3, 9, 9, 9, 9, 2, 9, 9, 9, 9, 9, 9], 24)
+  chosen = np.asarray(made.selected)
+  first, second = [1, 2, 4, 5, 6, 7], [9, 10, 11, 12, 13, 14]
+  assert (chosen[:, first].sum(1) == 1).all() and (chosen[:, second].sum(1) == 1).all()
+  assert (chosen.sum(1) == 2).all()
+  assert (chosen[:, first + second].mean(0) > 0.08).all()  # each is expected in a sixth of the draws
+  assert (np.asarray(made.masked_ids)[chosen] == FEW_TOKENS.mask).all() and not np.asarray(
+    made.overflow
+  ).any()
+  # 18 tokens: round(2.7) = 3 masks; the third window has two ordinary tokens.
+  chosen = np.asarray(_selected([0, *[9] * 14, 2, 2, 2], 24).selected)
+  assert (chosen[:, 13:15].sum(1) == 1).all() and (chosen.sum(1) == 3).all()
+
+
+def test_a_short_row_has_one_mask_and_a_long_one_at_most_eighty():
+  # round(28.5) = 28, although in float32 0.15 * 190 is above 28.5.
+  assert (np.asarray(_selected([0, *[9] * 188, 2], 256, draws=4).selected).sum(1) == 28).all()
+  assert (np.asarray(_selected([0, 9, 2], 8).selected).sum(1) == 1).all()
+  assert (np.asarray(_selected([0, *[9] * 638, 2], 640, draws=4).selected).sum(1) == 80).all()
+  assert not np.asarray(_selected([0, 3, 2], 8).selected).any()  # there is nothing to choose
+
+
+# Whole-word masks from the config to the masks of a run: its vocabulary, training and held-out rows.
+
+
+FIELDS = {"corruption.whole_words": True, "train.total_steps": 2, "train.log_every": 1, "train.eval_every": 1}
+
+
+def _cuts(masked, ids: np.ndarray, words: vocabulary.Vocabulary) -> int:
+  """The number of words that are masked in part, by the text of the pieces."""
+  selected, special = np.asarray(masked.corrupted.masking.selected), {*vars(words.special_ids).values()}
+  cuts = 0
+  for row, at in np.argwhere(np.ones_like(ids)):
+    piece, before = words.piece(ids[row, at]), ids[row, at - 1]
+    if at and not piece.startswith("▁") and not {ids[row, at], before} & special:
+      cuts += selected[row, at] != selected[row, at - 1]
+  return cuts
+
+
+def test_a_run_masks_whole_words_of_training_and_held_out_rows(small_records, tmp_path):
+  assert run_training(small_config("mlm", small_records, FIELDS), tmp_path) == 0
+  opened = open_run(tmp_path, rows=8)
+  run, words, ids = opened.run, opened.encoder.vocabulary, opened.heldout.rows(0, 8)
+  held_out = run.eval_batch_of(ids, 0, 0.0)
+  assert np.asarray(held_out.corrupted.masking.selected).sum() > 8
+  assert _cuts(held_out, ids, words) == _cuts(run.batch_of(ids, 1), ids, words) == 0
+  apart = dataclasses.replace(run.recipe.masking, whole_words=False)
+  by_tokens = dataclasses.replace(run, recipe=dataclasses.replace(run.recipe, masking=apart))
+  assert _cuts(by_tokens.batch_of(ids, 1), ids, words) > 8
+  rates = [line["train/mask_rate"] for line in metric_lines(tmp_path) if "train/mask_rate" in line]
+  assert len(rates) == 2 and all(0.05 < rate < 0.3 for rate in rates)
+
+
+def test_a_vocabulary_without_marks_is_refused_before_anything_is_compiled(small_records, tmp_path):
+  with (
+    mock.patch.object(vocabulary.Vocabulary, "word_starts", b""),
+    mock.patch.object(vocabulary, "load_cached", vocabulary.load),
+    pytest.raises(ConfigError, match=r"--config\.corruption\.whole_words=False"),
+  ):
+    run_training(small_config("mlm", small_records, FIELDS), tmp_path)

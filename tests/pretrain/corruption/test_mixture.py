@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from configs import base
-from pretrain.corruption import mixture
+from pretrain.corruption import generator
 from pretrain.corruption.generator import GeneratorOutput
-from pretrain.ops.draws import row_random
-from pretrain.settings.corruption import GeneratorSettings
+from pretrain.ops import row_random
+from pretrain.settings.model import GeneratorSettings
 from tests.pretrain import drawn
 from tests.pretrain.one_program import one_program
 
@@ -28,7 +28,7 @@ def _choice(kind: str, **changes) -> GeneratorSettings:
 @one_program
 def _of_rows(choice: GeneratorSettings, progress, rows, features):
   keys = row_random.step_row_keys(0, 0, rows)
-  return mixture.mixture_weights(
+  return generator.mixture_weights(
     choice, PARAMS, features, row_keys=keys, progress=jnp.full(rows.shape, progress)
   )
 
@@ -40,7 +40,7 @@ def _weights(choice: GeneratorSettings, *, progress: float = 0.0, rows=ROWS, fea
 @one_program
 def _propose(choice: GeneratorSettings, weights, output=OUTPUT, *, rows=ROWS, table=TABLE, **changes):
   keys = row_random.step_row_keys(0, 0, rows)
-  return mixture.propose(choice, weights, output, table, row_keys=keys, **{"chunk": M, **changes})
+  return generator.propose(choice, weights, output, table, row_keys=keys, **{"chunk": M, **changes})
 
 
 # Weights.
@@ -78,7 +78,7 @@ def test_only_adversarial_weights_let_a_gradient_through():
 
   def total(kind):
     def function(weights, output, table):
-      _, embeddings = mixture.propose(_choice(kind), weights, output, table, row_keys=row_keys, chunk=M)
+      _, embeddings = generator.propose(_choice(kind), weights, output, table, row_keys=row_keys, chunk=M)
       return jnp.zeros(()) if embeddings is None else jnp.sum(jnp.sin(embeddings))
 
     return jax.device_get(jax.jit(jax.grad(function, argnums=(0, 1, 2)))(ALIKE, OUTPUT, TABLE))
@@ -118,10 +118,10 @@ def test_a_temperature_falls_exponentially_from_its_start_to_its_end(subtests):
     falling = _choice("none", temperature=end, temperature_start=end + 1, temperature_decay=0.1)
     for progress, value in expected.items():
       with subtests.test(f"to {end} at {progress}"):
-        found = mixture.temperature_at(falling, jnp.full((3,), progress, jnp.float32))
+        found = generator.temperature_at(falling, jnp.full((3,), progress, jnp.float32))
         assert found.shape == () and found.dtype == jnp.float32
         np.testing.assert_allclose(found, value + end - 1, rtol=2e-7)
-  assert mixture.temperature_at(_choice("none"), jnp.full((3,), 0.5)) is None
+  assert generator.temperature_at(_choice("none"), jnp.full((3,), 0.5)) is None
 
 
 def test_tokens_are_drawn_from_the_softmax_at_the_temperature(subtests):

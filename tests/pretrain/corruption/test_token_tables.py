@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pretrain.corruption import token_tables
+from pretrain.corruption import generator
 from pretrain.recipe import GENERATOR_TERM
 from tests.pretrain.recipe_cases import BATCH, WITHOUT_SCL
 from tests.pretrain.small_recipe import COCO_LM, TOKENS, random_params, small_recipe, weighted
@@ -18,7 +18,7 @@ WORKED = {
 
 def test_by_hand_each_loss_trains_one_of_the_two_tables():
   def loss(params):
-    vectors, _ = token_tables.look_up(params, jnp.array([[0]]), pad_id=1)
+    vectors, _ = generator.look_up_tokens(params, jnp.array([[0]]), pad_id=1)
     own = params["generator"]["embeddings"]["token"]["embedding"]
     return own[0, 0] ** 2 + 50.0 * vectors[0, 0, 0] ** 3
 
@@ -30,8 +30,8 @@ def test_by_hand_each_loss_trains_one_of_the_two_tables():
 
 def test_whole_table_is_the_sum_for_every_reader_and_its_gradient_goes_to_the_difference():
   readers = {
-    "joined": lambda params: token_tables.joined(params)["encoder"]["embeddings"]["token"]["embedding"],
-    "look_up": lambda params: token_tables.look_up(params, jnp.array([[1]]), pad_id=1)[1],
+    "joined": lambda params: generator.joined_tables(params)["encoder"]["embeddings"]["token"]["embedding"],
+    "look_up": lambda params: generator.look_up_tokens(params, jnp.array([[1]]), pad_id=1)[1],
   }
   for read in readers.values():
     table, back = jax.vjp(read, WORKED)
@@ -40,7 +40,7 @@ def test_whole_table_is_the_sum_for_every_reader_and_its_gradient_goes_to_the_di
     assert gradient["encoder"]["embeddings"]["token"]["difference"].ravel().tolist() == [3.0, 5.0]
     assert not np.any(gradient["generator"]["embeddings"]["token"]["embedding"])
   for params in ({"encoder": {"embeddings": {"token": {"embedding": 1}}}}, {"heads": {}}):
-    assert token_tables.joined(params) is params
+    assert generator.joined_tables(params) is params
 
 
 def _gradients(fields, params=None):
@@ -76,7 +76,7 @@ def test_without_a_difference_the_loss_is_that_of_one_table_and_its_gradient_the
   token["difference"] = jnp.zeros_like(token["difference"])
   assert not np.any(apart.init(jax.random.key(0))["encoder"]["embeddings"]["token"]["difference"])
   own = params["generator"]["embeddings"]
-  one = token_tables.with_token(params, embedding=own["token"]["embedding"])
+  one = generator.with_token(params, embedding=own["token"]["embedding"])
   one["generator"] = params["generator"] | {"embeddings": {n: v for n, v in own.items() if n != "token"}}
   (loss, _), gradient = run()
   _, _, run_one = _gradients(fields | {"generator.share_embeddings": "tokens"}, one)

@@ -11,7 +11,7 @@ from data.vocabulary import SpecialIds
 from pretrain.export.stock import convert
 from pretrain.models import encoder
 from pretrain.models import heads as head_models
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 
 LENGTH = 37  # more than 2 x 8 distances, so that T5's far buckets are there, too
 _SIZES = {

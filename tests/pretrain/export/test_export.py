@@ -16,7 +16,7 @@ from data import vocabulary  # noqa: E402
 from pretrain.checkpoints.checkpoint import load_params  # noqa: E402
 from pretrain.export import export_checkpoint, self_check, tensor_rows  # noqa: E402
 from pretrain.export.stock import names  # noqa: E402
-from pretrain.models.config import encoder_config  # noqa: E402
+from pretrain.models.layers import encoder_config  # noqa: E402
 from tests.pretrain.export import torch_own  # noqa: E402
 from tests.pretrain.export.refusals import failing_commands  # noqa: E402
 

@@ -13,7 +13,7 @@ from pretrain.export.export_checkpoint import generator_models
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
 from pretrain.ops.positions import take_positions
-from pretrain.ops.vocab.vocab_cross_entropy import vocab_logits
+from pretrain.ops.vocab import vocab_logits
 from tests.pretrain.export.test_export import same_params
 from tests.pretrain.small_recipe import AMOS, TOKENS, random_params, small_batch, small_recipe
 from tests.pretrain.test_segments import MODERN

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from pretrain.models.config import EncoderConfig
-from pretrain.models.relative_position import official_buckets, t5_buckets
+from pretrain.models.layers import EncoderConfig
+from pretrain.ops.positions import official_buckets, t5_buckets
 
 Tensors = dict[str, torch.Tensor]
 _ACTIVATIONS = {"gelu": F.gelu, "silu": F.silu}

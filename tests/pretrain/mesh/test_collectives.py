@@ -17,7 +17,7 @@ from lab.speed.estimate import collectives, parse
 from pretrain.corruption.masking import TokenIds
 from pretrain.mesh import device_program, sharding, trees
 from pretrain.run import Run, make_run
-from pretrain.settings.mesh import MeshSettings
+from pretrain.settings.run import MeshSettings
 from tests.pretrain import small_run
 
 ROWS, LENGTH, WIDTH, LAYERS = 16, 32, 16, 4

@@ -8,7 +8,7 @@ import pytest
 
 from data.errors import ConfigError
 from pretrain.mesh import sharding
-from pretrain.settings.mesh import MeshSettings, Sizes, nearest
+from pretrain.settings.run import MeshSettings, MeshSizes, nearest_sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +57,7 @@ def rows_of(mesh: np.ndarray, rows: int, process: int) -> list[int]:
 def crossing(mesh: np.ndarray) -> set[str]:
   """The axes along which neighbours lie on different slices."""
   slices = np.vectorize(lambda device: device.slice_index)(mesh)
-  return {axis for number, axis in enumerate(Sizes._fields) if (np.diff(slices, axis=number) != 0).any()}
+  return {axis for number, axis in enumerate(MeshSizes._fields) if (np.diff(slices, axis=number) != 0).any()}
 
 
 def test_a_process_reads_exactly_the_rows_of_its_devices_in_fifteen_layouts():
@@ -96,8 +96,8 @@ def test_only_data_and_then_fsdp_cross_the_network_and_what_cannot_be_is_refused
   ]:
     with pytest.raises(ConfigError, match=word):
       arranged(devices, *sizes)
-  assert nearest(Sizes(16, 1, 1), 8) == (8, 1, 1)
-  assert nearest(Sizes(-1, 3, 1), 8) == (2, 4, 1)
-  assert nearest(Sizes(2, 2, 4), 8) == (2, 2, 2)
-  assert nearest(Sizes(2, 2, 4), 8, can=lambda sizes: sizes.tensor == 1) == (4, 2, 1)
-  assert nearest(Sizes(1, 1, 1), 8, can=lambda sizes: False) is None
+  assert nearest_sizes(MeshSizes(16, 1, 1), 8) == (8, 1, 1)
+  assert nearest_sizes(MeshSizes(-1, 3, 1), 8) == (2, 4, 1)
+  assert nearest_sizes(MeshSizes(2, 2, 4), 8) == (2, 2, 2)
+  assert nearest_sizes(MeshSizes(2, 2, 4), 8, can=lambda sizes: sizes.tensor == 1) == (4, 2, 1)
+  assert nearest_sizes(MeshSizes(1, 1, 1), 8, can=lambda sizes: False) is None

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrain.models import encoder
-from pretrain.models.config import EncoderConfig
-from pretrain.ops.draws import row_random
+from pretrain.models.layers import EncoderConfig
+from pretrain.ops import row_random
 from tests.pretrain import drawn
 from tests.pretrain.one_program import one_program
 from tests.pretrain.small_recipe import TOKENS, small_ids

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrain.models import encoder
-from pretrain.ops.draws import row_random
+from pretrain.ops import row_random
 from tests.pretrain.models.small_encoder import CONFIG, KEYS, B, L, init_encoder, run_encoder
 from tests.pretrain.one_program import one_program
 

@@ -10,9 +10,9 @@ import pytest
 
 from pretrain.mesh import sharding
 from pretrain.models import encoder
-from pretrain.models.config import EncoderConfig, activation_bytes
-from pretrain.models.relative_position import official_buckets, t5_buckets
-from pretrain.settings.mesh import MeshSettings
+from pretrain.models.layers import EncoderConfig, activation_bytes
+from pretrain.ops.positions import official_buckets, t5_buckets
+from pretrain.settings.run import MeshSettings
 from tests.pretrain import drawn
 from tests.pretrain.models.small_encoder import (
   CONFIG,
@@ -222,7 +222,7 @@ def test_turns_have_whole_periods_and_all_layers_on_accelerators_unless_their_we
   turns = {n: encoder.layers_a_turn(dataclasses.replace(mixed, scan_unroll=n)) for n in (0, 2, 3, 7, 22)}
   assert turns == {0: 3, 2: 3, 3: 3, 7: 6, 22: 21}
   assert encoder.layers_a_turn(CONFIG) == 1
-  with mock.patch.object(encoder.attention, "platform", return_value="tpu"):
+  with mock.patch.object(encoder, "platform", return_value="tpu"):
     for fsdp, expected in ((1, 3), (2, 1)):
       mesh = MeshSettings(data=8 // fsdp, fsdp=fsdp, tensor=1)
       with jax.set_mesh(sharding.make_mesh(mesh, devices=jax.devices()[:8])):

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from pretrain.models import layers
-from pretrain.models.config import EncoderConfig
-from pretrain.models.layers import AddedNorm, BatchFacts, Carry, Layer, LayerFacts, Norm
-from pretrain.ops import triton_call
+from pretrain.models.layers import AddedNorm, BatchFacts, Carry, EncoderConfig, Layer, LayerFacts, Norm
+from pretrain.ops import platforms
 from pretrain.ops.attention import attention
-from pretrain.ops.draws.row_random import Use
-from pretrain.ops.norm.added_norm import Branch
+from pretrain.ops.norm import Branch
+from pretrain.ops.row_random import Use
 from tests.pretrain import drawn
 from tests.pretrain.one_program import one_program
 
@@ -158,7 +157,7 @@ def test_on_gpus_one_product_makes_queries_keys_and_values_and_every_gradient_is
   pytest.importorskip("triton")
   from tests.pretrain.ops import triton_interpreted
 
-  monkeypatch.setattr(triton_call, "run", triton_interpreted.run)
+  monkeypatch.setattr(platforms, "run_triton", triton_interpreted.run)
   params, x, _ = layer
   by_distance = drawn.normal(1, 2, 2 * L - 1)
   squares = by_distance[:, attention.distances(L) + L - 1]

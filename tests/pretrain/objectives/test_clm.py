@@ -10,7 +10,7 @@ from pretrain.objectives.all_token import AllTokenLMLoss
 from pretrain.objectives.clm import CorrectiveLMLoss, mixture_prediction
 from pretrain.objectives.mlm import MaskedLMLoss
 from pretrain.objectives.rtd import ReplacedTokenDetectionLoss, rtd_metrics
-from pretrain.ops.vocab.vocab_cross_entropy import VocabScores
+from pretrain.ops.vocab import VocabScores
 from tests.pretrain import drawn
 from tests.pretrain.objectives import views
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from pretrain.objectives import taco
 from pretrain.objectives.taco import TokenAlignmentLoss, alignment_loss_sum, contextual_score_metrics
-from pretrain.ops.draws import row_random
+from pretrain.ops import row_random
 from tests.pretrain.objectives import views
 from tests.pretrain.one_program import one_program
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from pretrain.models import heads
 from pretrain.objectives.views import Context, Corrupted, Term, View
 from pretrain.settings.field_types import Fields, Limit
-from pretrain.settings.objectives.objective import Objective
+from pretrain.settings.objectives import Objective
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrain.corruption.masking import Masking
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 from pretrain.objectives.views import Context, Corrupted, View
-from pretrain.ops.draws import row_random
+from pretrain.ops import row_random
 from pretrain.ops.positions import gather_positions
 from tests.pretrain import drawn
 from tests.pretrain.small_recipe import TOKENS, VOCAB_SIZE

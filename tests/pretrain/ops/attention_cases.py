@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pretrain.ops import row_random
 from pretrain.ops.attention import attention
-from pretrain.ops.draws import row_random
 from tests.pretrain import drawn
 
 

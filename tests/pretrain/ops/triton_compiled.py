@@ -15,8 +15,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.compiler import compile as compile_kernel
 
-from pretrain.ops import gelu_triton, triton_call
-from pretrain.ops.vocab import lookup_triton
+from pretrain.ops import dense, platforms, vocab
 from tests.pretrain.ops.attention_cases import case, long_case, results
 
 _TYPES = {"float32": "*fp32", "bfloat16": "*bf16", "int32": "*i32"}
@@ -48,29 +47,29 @@ def _long_attention() -> None:
 def _gelu() -> None:
   """A base-size MLP."""
   wide = jax.ShapeDtypeStruct((2, 512, 3072), jnp.bfloat16)
-  jax.eval_shape(gelu_triton.forward, wide)
-  jax.eval_shape(gelu_triton.gradients, wide, wide)
+  jax.eval_shape(dense.gelu_by_kernel, wide)
+  jax.eval_shape(dense.gelu_gradients, wide, wide)
 
 
 def _lookup() -> None:
   """A base-size table."""
   table, ids = jax.ShapeDtypeStruct((32_768, 768), jnp.float32), jax.ShapeDtypeStruct((1024,), jnp.int32)
   for dtype in (jnp.bfloat16, jnp.float32):
-    jax.eval_shape(lookup_triton.added, table, ids, jax.ShapeDtypeStruct((1024, 768), dtype))
+    jax.eval_shape(vocab.added_in_order, table, ids, jax.ShapeDtypeStruct((1024, 768), dtype))
 
 
 OPS = {"attention": _attention, "long_attention": _long_attention, "gelu": _gelu, "lookup": _lookup}
 
 
 def _calls(op: str) -> list[tuple]:
-  """What a step gives to `triton_call.run`."""
+  """What a step gives to `platforms.run_triton`."""
   calls = []
 
   def noted(kernel, arrays, results, launch, constants):
     calls.append((kernel, arrays, results, launch, constants))
     return [jnp.zeros(like.shape, like.dtype) for like in results]
 
-  with mock.patch.object(triton_call, "run", noted):
+  with mock.patch.object(platforms, "run_triton", noted):
     OPS[op]()
   return calls
 
@@ -79,12 +78,12 @@ def _shared_bytes(
   kernel: str,
   arrays: Sequence,
   outputs: Sequence,
-  launch: triton_call.Launch,
+  launch: platforms.Launch,
   constants: dict,
   *,
   capability: int,
 ) -> int:
-  function = triton_call.function(kernel)
+  function = platforms.triton_function(kernel)
   types = [_TYPES[array.dtype.name] for array in (*arrays, *outputs)]
   signature = dict(zip(function.arg_names, types)) | dict.fromkeys(constants, "constexpr")
   aligned = {(place,): [["tt.divisibility", 16]] for place in range(len(types))}

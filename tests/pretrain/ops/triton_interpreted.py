@@ -12,7 +12,7 @@ from unittest import mock
 
 import numpy as np
 
-from pretrain.ops.triton_call import Launch
+from pretrain.ops.platforms import Launch
 
 
 @functools.cache
@@ -28,15 +28,15 @@ def _interpret(
 ) -> list[np.ndarray]:
   import torch
 
-  from pretrain.ops import triton_call
+  from pretrain.ops import platforms
 
   tensors = [torch.from_numpy(array.copy()) for array in (*arrays, *results)]
-  triton_call.function(kernel)[(programs,)](*tensors, **constants)
+  platforms.triton_function(kernel)[(programs,)](*tensors, **constants)
   return [tensor.numpy() for tensor in tensors[len(arrays) :]]
 
 
 def run(kernel: str, arrays: Sequence, results: Sequence, launch: Launch, constants: dict) -> list:
-  """Stands in for `triton_call.run`."""
+  """Stands in for `platforms.run_triton`."""
   import jax
 
   def on_host(*arrays):

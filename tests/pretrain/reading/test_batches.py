@@ -12,9 +12,9 @@ from data.records import PackedRecords
 from pretrain.checkpoints import __main__ as checkpoints
 from pretrain.plan import dry_run
 from pretrain.reading import batches
-from pretrain.reading.skips import Skip, first_row, known_skips, position
+from pretrain.reading.batches import Skip, first_row, known_skips, position
 from pretrain.report import runs
-from pretrain.settings.batch_sizes import BatchSizes
+from pretrain.settings.run import BatchSizes
 from tests.pretrain.small_run import (
   LENGTH,
   assert_same_params,

@@ -8,8 +8,8 @@ from data import errors, vocabulary
 from data.feed import Asked, FedRecords
 from pretrain.checkpoints import __main__ as checkpoints
 from pretrain.checkpoints.checkpoint import read_meta, step_path
-from pretrain.reading import feed
-from pretrain.reading.skips import Skip
+from pretrain.reading import prepared
+from pretrain.reading.batches import Skip
 from pretrain.settings.run import reading_settings
 from tests.data.user_folder import make_folder
 from tests.pretrain import small_run
@@ -54,7 +54,7 @@ class Recorder:
 
 
 def test_a_checkpoint_counts_the_batches_that_were_skipped():
-  mark = feed.FeedMark(Recorder(), [Skip(4, 3, 7, 9.0, 8.0), Skip(20, 5, 25, 9.0, 8.0)])
+  mark = prepared.FeedMark(Recorder(), [Skip(4, 3, 7, 9.0, 8.0), Skip(20, 5, 25, 9.0, 8.0)])
   assert [mark.saving(step)["feed_read"][0] for step in (3, 4, 10)] == [3, 7, 13]
 
 
@@ -85,20 +85,20 @@ def test_the_task_is_asked_for_the_blocks_of_all_evaluations_and_one_without_the
     def facts(self):
       return {"source": "seqio:one"}
 
-  monkeypatch.setattr(feed, "Stream", Stream)
+  monkeypatch.setattr(prepared, "Stream", Stream)
   settings = reading_settings(config_of(folder, **{"seed": 5, "train.eval_batches": 3}))
   for said in ("'validation'", "'test'"):
     with pytest.raises(errors.DataError, match=said) as refused:
-      feed.open(settings)
+      prepared.open_feed(settings)
     assert str(refused.value).endswith("\n  --config.train.eval_batches=0")
   what = Asked("seqio:one", 32, 5, "complete", f"{folder}/words", f"{folder}/user_tasks.py")
   assert asked == [(what, False), 24] * 2
-  fed = feed.open(reading_settings(config_of(folder, **{"train.eval_batches": 0})), download=True)
+  fed = prepared.open_feed(reading_settings(config_of(folder, **{"train.eval_batches": 0})), download=True)
   assert asked[-2][1] and fed.heldout is None and isinstance(fed.train, FedRecords)
   assert fed.digests["feed"] == {"source": "seqio:one"}
 
 
 def test_errors_of_a_task_name_fields(folder):
   with pytest.raises(errors.DataError, match=r"--config\.data\.source=seqio:none") as refused:
-    feed.open(reading_settings(config_of(folder, **{"data.source": "seqio:none"})))
+    prepared.open_feed(reading_settings(config_of(folder, **{"data.source": "seqio:none"})))
   assert "--config.data.module" in str(refused.value)

@@ -20,8 +20,7 @@ from pretrain.export import card
 from pretrain.plan import dry_run
 from pretrain.reading import mixed, prepared
 from pretrain.report import runs
-from pretrain.settings.batch_sizes import BatchSizes
-from pretrain.settings.run import reading_settings
+from pretrain.settings.run import BatchSizes, reading_settings
 from tests.pretrain.processes import running
 from tests.pretrain.small_run import (
   assert_same_params,

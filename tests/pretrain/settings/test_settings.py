@@ -13,13 +13,16 @@ from pretrain.command import fields, validate
 from pretrain.corruption.masking import TokenIds
 from pretrain.run import make_run
 from pretrain.settings import FIELDS
-from pretrain.settings.batch_sizes import BatchSizes, batch_sizes
-from pretrain.settings.corruption import GeneratorSettings, MaskingSettings
-from pretrain.settings.mesh import MeshSettings, Sizes, nearest
-from pretrain.settings.model import EncoderSettings
-from pretrain.settings.objectives import OBJECTIVES, switched_on
-from pretrain.settings.objectives.objective import crop_size
-from pretrain.settings.run import OptimizerFields
+from pretrain.settings.model import EncoderSettings, GeneratorSettings, MaskingSettings
+from pretrain.settings.objectives import OBJECTIVES, crop_size, switched_on
+from pretrain.settings.run import (
+  BatchSizes,
+  MeshSettings,
+  MeshSizes,
+  OptimizerFields,
+  batch_sizes,
+  nearest_sizes,
+)
 from tests.pretrain.small_run import get_config
 
 
@@ -116,9 +119,13 @@ def test_a_mesh_takes_all_devices_and_the_nearest_is_a_few_doublings_away():
   assert MeshSettings(-1, 2, 2).filled(8) == (2, 2, 2) and MeshSettings(2, -1, 1).filled(8) == (2, 4, 1)
   assert MeshSettings(2, 2, 2).filled(16) is None and MeshSettings(-1, 3, 1).filled(8) is None
   # (8, 1, 1) and (4, 2, 1) are log2(8 / 3) away: the smaller fsdp. From 3 to 4 is less than from 3 to 2.
-  assert nearest(Sizes(3, 1, 1), 8) == (8, 1, 1) and nearest(Sizes(-1, 3, 1), 8) == (2, 4, 1)
-  assert nearest(Sizes(2, 1, 2), 8) == (4, 1, 2)
-  assert nearest(Sizes(3, 1, 1), 8, can=lambda sizes: sizes.tensor == 2) == (4, 1, 2)
+  assert nearest_sizes(MeshSizes(3, 1, 1), 8) == (8, 1, 1) and nearest_sizes(MeshSizes(-1, 3, 1), 8) == (
+    2,
+    4,
+    1,
+  )
+  assert nearest_sizes(MeshSizes(2, 1, 2), 8) == (4, 1, 2)
+  assert nearest_sizes(MeshSizes(3, 1, 1), 8, can=lambda sizes: sizes.tensor == 2) == (4, 1, 2)
 
 
 def test_each_smaller_size_has_the_same_number_of_updates():

@@ -7,7 +7,7 @@ import pytest
 
 from data import errors, manifest
 from pretrain import train
-from pretrain.reading.skips import Skip
+from pretrain.reading.batches import Skip
 from pretrain.start import beginning
 from pretrain.start.beginning import Start
 from tests.pretrain.small_run import run_training, small_config

@@ -11,8 +11,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from data.errors import DivergedError
 from data.records import PackedRecords
 from pretrain.checkpoints import checkpoint
-from pretrain.reading.skips import Skip
-from pretrain.watching import diagnosis, replicas
+from pretrain.reading.batches import Skip
+from pretrain.watching import finite, replicas
 from pretrain.watching.spikes import MOST_ROLL_BACKS, WINDOW, Spikes
 from tests.pretrain.small_run import (
   SharedRun,
@@ -116,8 +116,8 @@ def test_a_dump_names_terms_norms_and_examples(small_records, tmp_path):
     layers["up"]["kernel"] = layers["up"]["kernel"].at[0, 0, 0].set(np.inf)
     layers["down"]["bias"] = layers["down"]["bias"].at[0, 0].set(3.0)
     ids = PackedRecords(small_records, length=32, seed=0).batch(0, 8)
-    found = diagnosis.write(run, state, ids, step=1, examples=[3, 1], workdir=str(tmp_path))
-  content = json.loads((tmp_path / diagnosis.FILE_NAME).read_text())
+    found = finite.write_diagnosis(run, state, ids, step=1, examples=[3, 1], workdir=str(tmp_path))
+  content = json.loads((tmp_path / finite.FILE_NAME).read_text())
   assert (content["step"], content["examples"], content["loss"]) == (1, [3, 1], "nan")
   assert content["terms"] == {"masked_lm_loss": "nan"} and "masked_lm_loss" in found
   norms = content["norms"]

@@ -4,7 +4,7 @@ import dataclasses
 
 from data.errors import ConfigError
 from pretrain.export.stock.classes import check_layout, choose
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 from tests.pretrain.export.refusals import failing
 
 T5 = EncoderConfig(vocab_size=40, hidden_size=24, num_layers=1, num_heads=2, mlp_size=20, max_length=16)

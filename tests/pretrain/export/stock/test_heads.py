@@ -8,8 +8,8 @@ from data.errors import ConfigError
 from pretrain.export.stock import config as stock_config
 from pretrain.export.stock import heads as forms
 from pretrain.models import heads as head_models
-from pretrain.models.config import EncoderConfig
-from pretrain.models.relative_position import official_buckets, t5_buckets
+from pretrain.models.layers import EncoderConfig
+from pretrain.ops.positions import official_buckets, t5_buckets
 from tests.pretrain.export.stock_cases import assert_same_params, spread
 
 SIZE = 8

@@ -13,7 +13,7 @@ import pytest
 from pretrain.export.stock.config import encoder_fields
 from pretrain.export.stock.convert import from_stock
 from pretrain.models import encoder
-from pretrain.models.config import EncoderConfig
+from pretrain.models.layers import EncoderConfig
 from tests.pretrain.export.refusals import failing
 from tests.pretrain.export.stock_cases import assert_same_params, exported
 

@@ -11,7 +11,7 @@ from data.vocabulary import SpecialIds
 from pretrain.export.self_check import logits_of
 from pretrain.export.stock.config import encoder_fields, size_fields
 from pretrain.export.stock.convert import from_stock, to_stock
-from pretrain.models.relative_position import t5_buckets_of
+from pretrain.ops.positions import t5_buckets_of
 from tests.pretrain.export import stock_cases
 from tests.pretrain.export.refusals import failing
 from tests.pretrain.export.stock_cases import CASES, assert_same_params, exported, in_class, random_params

@@ -9,11 +9,10 @@ from jax.sharding import AxisType
 
 from data.errors import ConfigError
 from pretrain.mesh import sharding
-from pretrain.ops import triton_call
+from pretrain.ops import platforms, row_random
 from pretrain.ops.attention import attention as operation
-from pretrain.ops.attention import attention_at, attention_bands, attention_rows
-from pretrain.ops.draws import row_random
-from pretrain.settings.mesh import MeshSettings
+from pretrain.ops.attention import attention_blocks
+from pretrain.settings.run import MeshSettings
 from tests.pretrain import drawn
 from tests.pretrain.one_program import one_program
 from tests.pretrain.ops.attention_cases import Case, assert_same, at_tokens, case, long_case, plain, results
@@ -127,19 +126,19 @@ def test_by_rows_padding_dropout_segments_and_window_equal_plain():
 
 
 def test_bands_and_blocks_of_long_rows_equal_the_definition(monkeypatch):
-  assert not attention_bands.saves(256, 5) and attention_bands.saves(257, 5)
-  assert not attention_bands.saves(280, 70) and attention_bands.saves(281, 70)
-  monkeypatch.setattr(attention_rows, "LONGEST", 100)
+  assert not attention_blocks.bands_save(256, 5) and attention_blocks.bands_save(257, 5)
+  assert not attention_blocks.bands_save(280, 70) and attention_blocks.bands_save(281, 70)
+  monkeypatch.setattr(attention_blocks, "LONGEST", 100)
   for window in (5, 70, None):  # shorter than the longest segment, of 105 tokens; 70 cuts some of its pairs
     of_case = long_case(2, 300, 2, 8, window=window)
     # No bands: the definition, and by rows blocks of queries.
-    with mock.patch.object(attention_bands, "saves", return_value=False):
+    with mock.patch.object(attention_blocks, "bands_save", return_value=False):
       jax.clear_caches()
       expected = plain(of_case)
       assert_same(_found(of_case), expected, tolerance=2e-6)
     if window:
       jax.clear_caches()
-      monkeypatch.setattr(attention_bands, "saves", lambda length, window: window is not None)
+      monkeypatch.setattr(attention_blocks, "bands_save", lambda length, window: window is not None)
       for implementation in ("by_rows", "plain"):
         found = at_tokens(of_case, _found(of_case, implementation))
         assert_same(found, at_tokens(of_case, expected), tolerance=2e-6)
@@ -161,7 +160,7 @@ READ = np.stack([np.sort(np.random.default_rng(row).permutation(300)[:100]) for 
 
 
 def test_some_positions_of_a_row_equal_the_whole_at_them(monkeypatch):
-  monkeypatch.setattr(attention_at, "LONGEST", 200)
+  monkeypatch.setattr(attention_blocks, "LONGEST", 200)
   of_short = case(2, 60, 2, 8, has_segments=True, window=4, dropout_rate=0.25)
   of_long = [long_case(2, 300, 2, 8, window=window) for window in (None, 20)]
   for of_case, block, platform in (
@@ -170,8 +169,8 @@ def test_some_positions_of_a_row_equal_the_whole_at_them(monkeypatch):
     (of_long[0], 32, "cpu"),
     (of_long[1], 256, "cpu"),
   ):
-    monkeypatch.setattr(attention_at, "_BLOCK", block)
-    monkeypatch.setattr(attention_at, "platform", lambda platform=platform: platform)
+    monkeypatch.setattr(attention_blocks, "_QUERIES", block)
+    monkeypatch.setattr(attention_blocks, "platform", lambda platform=platform: platform)
     length = of_case.given.shape[1]
     read = jnp.asarray(READ[:, :12] * length // 300 if length == 60 else READ, jnp.int32)
     options, rows = of_case.options, np.arange(2)[:, None]
@@ -182,7 +181,7 @@ def test_some_positions_of_a_row_equal_the_whole_at_them(monkeypatch):
       return found[rows, read] * real
 
     def part(query, key, value, bias, options=options, read=read, real=real, rows=rows):
-      found = attention_at.attention_at(query[rows, read], key, value, read, bias=bias, **options)
+      found = attention_blocks.attention_at(query[rows, read], key, value, read, bias=bias, **options)
       return found * real
 
     out, expected = (_of_function(each, of_case, read) for each in (part, whole))
@@ -270,7 +269,7 @@ def test_the_body_is_the_platforms_fastest_and_what_cannot_be_is_refused(monkeyp
   for platform, has_triton, mesh, asked, changed, expected in CHOICES:
     with monkeypatch.context() as patched:
       patched.setattr(operation, "platform", lambda platform=platform: platform)
-      patched.setattr(triton_call, "is_installed", lambda has_triton=has_triton: has_triton)
+      patched.setattr(platforms, "has_triton", lambda has_triton=has_triton: has_triton)
       if mesh:
         with jax.set_mesh(meshes[mesh]):
           found = _chosen(asked, changed)
@@ -279,9 +278,9 @@ def test_the_body_is_the_platforms_fastest_and_what_cannot_be_is_refused(monkeyp
     if found != expected if expected.isidentifier() else expected not in found:
       failures.append(f"{platform} {asked} {changed}: {found}, expected {expected}")
   monkeypatch.setattr(operation, "platform", lambda: "gpu")
-  monkeypatch.setattr(triton_call, "is_installed", lambda: False)
+  monkeypatch.setattr(platforms, "has_triton", lambda: False)
   for kind in (*OLD_GPUS, "NVIDIA RTX 2000 Ada Generation", "NVIDIA A100-SXM4-40GB"):
-    monkeypatch.setattr(operation, "_device_kind", lambda kind=kind: kind)
+    monkeypatch.setattr(operation, "device_kind", lambda kind=kind: kind)
     if (_chosen("auto", STILL) == "plain") != (kind in OLD_GPUS):
       failures.append(kind)
   assert not failures, "\n".join(failures)

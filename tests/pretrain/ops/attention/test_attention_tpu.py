@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from pretrain.mesh import chips, sharding
 from pretrain.ops.attention.attention_inputs import NO_GROUP, tiles_read
 from pretrain.plan import compile_ahead
-from pretrain.settings.mesh import MeshSettings
+from pretrain.settings.run import MeshSettings
 from tests.pretrain.ops import attention_cases
 from tests.pretrain.ops.attention_cases import assert_same, at_tokens, case, long_case, plain, results
 

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import pytest
 
 from pretrain.mesh import sharding
-from pretrain.ops import triton_call
+from pretrain.ops import platforms
 from pretrain.ops.attention import attention, attention_triton
-from pretrain.settings.mesh import MeshSettings
+from pretrain.settings.run import MeshSettings
 from tests.pretrain.ops.attention_cases import Case, assert_same, at_tokens, case, long_case, plain, results
 
 if importlib.util.find_spec("triton") is None:
@@ -24,7 +24,7 @@ from tests.pretrain.ops import triton_interpreted
 
 @pytest.fixture(autouse=True)
 def _interpreted(monkeypatch):
-  monkeypatch.setattr(triton_call, "run", triton_interpreted.run)
+  monkeypatch.setattr(platforms, "run_triton", triton_interpreted.run)
 
 
 def _found(of_case: Case) -> dict:

@@ -1,1 +1,0 @@
-"""Random numbers as functions of a row's key."""

@@ -1,1 +1,0 @@
-"""Layer norms, plain and fused with a residual sum."""

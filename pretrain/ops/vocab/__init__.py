@@ -1,1 +1,0 @@
-"""Lookups in the token table and losses over the vocabulary."""

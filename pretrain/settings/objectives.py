@@ -1,0 +1,394 @@
+"""Fields, rules and FLOP of every objective, and the table of all of them. Imports no jax."""
+
+import dataclasses
+import enum
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pretrain.settings.field_types import Count, CountOrZero, Fields, Limit, NotNegative, Positive, show
+
+
+class Paper(enum.StrEnum):
+  """Citations of papers; the member's name in lower case is the prefix of the paper's recipe names."""
+
+  COCO_LM = (
+    "Meng, Xiong, Bajaj, Tiwary, Bennett, Han, Song. COCO-LM: Correcting and Contrasting Text "
+    "Sequences for Language Model Pretraining. NeurIPS 2021."
+  )
+  AMOS = (
+    "Meng, Xiong, Bajaj, Tiwary, Bennett, Han, Song. Pretraining Text Encoders with Adversarial "
+    "Mixture of Training Signal Generators. ICLR 2022."
+  )
+  TACO = (
+    "Fu, Zhou, Yang, Tang, Liu, Liu, Li. Contextual Representation Learning beyond Masked Language "
+    "Modeling. ACL 2022."
+  )
+  ELECTRA = (
+    "Clark, Luong, Le, Manning. ELECTRA: Pre-training Text Encoders as Discriminators Rather Than "
+    "Generators. ICLR 2020."
+  )
+  MAE_LM = (
+    "Meng, Krishnan, Wang, Wang, Mao, Fang, Ghazvininejad, Han, Zettlemoyer. Representation Deficiency in "
+    "Masked Language Modeling. ICLR 2024."
+  )
+  METRO_LM = (
+    "Bajaj et al. METRO: Efficient Denoising Pretraining of Large Scale Autoencoding Language Models with "
+    "Model Generated Signals. 2022."
+  )
+  ROBERTA = "Liu et al. RoBERTa: A Robustly Optimized BERT Pretraining Approach. 2019."
+  BERT = (
+    "Devlin, Chang, Lee, Toutanova. BERT: Pre-training of Deep Bidirectional Transformers for Language "
+    "Understanding. NAACL 2019."
+  )
+
+
+def crop_size(fraction: float, length: int) -> int:
+  """Returns the tokens in a crop of a sequence: a fraction of its `length`, or if above 1, that number."""
+  return int(fraction * length) if fraction <= 1 else int(fraction)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Objective:
+  """Config fields of an objective, with its rules and FLOP. `LOSSES` in `pretrain/build.py` has the losses.
+
+  Attributes:
+    name: name of its group of fields.
+    paper: citation for a model card.
+    reads: required inputs. 'masks': [MASK] at the selected tokens; 'replaced': other tokens there;
+      'unmasked': the tokens that are not selected, and nothing in place of the others;
+      'crop': a crop of the original text, with the objective's fields `crop_fraction` and `crop_add_cls`.
+    weight: factor of its terms in the loss; 0 disables the objective, its head, its pass and its metrics.
+  """
+
+  name: ClassVar[str]
+  paper: ClassVar[str]
+  reads: ClassVar[tuple[Literal["masks", "replaced", "unmasked", "crop"], ...]] = ()
+
+  weight: NotNegative
+
+  @property
+  def terms(self) -> tuple[str, ...]:
+    """Names of its loss terms: the keys of the dict that `totals` of its loss class returns."""
+    return (f"{self.name}_loss",)
+
+  @property
+  def reads_slots_only(self) -> bool:
+    """Whether it reads the encoder's hidden states at the selected tokens only."""
+    return False
+
+  @property
+  def own_layers(self) -> int:
+    """The number of layers of its own, as wide as the encoder's, that whole rows pass."""
+    return 0
+
+  def problems(self, config: Fields) -> Iterator[str]:
+    """Yields an error for each contradiction between fields; called only if the objective is enabled.
+
+    `config` is {dotted name: value} of all fields, each valid by itself.
+    """
+    del config
+    yield from ()
+
+  def remarks(self, records: Mapping[str, Any]) -> Iterator[str]:
+    """Lines for the log about the records that a run reads, of which `records` is the description."""
+    del records
+    yield from ()
+
+  def flops(self, model: Mapping[str, Any], masked: float) -> dict[str, float]:
+    """Returns {part: FLOP of its forward pass per token of the batch}, without the passes of the encoder.
+
+    `model` has the fields under `model`; `masked` is the number of selected tokens per token.
+    """
+    del model, masked
+    return {}
+
+  def crop_tokens(self, length: int) -> int:
+    """Returns the tokens in the crop of a sequence of `length` tokens; 0 if the objective reads no crop."""
+    del length
+    return 0
+
+  def show(self, config: Fields, *names: str) -> str:
+    """Formats fields as 'a=1, b=2'; a name without a dot is a field of this objective."""
+    return show(config, *(name if "." in name else f"objectives.{self.name}.{name}" for name in names))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Contrast(Objective):
+  """Settings of a contrastive objective, which contrasts rows in groups of consecutive rows of the batch."""
+
+  label: ClassVar[str]  # its name in results
+
+  group_size: CountOrZero
+
+  def candidates(self, batch_size: int) -> int:
+    """Returns the number of vectors that an anchor is compared with, its partner included."""
+    raise NotImplementedError
+
+  def problems(self, config: Fields) -> Iterator[str]:
+    """Yields an error for groups of one row and groups larger than a microbatch; see `Objective.problems`."""
+    if self.group_size == 1 or (self.group_size == 0 and config["train.batch_size"] == 1):
+      yield (
+        f"{self.show(config, 'group_size', 'train.batch_size')}: a group of one row has no negatives; "
+        f"expected at least 2 rows"
+      )
+    if self.group_size == 0 and config["train.microbatches"] > 1:
+      yield (
+        f"{self.show(config, 'group_size', 'train.microbatches')}: microbatches split a group of the whole "
+        f"batch; set a group size, or use\n  --config.train.microbatches=1"
+      )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskedLM(Objective):
+  """Settings of masked LM: predicts original tokens at masked positions, or at all positions."""
+
+  name = "mlm"
+  paper = Paper.BERT
+  reads = ("masks",)
+
+  positions: Literal["masked", "all"]
+
+  @property
+  def terms(self) -> tuple[str, ...]:
+    """The name of its loss term, which depends on `positions`; see `Objective.terms`."""
+    return ("masked_lm_loss",) if self.positions == "masked" else ("token_lm_loss",)
+
+  @property
+  def reads_slots_only(self) -> bool:
+    """Whether it predicts masked tokens only; see `Objective.reads_slots_only`."""
+    return self.positions == "masked"
+
+  def flops(self, model: Mapping[str, Any], masked: float) -> dict[str, float]:
+    """Returns the FLOP of the head's transform and softmax; see `Objective.flops`."""
+    width, positions = model["hidden_size"], 1.0 if self.positions == "all" else masked
+    return {"mlm head": positions * (2 * width**2 + 2 * width * model["vocab_size"])}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReplacedTokenDetection(Objective):
+  """Settings of replaced token detection: classifies every token as original or replaced."""
+
+  name = "rtd"
+  paper = Paper.ELECTRA
+  reads = ("replaced",)
+
+  head: Literal["linear", "dense"]
+
+  def flops(self, model: Mapping[str, Any], masked: float) -> dict[str, float]:
+    """Returns the FLOP of the binary head; see `Objective.flops`."""
+    width = model["hidden_size"]
+    return {"rtd head": 2 * width + (2 * width**2 if self.head == "dense" else 0)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CorrectiveLM(Objective):
+  """Settings of corrective LM: predicts the original token at masked positions, with or without copying."""
+
+  name = "clm"
+  paper = Paper.COCO_LM
+  reads = ("replaced",)
+
+  form: Literal["mixture", "weighted"]
+  stop_gradient: bool
+  copy: bool
+
+  def problems(self, config: Fields) -> Iterator[str]:
+    """Yields an error if no loss trains the copy head; see `Objective.problems`."""
+    trained = config["objectives.rtd.weight"] or config["objectives.all_token.weight"]
+    if self.copy and self.stop_gradient and not trained:
+      yield (
+        f"{self.show(config, 'copy', 'stop_gradient', 'objectives.rtd.weight')}: no loss trains the copy "
+        f"head; use one of\n  --config.objectives.rtd.weight=50\n  --config.objectives.clm.copy=false"
+      )
+
+  def flops(self, model: Mapping[str, Any], masked: float) -> dict[str, float]:
+    """Returns the FLOP of the softmax at the selected tokens; see `Objective.flops`."""
+    return {"clm head": masked * 2 * model["hidden_size"] * model["vocab_size"]}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AllTokenLM(Objective):
+  """Settings of All-Token MLM: predicts every token with the copy mechanism, without a separate copy loss."""
+
+  name = "all_token"
+  paper = Paper.ELECTRA
+  reads = ("replaced",)
+
+  def problems(self, config: Fields) -> Iterator[str]:
+    """Yields an error if corrective LM is on, which has the same heads; see `Objective.problems`."""
+    if config["objectives.clm.weight"]:
+      yield (
+        f"{self.show(config, 'weight', 'objectives.clm.weight')}: both train the LM head and the copy head "
+        f"on the same positions; switch one of them off"
+      )
+
+  def flops(self, model: Mapping[str, Any], masked: float) -> dict[str, float]:
+    """Returns the FLOP of the softmax at every token; see `Objective.flops`."""
+    return {"all_token head": 2.0 * model["hidden_size"] * model["vocab_size"]}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SequenceContrast(Contrast):
+  """Settings of sequence contrast: a corrupted sequence and a crop of its original are partners."""
+
+  name = "scl"
+  paper = Paper.COCO_LM
+  reads = ("crop",)
+  label = "sequence contrast"
+
+  crop_fraction: Positive
+  crop_add_cls: bool
+  temperature: Positive
+  head: Literal["cls", "projection"]
+  projection_size: CountOrZero
+  max_segments: CountOrZero = 0
+
+  def candidates(self, batch_size: int) -> int:
+    """Returns the views in a group without the anchor and its row's others; see `Contrast.candidates`."""
+    return 1 + 2 * ((self.group_size or batch_size) - 1) * max(1, self.max_segments)
+
+  def crop_tokens(self, length: int) -> int:
+    """Returns the tokens in a crop, at most `length`; see `Objective.crop_tokens`.
+
+    Crops of segments begin where their segments do, so the whole row is computed.
+    """
+    return length if self.max_segments else min(crop_size(self.crop_fraction, length), length)
+
+  def remarks(self, records: Mapping[str, Any]) -> Iterator[str]:
+    """Yields a line if a row has more segments than are contrasted; see `Objective.remarks`."""
+    most = records.get("most_segments_in_a_record", 0)
+    if most > self.max_segments:
+      yield (
+        f"objectives.scl.max_segments={self.max_segments}: a row has up to {most} texts, of which the "
+        f"first are contrasted; the metric scl_segments_dropped is the fraction of the others"
+      )
+
+  def problems(self, config: Fields) -> Iterator[str]:
+    """Yields errors about groups, crop lengths and the projection head; see `Objective.problems`."""
+    yield from super().problems(config)
+    both = self.show(config, "max_segments", "data.packing")
+    if config["data.packing"] == "segments" and not self.max_segments:
+      yield f"{both}: expected the most texts of a row to contrast\n  --config.objectives.scl.max_segments=16"
+    if config["data.packing"] != "segments" and self.max_segments:
+      yield f"{both}: only rows of 'segments' have several texts\n  --config.objectives.scl.max_segments=0"
+    length = config["data.length"]
+    crop = crop_size(self.crop_fraction, length)
+    if crop < 1 or crop > length:
+      yield (
+        f"{self.show(config, 'crop_fraction', 'data.length')}: a crop has {crop} tokens; expected 1 "
+        f"to {length} tokens"
+      )
+    if self.head == "cls" and self.projection_size:
+      yield (
+        f"{self.show(config, 'head', 'projection_size')}: head 'cls' has no projection; use one of\n"
+        f"  --config.objectives.scl.head=projection\n  --config.objectives.scl.projection_size=0"
+      )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenAlignment(Contrast):
+  """Settings of token alignment: contrasts a token's neighbours with tokens of other sequences."""
+
+  name = "taco"
+  paper = Paper.TACO
+  label = "token alignment (TACO)"
+
+  anchors: Literal["all", "masked", "unmasked"]
+  window: Annotated[int, Limit(2)]  # 1 has no neighbours
+  num_negatives: Count
+  temperature: Positive
+
+  def candidates(self, batch_size: int) -> int:
+    """Returns the number of negatives plus one neighbour; see `Contrast.candidates`."""
+    return self.num_negatives + 1
+
+  def problems(self, config: Fields) -> Iterator[str]:
+    """Yields errors about groups and a window longer than the sequence; see `Objective.problems`."""
+    yield from super().problems(config)
+    if self.window // 2 >= config["data.length"]:
+      yield f"{self.show(config, 'window', 'data.length')}: half the window is as long as the sequence"
+
+  def flops(self, model: Mapping[str, Any], masked: float) -> dict[str, float]:
+    """Returns the FLOP of an anchor's products with all candidates; see `Objective.flops`."""
+    return {"contrast": 2.0 * model["hidden_size"] * (self.num_negatives + 1)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskedAutoencoder(Objective):
+  """Settings of MAE-LM: the encoder never sees masked tokens, and a small decoder predicts them."""
+
+  name = "mae"
+  paper = Paper.MAE_LM
+  reads = ("unmasked",)
+
+  decoder_layers: Count
+  decoder_positions: Literal["own", "shared"]
+  decoder_relative_position: bool
+  decoder_dropout: Literal["zero", "encoder"]
+
+  @property
+  def own_layers(self) -> int:
+    """The layers of the decoder; see `Objective.own_layers`."""
+    return self.decoder_layers
+
+  def problems(self, config: Fields) -> Iterator[str]:
+    """Yields errors about other inputs, readers of masked tokens, and encoders without a decoder."""
+    if config["corruption.kind"] != "mask" or config["corruption.mask_token_rate"] != 1:
+      mask = self.show(config, "weight", "corruption.kind", "corruption.mask_token_rate")
+      yield (
+        f"{mask}: the chosen tokens are left out, so nothing replaces them\n  --config.corruption.kind=mask "
+        f"--config.corruption.mask_token_rate=1.0 --config.corruption.random_token_rate=0.0"
+      )
+    for name in ("mlm", "taco"):
+      if config[f"objectives.{name}.weight"]:
+        both = self.show(config, "weight", f"objectives.{name}.weight")
+        yield (
+          f"{both}: {name} reads masked tokens, which the encoder does not see; switch one of them off\n"
+          f"  --config.objectives.{name}.weight=0"
+        )
+    if config["objectives.scl.weight"] and config["corruption.mask_special"] == "all":
+      special = self.show(config, "weight", "objectives.scl.weight", "corruption.mask_special")
+      yield f"{special}: [CLS] may be left out\n  --config.corruption.mask_special=sep_only"
+    if self.decoder_positions == "shared" and config["model.position"] != "learned":
+      positions = self.show(config, "decoder_positions", "model.position")
+      yield f"{positions}: there is no table to share\n  --config.objectives.mae.decoder_positions=own"
+    if self.decoder_relative_position and config["model.relative_position"] == "none":
+      relative = self.show(config, "decoder_relative_position", "model.relative_position")
+      yield (
+        f"{relative}: the decoder's have the encoder's buckets\n"
+        f"  --config.objectives.mae.decoder_relative_position=false"
+      )
+
+  def flops(self, model: Mapping[str, Any], masked: float) -> dict[str, float]:
+    """Returns the FLOP of the head's transform and softmax; see `Objective.flops`."""
+    width = model["hidden_size"]
+    return {"mae head": masked * (2 * width**2 + 2 * width * model["vocab_size"])}
+
+
+# The order determines the random keys of the heads: a new objective is added at the end.
+_ROWS: tuple[type[Objective], ...] = (
+  MaskedLM,
+  ReplacedTokenDetection,
+  CorrectiveLM,
+  AllTokenLM,
+  SequenceContrast,
+  TokenAlignment,
+  MaskedAutoencoder,
+)
+OBJECTIVES: dict[str, type[Objective]] = {row.name: row for row in _ROWS}
+
+
+def switched_on(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, Objective]:
+  """Returns {name: settings} of the objectives whose weight is not 0, from a config or a checkpoint's dict.
+
+  A checkpoint's dict may lack newer objectives and fields, which have defaults, and contain removed fields.
+  """
+
+  def fields(settings: type[Objective], group: Mapping[str, Any]) -> dict[str, Any]:
+    return {field.name: group[field.name] for field in dataclasses.fields(settings) if field.name in group}
+
+  return {
+    name: settings(**fields(settings, groups[name]))
+    for name, settings in OBJECTIVES.items()
+    if name in groups and groups[name]["weight"]
+  }

@@ -1,6 +1,6 @@
 """Finds the prepared records of a config, or makes them by `data.prepare` in a child process.
 
-The trainer never imports TensorFlow or seqio; the child imports them if needed, and ends.
+TensorFlow is imported there if the source needs it; here only for the rates of a seqio Mixture.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Collection
 from typing import Any
 
-from data import child, errors, files, manifest, seqio_tasks, sources, vocabulary
+from data import errors, files, manifest, seqio_tasks, sources, vocabulary
 from data.buckets import copies
 from data.command import run_child
 from data.errors import DataError, UserError
@@ -82,8 +82,12 @@ def ensure_tasks(settings: ReadingSettings, *, download: bool) -> str:
   """
   data = settings.data
   try:
-    fields = {"name": mixture.seqio_name(vars(data)), "module": data.module, "download": download}
-    pairs = child.call(seqio_tasks.rates, relay=download, tfds_directory=data.tfds_directory, **fields)
+    pairs = seqio_tasks.rates(
+      mixture.seqio_name(vars(data)),
+      module=data.module,
+      tfds_directory=data.tfds_directory,
+      download=download,
+    )
   except UserError as error:
     reason = from_config.with_fields(str(error))
     raise type(error)(reason.replace("--mixture=", "--config.data.mixture=")) from error

@@ -1,6 +1,7 @@
 """Finds the prepared records of a config, or makes them by `data.prepare` in a child process.
 
-TensorFlow is imported there if the source needs it; here only for the rates of a seqio Mixture.
+TensorFlow is imported there if the source needs it; in this process only for a live feed (`feed`) and for
+the rates of a seqio Mixture.
 """
 
 import dataclasses

@@ -226,7 +226,7 @@ def _data() -> ConfigDict:
       "temperature": 0.0,  # T: rates become rate**(1/T), more equal if T is above 1; 0: unchanged
       "stages": "",  # mixtures by training step instead: '0: DIR:RATE,DIR:RATE; 100000: DIR:RATE'
       "text_field": "",  # field or column with the text in JSON, Parquet or examples; '': 'text'
-      "module": "",  # file or module that registers seqio Tasks; only a child process imports it
+      "module": "",  # file or module to import, which registers seqio Tasks
       "tfds_directory": "",  # TFDS data_dir; '': its default
       "clean": "",  # cleaning steps, 'exact,language:en,near:0.8'; see `python -m data.prepare --help`
       "vocabulary": "",  # directory of a vocabulary; '': trained on the source with the fields below

@@ -20,7 +20,6 @@ from data import (
   manifest,
   seqio_tasks,
   sources,
-  task_features,
   tfds_reader,
   user_module,
   vocabulary,
@@ -129,10 +128,10 @@ class Stream:
       "expected text, and no preprocessor after the Task's cache that takes only a part of it"
     )
 
-  def _of_ids(self) -> task_features.Tokenised | None:
+  def _of_ids(self) -> seqio_tasks.Tokenised | None:
     """Describes the ids that the Task (or each Task of the Mixture) gives; None if it gives text."""
     tasks = seqio_tasks.tasks_of(self._task)
-    of_tasks = [task_features.ids_of(task, self._asked.text_field) for task in tasks]
+    of_tasks = [seqio_tasks.ids_of(task, self._asked.text_field) for task in tasks]
     for task, ids in zip(tasks, of_tasks):
       if ids and ids.packing and (ids.packing != self._asked.packing or ids.length > self._asked.length):
         raise errors.ConfigError(
@@ -180,7 +179,7 @@ class Stream:
         yield example[feature]
 
   def _of_texts(self, dataset) -> Iterator[list[np.ndarray]]:
-    feature = task_features.text_feature(self._task, dataset.element_spec, self._asked.text_field)
+    feature = seqio_tasks.text_feature(self._task, dataset.element_spec, self._asked.text_field)
     texts = map(tfds_reader.as_text, self._examples(dataset, feature))
     counts: collections.Counter = collections.Counter()
     for chunk in _cut(texts, CHUNK_CHARACTERS, len):

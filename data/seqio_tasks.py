@@ -14,12 +14,23 @@ from typing import Any
 
 import numpy as np
 
-from data import errors, task_features, tfds_reader, user_module
+from data import errors, tfds_reader, user_module
 from data.corpora import CORPORA
 
 logger = logging.getLogger(__name__)
 SPLIT = tfds_reader.TRAIN
 HELDOUT = ("validation", "heldout", "test")  # the first of these that a Task has is its text for evaluation
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokenised:
+  """The feature of a seqio Task that has token ids, its vocabulary, and the packing of its blocks."""
+
+  feature: str
+  vocabulary: str  # its directory
+  digest: str  # of the vocabulary
+  length: int = 0  # most ids in a block; 0: the examples are texts, not blocks
+  packing: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +40,7 @@ class Part:
   task: str
   num_shards: int
   keep: float = 1.0  # fraction of its documents
-  tokenised: task_features.Tokenised | None = None  # None: its examples are text
+  tokenised: Tokenised | None = None  # None: its examples are text
   split: str = SPLIT
   has_heldout: bool = False  # whether the Task has a split for evaluation, so that no other text is held out
 
@@ -62,7 +73,7 @@ def plan(name: str, *, module: str, tfds_directory: str, text_field: str, downlo
   parts: list[Part] = []
   heldout: list[Part] = []
   for task, keep in zip(tasks, keeps):
-    if unused := task_features.unused_ids(task):
+    if unused := unused_ids(task):
       logger.info(
         f"seqio Task {task.name!r}: its text is read; its ids ({errors.listed(unused)}) are not used"
       )
@@ -72,7 +83,7 @@ def plan(name: str, *, module: str, tfds_directory: str, text_field: str, downlo
         num_shards = len(task.source.list_shards(split))
       if not num_shards:
         raise errors.DataError(f"seqio Task {task.name!r}: its split {split!r} has no file; correct the Task")
-      part = Part(task.name, num_shards, keep, task_features.ids_of(task, text_field), split, bool(found))
+      part = Part(task.name, num_shards, keep, ids_of(task, text_field), split, bool(found))
       (parts if split == SPLIT else heldout).append(part)
   return parts + heldout
 
@@ -208,7 +219,7 @@ def read(
   """Yields the texts (or ids, [tokens] int32) in one shard of a split of a Task.
 
   Shards count from 0. Whether `part.keep` includes a text depends only on its content. DataError: the
-  examples cannot be read, or have no text feature (see `task_features.text_feature`). Other errors as `plan`.
+  examples cannot be read, or have no text feature (see `text_feature`). Other errors as `plan`.
   """
   seqio = _registry(module, tfds_directory)
   task = seqio.get_mixture_or_task(part.task)
@@ -220,7 +231,7 @@ def read(
     if part.tokenised:
       feature = part.tokenised.feature
     else:
-      feature = task_features.text_feature(task, dataset.element_spec, text_field)
+      feature = text_feature(task, dataset.element_spec, text_field)
     for example in dataset.as_numpy_iterator():
       value = example[feature] if part.tokenised else tfds_reader.as_text(example[feature])
       content = value.encode("utf-8", "replace") if isinstance(value, str) else value.tobytes()
@@ -306,3 +317,79 @@ def _only_text(dataset, *, field: str):
 
 def _rate(task, *, keep: float) -> float:
   return keep * task.num_input_examples(SPLIT)
+
+
+def ids_of(task, text_field: str) -> Tokenised | None:
+  """Returns which feature of a seqio Task has token ids, as `Tokenised`; None if the Task has text.
+
+  DataError: several features have ids of a supported vocabulary.
+  """
+  features = {text_field: task.output_features[text_field]} if text_field in task.output_features else None
+  ids = {
+    name: feature
+    for name, feature in (features or task.output_features).items()
+    if feature.dtype == "int32" and feature.rank == 1
+  }
+  ours = {name: feature for name, feature in ids.items() if hasattr(feature.vocabulary, "digest")}
+  if not ours:
+    return None
+  if len(ours) > 1:
+    raise errors.DataError(
+      f"seqio Task {task.name!r} has ids under {errors.listed(ours)}; name one of them with --text_field"
+    )
+  ((name, feature),) = ours.items()
+  words = feature.vocabulary
+  is_packed = hasattr(task, "packing")  # data.tasks.BlocksTask, which imports this file
+  blocks = (task.length, task.packing) if is_packed else ()
+  return Tokenised(name, words.directory, words.digest, *blocks)
+
+
+def unused_ids(task) -> list[str]:
+  """Returns the names of a Task's features with ids of a vocabulary that is not of this project."""
+  return [
+    name
+    for name, feature in task.output_features.items()
+    if feature.dtype == "int32"
+    and feature.rank == 1
+    and not hasattr(feature.vocabulary, "digest")
+    and type(feature.vocabulary).__name__ != "PassThroughVocabulary"
+  ]
+
+
+def text_feature(task, features, text_field: str) -> str:
+  """Returns the name of the text feature: `text_field`, its `_pretokenized` copy, or the only string.
+
+  DataError: the Task has none of these.
+  """
+  strings = [
+    name
+    for name, spec in features.items()
+    if getattr(spec, "dtype", None) == "string" and spec.shape.rank == 0
+  ]
+  for name in (text_field, f"{text_field}_pretokenized"):
+    if name in strings:
+      return name
+  if len(strings) == 1:
+    return strings[0]
+  there = errors.listed(f"{name} ({_kind_of(spec)})" for name, spec in features.items())
+  raise errors.DataError(
+    f"seqio Task {task.name!r} has no text feature {text_field!r}; it has {there}; set --text_field"
+    + "".join(map(_why_not_ours, task.output_features.items()))
+  )
+
+
+def _kind_of(spec: Any) -> str:
+  """Returns the dtype of a feature's spec; of nested features, the name of their type."""
+  return getattr(getattr(spec, "dtype", None), "name", type(spec).__name__)
+
+
+def _why_not_ours(item: tuple[str, Any]) -> str:
+  """Returns why a feature's ids cannot be used unchanged; '' if the feature has no ids."""
+  name, feature = item
+  if feature.dtype != "int32" or feature.rank != 1:
+    return ""
+  words = feature.vocabulary
+  tokenizer: Any = getattr(words, "tokenizer", None)
+  lacks = hasattr(tokenizer, "piece_to_id") and tokenizer.piece_to_id("[MASK]") == tokenizer.unk_id()
+  what = f"{type(words).__name__} of {words.vocab_size:,} ids{' without [MASK]' * lacks}"
+  return f". Ids need the vocabulary data.tasks.DirectoryVocabulary(DIR); {name} has {what}"

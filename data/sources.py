@@ -10,12 +10,14 @@ import argparse
 import collections
 import concurrent.futures
 import dataclasses
+import glob
 import math
 import os
 import pathlib
 from collections.abc import Callable, Iterator
 
-from data import arrow_files, command, errors, files, globs, seqio_tasks, text_files, tfds_reader
+from data import arrow_files, command, errors, files, seqio_tasks, text_files, tfds_reader
+from data.buckets import copies
 from data.corpora import CORPORA
 
 MIN_UNIT_BYTES = 1 << 20
@@ -148,7 +150,7 @@ def expand(source: str) -> list[str]:
   A file with several names (links, spellings) is returned once, under the name with the fewest slashes.
   """
   paths: dict[tuple[int, int], str] = {}
-  for pattern, matches in globs.patterns(source):
+  for pattern, matches in patterns(source):
     if not matches:
       hint = (
         f", it is a directory; name its files as {pattern.rstrip('/')}/*" if os.path.isdir(pattern) else ""
@@ -163,6 +165,49 @@ def expand(source: str) -> list[str]:
       "--source is empty; expected file globs, tfds:NAME, seqio:NAME or installed_docs"
     )
   return sorted(paths.values())
+
+
+def patterns(source: str) -> Iterator[tuple[str, list[str]]]:
+  """Yields (glob, its matches) for the comma-separated globs of a source; file names may have commas.
+
+  DataError: an address matches nothing.
+  """
+  parts = command.names(source)
+  while parts:
+    tried = ((end, _matches(",".join(parts[:end]))) for end in range(1, len(parts) + 1))
+    end, matches = next(((end, matches) for end, matches in tried if matches), (1, []))
+    yield ",".join(parts[:end]), matches
+    parts = parts[end:]
+
+
+def _matches(pattern: str) -> list[str]:
+  if files.is_address(pattern):
+    return [str(path) for path in copies.matching(pattern, flag="--source")]
+  head, tail = os.path.expanduser(pattern), ""
+  # A path that exists is not a glob, even with brackets: '[2024] notes.txt', 'corpus [old]/*.txt'.
+  while head and not os.path.lexists(head):
+    head, sign, name = head.rpartition("/")
+    tail = f"{sign}{name}{tail}"
+  return [path for path in _glob(glob.escape(head) + tail) if os.path.isfile(path)]
+
+
+def _glob(pattern: str) -> list[str]:
+  """Returns the files that a glob matches; '**' follows links, but visits no linked folder twice."""
+  start, sign, rest = (f"{pattern}/*" if pattern.endswith("**") else pattern).partition("**/")
+  if not sign or (start and not start.endswith("/")):
+    return glob.glob(pattern)
+  matches, entered = [], set()
+  for top in glob.glob(start) if start else ["."]:
+    for folder, below, _ in os.walk(top, followlinks=True):
+      real = os.path.realpath(folder)
+      is_linked = real != os.path.normpath(f"{os.path.realpath(top)}/{os.path.relpath(folder, top)}")
+      if is_linked and real in entered:
+        below.clear()
+        continue
+      entered.add(real)
+      below[:] = sorted(name for name in below if not name.startswith("."))
+      matches += _glob(f"{glob.escape(folder.rstrip('/'))}/{rest}")
+  return matches
 
 
 def is_of_files(source: str) -> bool:

@@ -6,7 +6,6 @@ lines and documents above a limit are cut and counted.
 """
 
 import collections
-import csv
 import functools
 import gzip
 import io
@@ -272,24 +271,16 @@ def _table_documents(
     for number, line in bounded_lines(path, file, 0, -1):  # noqa: B007 (read where a row is refused)
       yield _decoded(line, counts)
 
-  rows = cells.read(kind_of(path), lines(), most=MAX_RECORD_BYTES)
-  try:
-    names = next(rows, [])
-    if text_field not in names:
-      columns = f"no column {text_field!r}; its columns are {errors.listed(names)}; set --text_field"
-      empty = "it is empty; expected the names of its columns in the first line, or leave out this file"
-      problem = cells.other_separator(path, kind_of(path), names) or (columns if names else empty)
-      raise errors.DataError(f"{path}: {problem}")
-    column = names.index(text_field)
-    for row in rows:
-      if len(row) != len(names):
-        _refuse(path, 0, number, f"of {errors.counted(len(row), 'cell')}; expected {len(names)} as in line 1")
-      if cells.is_header_again(names, row):
-        _refuse(path, 0, number, "the names of the columns once more; remove it")
-      yield from _paragraphs(row[column], counts)
-  except csv.Error as error:
-    problem = f"damaged ({errors.reason(error)}); mend its quotes, or leave out this file"
-    _refuse(path, 0, number, problem)
+  where = lambda _: f"{path}, line {number}"  # noqa: E731
+  rows = cells.read(path, kind_of(path), lines(), most=MAX_RECORD_BYTES, where=where)
+  names = next(rows)
+  if text_field not in names:
+    columns = f"no column {text_field!r}; its columns are {errors.listed(names)}; set --text_field"
+    empty = "it is empty; expected the names of its columns in the first line, or leave out this file"
+    raise errors.DataError(f"{path}: {columns if names else empty}")
+  column = names.index(text_field)
+  for row in rows:
+    yield from _paragraphs(row[column], counts)
 
 
 def _refuse(path: str, start: int, number: int, problem: str, *, unit: str = "line") -> NoReturn:

@@ -1,10 +1,10 @@
 """TFDS data sets: finds or downloads them, reads training texts, and reads small ones as Python values.
 
-`find` and `split_sizes` need no TensorFlow. `read` is for processes that must not load TensorFlow: a child
-process reads the data sets.
+`find` and `split_sizes` need no TensorFlow; other functions import it when they are called.
 """
 
 import contextlib
+import importlib
 import importlib.util
 import json
 import os
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from data import child, errors, files
+from data import errors, files
 
 TRAIN = "train"  # the split that a preparation reads
 _BATCH = 512  # examples
@@ -119,6 +119,8 @@ def import_tfds() -> Any:
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise
   is_first = "tensorflow" not in sys.modules
   with _without_notices():
+    if is_first and importlib.util.find_spec("triton"):
+      importlib.import_module("triton")  # imported after TensorFlow, it ends the process (segmentation fault)
     import tensorflow as tf
     import tensorflow_datasets as tfds
 
@@ -206,7 +208,7 @@ def split_sizes(path: pathlib.Path) -> dict[str, int]:
 
 
 def read(directory: str, wanted: Sequence[tuple[str, str]], *, download: bool = False) -> list[list[Example]]:
-  """Reads splits of data sets in one child process, where loading TensorFlow takes about ten seconds.
+  """Reads splits of data sets; loading TensorFlow takes some seconds.
 
   Args:
     directory: data_dir of TFDS; '': its default.
@@ -226,23 +228,12 @@ def read(directory: str, wanted: Sequence[tuple[str, str]], *, download: bool = 
       _check_split(path, split)
     elif not download:
       raise errors.DataError(f"no TFDS data set {name} in {place(directory)}")
-  at = str(place(directory).absolute())
-  found = child.call(examples, relay=download, directory=at, wanted=list(wanted), download=download)
-  splits: list[list[Example]] = [[] for _ in wanted]
-  for number, example in found:
-    splits[number].append(example)
-  return splits
-
-
-def examples(
-  directory: str, wanted: Sequence[tuple[str, str]], *, download: bool
-) -> Iterator[tuple[int, Example]]:
-  """Yields (number of the pair, example) for all pairs of `read`; loads TensorFlow in this process."""
-  for number, (name, split) in enumerate(wanted):
+  splits = []
+  for name, split in wanted:
     path = find_or_download(directory, name, download=download)
     _check_split(path, split)
-    for example in _examples(path, split):
-      yield number, example
+    splits.append(_examples(path, split))
+  return splits
 
 
 def _check_split(path: pathlib.Path, split: str) -> None:

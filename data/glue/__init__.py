@@ -24,7 +24,7 @@ __all__ = [
 
 
 def read(directory: str, task: str, split: str, *, download: bool = False) -> Split:
-  """Reads one split of a task; for several splits use `read_all`, which starts only one child process."""
+  """Reads one split of a task; `read_all` reads several."""
   return read_all(directory, [(task, split)], download=download)[0]
 
 

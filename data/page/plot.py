@@ -32,7 +32,6 @@ class Curve(NamedTuple):
   is_dashed: bool = False
   is_step: bool = False  # a histogram: each value holds up to the next point; drawn as an area
   has_dots: bool = False
-  is_cloud: bool = False  # dots without a line between them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,23 +74,19 @@ class Plot:
       figure = Figure(figsize=(_WIDTH, _HEIGHT), dpi=160, layout="constrained")
       axis = FigureCanvasAgg(figure).figure.subplots()
       names = list(dict.fromkeys(curve.name for curve in self.curves))
-      has_lines = any(not curve.is_step for curve in self.curves)
       legend: dict[str, Any] = {}
       for curve in self.curves:
         number = names.index(curve.name) if curve.colour is None else curve.colour
         again, colour = number // len(COLOURS) % 2, COLOURS[number % len(COLOURS)]
         label = textwrap.fill(printable(f"{curve.name}  {curve.note}".strip()), 60)
         if curve.is_step:
-          area = axis.fill_between(curve.x, curve.y, step="post", color=colour, alpha=0.25, linewidth=0)
-          if has_lines:  # a histogram behind a density, drawn as an area only
-            legend.setdefault(label, area)
-            continue
+          axis.fill_between(curve.x, curve.y, step="post", color=colour, alpha=0.25, linewidth=0)
         (line,) = axis.plot(
           curve.x,
           curve.y,
           color=colour,
-          linestyle="none" if curve.is_cloud else _STYLES[2 * again + curve.is_dashed],
-          marker="." if curve.is_cloud else "o" if curve.has_dots or len(curve.x) == 1 else None,
+          linestyle=_STYLES[2 * again + curve.is_dashed],
+          marker="o" if curve.has_dots or len(curve.x) == 1 else None,
           markersize=3.5,
           linewidth=1.6,
           drawstyle="steps-post" if curve.is_step else "default",

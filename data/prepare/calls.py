@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 PLACES = ("data.clean.", "data.manifest", "data.prepare.", "data.seqio_tasks", "data.sources")
-PLACES += ("data.task_features",)
 
 
 def encode(value: Any) -> Any:

@@ -11,7 +11,7 @@ import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from data import command, errors, files, globs, sources
+from data import command, errors, files, sources
 from data.buckets import mirror
 from data.clean import steps
 from data.prepare import workers
@@ -90,7 +90,7 @@ def _refuse_relative(args: argparse.Namespace) -> None:
   """Raises ConfigError for relative paths in the flags, because workers may run in other directories."""
   paths = command.names(args.source) if sources.is_of_files(args.source) else []
   if not all(map(_is_absolute, paths)):
-    paths = [pattern for pattern, _ in globs.patterns(args.source)]  # names of files may have commas
+    paths = [pattern for pattern, _ in sources.patterns(args.source)]  # names of files may have commas
   named = {
     "source": paths,
     "tfds_directory": [args.tfds_directory] if args.tfds_directory else [],

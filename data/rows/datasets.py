@@ -1,13 +1,13 @@
 """Reads rows of a TFDS data set or a seqio Task: `tfds:NAME[#SPLIT]`, `seqio:TASK[#SPLIT]`.
 
-Child processes load TensorFlow. Labels of TFDS are names. A feature that a Task tokenises is read as text:
+Labels of TFDS are names. A feature that a Task tokenises is read as text:
 'inputs' is the Task's 'inputs_pretokenized'.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
-from data import child, files, seqio_tasks, tfds_reader
+from data import files, seqio_tasks, tfds_reader
 from data.errors import DataError
 from data.rows.row import Row
 
@@ -59,7 +59,7 @@ def read(path: str, otherwise: str, *, directory: str, module: str, download: bo
     (examples,) = tfds_reader.read(directory, [(name, split)], download=download)
   else:
     given = {"module": module, "tfds_directory": directory, "download": download}
-    examples = child.call(task_examples, relay=download, name=name, split=split, **given)
+    examples = task_examples(name, split, **given)
   return [Row(fields, number, path, "example") for number, fields in enumerate(examples, 1)]
 
 

@@ -1,6 +1,5 @@
 """Reads files as rows: chooses a reader by the ending, and checks rows and columns."""
 
-import csv
 import itertools
 import sys
 from collections.abc import Iterator
@@ -43,7 +42,7 @@ def read(path: str) -> Iterator[Row]:
     with text_files.open_file(path) as file:
       text_files.check_start(path, file)
       if kind in ("csv", "tsv"):
-        yield from map(check_cells, _table(kind, path, file))
+        yield from map(check_cells, _of_table(kind, path, file))
       else:
         yield from map(check_cells, (_jsonl if kind == "jsonl" else _texts)(path, file))
 
@@ -64,7 +63,7 @@ def columns(path: str) -> list[str]:
     if kind in ("csv", "tsv"):
       with text_files.open_file(path) as file:
         text_files.check_start(path, file)
-        return _header(kind, path, _cells(kind, path, file))
+        return next(_table(kind, path, file))
   found = read(path)
   first = next(found, None)
   if first is None:
@@ -95,16 +94,6 @@ def _checked(path: str, names: list[str]) -> list[str]:
   twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
   if twice is not None:
     raise DataError(f"{path}: the column {twice!r} occurs twice; rename one of them in the first line")
-  return names
-
-
-def _header(kind: str, path: str, table: Iterator[list[str]]) -> list[str]:
-  try:
-    names = _checked(path, next(table, []))
-  except csv.Error as error:
-    raise DataError(f"{path}: its header is damaged ({errors.reason(error)}); correct its quotes") from None
-  if problem := cells.other_separator(path, kind, names):
-    raise DataError(f"{path}: {problem}")
   return names
 
 
@@ -141,32 +130,19 @@ def _jsonl(path: str, file: BinaryIO) -> Iterator[Row]:
     yield Row(fields, number, path, unit, replaced)
 
 
-def _cells(kind: str, path: str, file: BinaryIO) -> Iterator[list[str]]:
-  return cells.read(kind, _decoded(path, file), most=text_files.MAX_RECORD_BYTES)
+def _table(kind: str, path: str, file: BinaryIO) -> Iterator[list[str]]:
+  """Yields the checked header and then the cells of each row of a CSV or TSV file."""
+  where = lambda number: place(path, number, "row")  # noqa: E731
+  table = cells.read(path, kind, _decoded(path, file), most=text_files.MAX_RECORD_BYTES, where=where)
+  yield _checked(path, next(table))
+  yield from table
 
 
-def _table(kind: str, path: str, file: BinaryIO) -> Iterator[Row]:
-  table, number = _cells(kind, path, file), 0
-  names = _header(kind, path, table)
-  try:
-    for number, row in enumerate(table, 1):
-      yield _of_cells(path, names, row, number)
-  except csv.Error as error:
-    where = place(path, number + 1, "row")
-    raise DataError(
-      f"{where}: damaged ({errors.reason(error)}); correct its quotes, or remove this row"
-    ) from None
-
-
-def _of_cells(path: str, names: list[str], row: list[str], number: int) -> Row:
-  if len(row) != len(names):
-    raise DataError(
-      f"{place(path, number, 'row')}: {errors.counted(len(row), 'cell')}, expected {len(names)} as in the "
-      f"first line ({errors.listed(names)}); correct or remove this row"
-    )
-  if cells.is_header_again(names, row):
-    raise DataError(f"{place(path, number, 'row')}: the names of the columns again; remove this row")
-  return Row(dict(zip(names, row)), number, path)
+def _of_table(kind: str, path: str, file: BinaryIO) -> Iterator[Row]:
+  table = _table(kind, path, file)
+  names = next(table)
+  for number, row in enumerate(table, 1):
+    yield Row(dict(zip(names, row)), number, path)
 
 
 def _of_columns(kind: str, path: str) -> Iterator[Row]:

@@ -22,7 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from data import installed_docs  # noqa: E402
-from data.page import template  # noqa: E402
+from data.page import render  # noqa: E402
 
 READ, TESTED = 0.25, 0.1  # share of the packages' modules that are read, and of these that are held out
 WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -98,7 +98,7 @@ def page(output: pathlib.Path, folder: pathlib.Path, answers: pathlib.Path, stag
   values = {"title": "Names and descriptions: search before and after the embedding stage", "hits": hits}
   values |= {"sections": [(name, name.split()[0].lower()) for name in names], "header": header, "rows": rows}
   source, curve = pathlib.Path(__file__).with_name("embeddings.html"), stage / "embedding" / "curves.svg"
-  output.write_text(template.render(source, curve=curve.read_bytes(), **values), encoding="utf-8")
+  output.write_text(render(source, curve=curve.read_bytes(), **values), encoding="utf-8")
   print(f"wrote {output}")
 
 

@@ -4,16 +4,13 @@ Losses are in nats, shares and areas are fractions. Every held-out metric takes 
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from data.records import HeldoutRecords
-from data.vocabulary import Vocabulary
-from pretrain.corruption.masking import TokenIds
 from pretrain.mesh import sharding
 from pretrain.models import heads
 from pretrain.ops.positions import scatter_positions, take_positions
@@ -114,36 +111,3 @@ def ranking_area(is_true: np.ndarray, scores: np.ndarray) -> float:
   if is_true.all() or not is_true.any():
     return float("nan")
   return float(roc_auc_score(is_true, scores))
-
-
-NUM_EXAMPLES = 10
-TOKENS_BEFORE, TOKENS_AFTER = 6, 4  # context of an example, in tokens
-
-
-class Example(NamedTuple):
-  """A masked token of a held-out block: text around it, original, and the encoder's prediction."""
-
-  text: str  # the original text with a gap
-  original: str
-  guess: str  # the most probable token
-  probability: float  # of the original token, by the encoder
-
-
-def find_examples(arrays: Mapping[str, np.ndarray], words: Vocabulary, tokens: TokenIds) -> list[Example]:
-  """Returns one predicted token of each of the first `NUM_EXAMPLES` held-out blocks that have any.
-
-  They are not selected by the encoder's answers; special tokens are skipped. `arrays` are from
-  `describe_guesses`.
-  """
-  ids = arrays["ids"]
-  candidates = arrays["selected"] & ~np.isin(ids, tokens.special)
-  candidates[:, :TOKENS_BEFORE] = False  # every example needs context on the left
-  examples = []
-  for row in np.flatnonzero(candidates.any(axis=-1))[:NUM_EXAMPLES]:
-    at = int(candidates[row].argmax())
-    end = min(at + 1 + TOKENS_AFTER, int((ids[row] != tokens.pad).sum()))
-    before, after = words.decode(ids[row, at - TOKENS_BEFORE : at]), words.decode(ids[row, at + 1 : end])
-    original, guess = (words.shown_piece(arrays[name][row, at]) for name in ("ids", "guesses"))
-    probability = float(arrays["probability"][row, at])
-    examples.append(Example(f"{before} ___ {after}".strip(), original, guess, probability))
-  return examples

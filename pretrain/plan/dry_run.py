@@ -165,7 +165,7 @@ def _feed(data: DataFields, vocab_size: int) -> tuple[TokenIds, dict[str, str]]:
   tokens = TokenIds(0, 1, 2, 3, 4, vocab_size)
   if words:
     tokens = TokenIds(**words["special_ids"], vocab_size=words["size"])
-  return tokens, {"records": f"none: a child process reads {data.source} during training"}
+  return tokens, {"records": f"none: {data.source} is read during training"}
 
 
 def _mixture_lines(sources: mixed.Found) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """Opens the records of a run: prepared ones, found or made by a child process, a mixture, or a seqio feed.
 
 `data.prepare` makes them; its process imports TensorFlow and seqio if needed, and ends. Only a feed
-(`data.feed`), a Task or Mixture that the thread reads ahead directly, imports them into the trainer's own
-process.
+(`data.feed`), a Task or Mixture that the thread reads ahead directly, and the rates of a seqio Mixture import
+them into the trainer's own process.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from data import child, errors, files, manifest, seqio_tasks, sources, vocabulary
+from data import errors, files, manifest, seqio_tasks, sources, vocabulary
 from data.buckets import copies
 from data.command import run_child
 from data.errors import ConfigError, DataError, UserError
@@ -201,8 +201,12 @@ def ensure_tasks(settings: ReadingSettings, *, download: bool) -> str:
   """
   data = settings.data
   try:
-    fields = {"name": mixture.seqio_name(vars(data)), "module": data.module, "download": download}
-    pairs = child.call(seqio_tasks.rates, relay=download, tfds_directory=data.tfds_directory, **fields)
+    pairs = seqio_tasks.rates(
+      mixture.seqio_name(vars(data)),
+      module=data.module,
+      tfds_directory=data.tfds_directory,
+      download=download,
+    )
   except UserError as error:
     reason = from_config.with_fields(str(error))
     raise type(error)(reason.replace("--mixture=", "--config.data.mixture=")) from error

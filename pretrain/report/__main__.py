@@ -63,11 +63,10 @@ def _run(asked: argparse.Namespace) -> None:
       f"{len(asked.workdirs)} runs; expected at most {_MOST_RUNS}, so that their colours differ"
     )
 
-  from pretrain.report import examples, page, runs, written_tables
+  from pretrain.report import examples, page, runs
 
   loaded = runs.read(asked.workdirs)
-  folders = map(pathlib.Path, command.names(asked.tables))
-  more = [report for folder in folders for report in written_tables.find(folder)]
+  more = [table for folder in command.names(asked.tables) for table in runs.find_tables(pathlib.Path(folder))]
   shown: dict[str, examples.Examples | str] = {}
   if asked.examples:
     from pretrain.mesh import devices

@@ -1,20 +1,25 @@
-"""Builds the page of runs: all contents of its template `report.html`, in reading order."""
+"""Builds the page of runs: the contents of its template `report.html`."""
 
+import importlib
 import json
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from data.page import template
+import configs
+from configs import backbones, base
+from data import page
 from data.page.plot import shown
+from pretrain.checkpoints import resume
 from pretrain.logs import metrics
-from pretrain.report import config_diff, runs, series, written_tables
+from pretrain.report import runs, series
 from pretrain.report.examples import SHADES, Examples
-from pretrain.report.runs import ShownRun
-from pretrain.report.written_tables import WrittenTable
+from pretrain.report.runs import ShownRun, WrittenTable
 
 MOST_BYTES = 5_000_000  # limit of a page
 _MOST_PICTURES = 12
+_PLACES = ("recipe", "data.directory")  # names and places, which do not change the training
 
 
 def make(
@@ -32,27 +37,27 @@ def make(
     ConfigError: a run lacks the data for the axis.
   """
   charts, constant = series.charts(found, over)
-  configs = _configs(found)
-  title = found[0].name if len(found) == 1 else f"{len(found)} runs: {found[0].name} and {found[-1].name}"
-  if len(found) == 1 and found[0].recipe:
-    title = f"{found[0].recipe} in {title}"
-  reports = [(run.name, report) for run in found for report in run.tables]
-  reports += [("", report) for report in more_tables]
   is_one = len(found) == 1
-  events = [
-    [*([] if is_one else [run.name]), "" if event.step is None else f"{event.step:,}", event.what]
-    for run in found
-    for event in run.events
-  ]
+  title = found[0].name if is_one else f"{len(found)} runs: {found[0].name} and {found[-1].name}"
+  if is_one and found[0].recipe:
+    title = f"{found[0].recipe} in {title}"
+  tables = [(run.name, table) for run in found for table in run.tables]
+  tables += [("", table) for table in more_tables]
+  folders = sorted({table.path.parent for _, table in tables if table.path.stem == "analyses"})
+  plots = [path for folder in folders for path in sorted(folder.glob("*.svg"))]
   filled = {
     "Curves": charts or constant,
-    "Config": configs,
+    "Config": _configs(found),
     "Examples": examples,
-    "Tables": reports,
-    "Events": events,
-    "Environment": True,
+    "Tables": tables,
+    "Events": [
+      [*([] if is_one else [run.name]), "" if event.step is None else f"{event.step:,}", event.what]
+      for run in found
+      for event in run.events
+    ],
+    "Environment": [(run.name, runs.environment(run), run.trackers) for run in found],
   }
-  return template.render(
+  return page.render(
     pathlib.Path(__file__).with_name("report.html"),
     title=title,
     sections=[(name, name.lower()) for name, content in filled.items() if content],
@@ -60,50 +65,38 @@ def make(
     facts=[[run.name, run.recipe, *_facts(run)] for run in found],
     charts=charts,
     constant={name: shown(value) for name, value in constant.items()},
-    configs=configs,
+    configs=filled["Config"],
     fields=[[name, _value(value)] for name, value in sorted(found[0].fields.items())],
     examples=examples,
     shades=SHADES,
-    reports=reports,
-    pictures=written_tables.pictures([report for _, report in reports])[:_MOST_PICTURES],
-    events=events,
-    environments=[(run.name, runs.environment(run), run.trackers) for run in found],
+    tables=tables,
+    pictures=[path for path in plots if path.stat().st_size <= runs.MOST_BYTES][:_MOST_PICTURES],
+    events=filled["Events"],
+    environments=filled["Environment"],
   )
 
 
-def _duration(hours: float) -> str:
-  if hours < 1 / 60:
-    return f"{3600 * hours:.1f} s"
-  return f"{hours:,.1f} h" if hours >= 1 else f"{60 * hours:.1f} min"
-
-
-def _count(number: float) -> str:
-  for size, name in ((1e9, "billion"), (1e6, "million")):
-    if number >= size:
-      return f"{number / size:,.1f} {name}"
-  return f"{number:,.0f}"
-
-
-def _heldout_losses(run: ShownRun) -> list[tuple[int, float]]:
-  return [(line["step"], line["eval/loss"]) for line in run.lines if isinstance(line.get("eval/loss"), float)]
-
-
-def _speed(run: ShownRun) -> float | None:
-  speeds = sorted(line["perf/tokens_per_second"] for line in run.lines if line.get("perf/tokens_per_second"))
-  return speeds[len(speeds) // 2] if speeds else None
-
-
 def _facts(run: ShownRun) -> list[str]:
+  """Returns a run's cells of the first table: steps, tokens, time, speed, and its held-out losses."""
   _, hours = metrics.hours(run.lines)
-  losses, speed = _heldout_losses(run), _speed(run)
-  total = run.fields.get("train.total_steps")
+  losses = [line["eval/loss"] for line in run.lines if isinstance(line.get("eval/loss"), float)]
+  speeds = sorted(line["perf/tokens_per_second"] for line in run.lines if line.get("perf/tokens_per_second"))
+  total, tokens = run.fields.get("train.total_steps"), run.tokens(run.step)
+  count = next(
+    (f"{tokens / size:,.1f} {name}" for size, name in ((1e9, "billion"), (1e6, "million")) if tokens >= size),
+    f"{tokens:,}",
+  )
+  taken = next(
+    (f"{hours[-1] / size:,.1f} {name}" for size, name in ((1, "h"), (1 / 60, "min")) if hours[-1] >= size),
+    f"{3600 * hours[-1]:.1f} s",
+  )
   return [
     f"{run.step:,}" + (f" of {total:,}" if isinstance(total, int) else ""),
-    _count(run.tokens(run.step)) if run.tokens(1) else "-",
-    _duration(hours[-1]) if len(hours) > 1 else "-",
-    f"{speed:,.0f}" if speed else "-",
-    shown(losses[-1][1]) if losses else "-",
-    shown(min(loss for _, loss in losses)) if losses else "-",
+    count if run.tokens(1) else "-",
+    taken if len(hours) > 1 else "-",
+    f"{speeds[len(speeds) // 2]:,.0f}" if speeds else "-",
+    shown(losses[-1]) if losses else "-",
+    shown(min(losses)) if losses else "-",
   ]
 
 
@@ -112,16 +105,42 @@ def _value(value: Any) -> str:
 
 
 def _configs(found: Sequence[ShownRun]) -> list[tuple[str, list[str], list[list[str]]]]:
-  tables = []
+  """Returns tables (title, header, rows) of fields that differ between runs, and from each run's recipe.
+
+  A field that is newer than a run has its default value in the first table, and is not in the others.
+  """
+  made = []
   if len(found) > 1:
-    rows = [[name, *map(_value, values)] for name, values in config_diff.between(found).items()]
+    names = sorted({name for run in found for name in run.fields})
+    usual = resume.flatten(base.get_config().to_dict())
+    rows = [[name, *(run.fields.get(name, usual.get(name)) for run in found)] for name in names]
     header = ["field", *(run.name for run in found)]
-    tables.append(("Fields that differ between the runs", header, rows))
+    differing = [row for row in rows if any(value != row[1] for value in row[1:])]
+    made.append(("Fields that differ between the runs", header, differing))
   for run in found:
-    if (default := config_diff.from_default(run)) is not None:
-      source, changed = default
+    if run.fields:
+      source, usual = _defaults(run.recipe)
+      rows = [
+        [name, usual.get(name), value]
+        for name, value in run.fields.items()
+        if name not in _PLACES and usual.get(name) != value
+      ]
       prefix = f"{run.name}: " if len(found) > 1 else ""
-      rows = [[name, *map(_value, values)] for name, values in changed.items()]
-      title = f"{prefix}Fields that differ from {source}"
-      tables.append((title, ["field", "default", "this run"], rows))
-  return tables
+      made.append((f"{prefix}Fields that differ from {source}", ["field", "default", "this run"], rows))
+  return [
+    (title, header, [[name, *map(_value, values)] for name, *values in rows]) for title, header, rows in made
+  ]
+
+
+def _defaults(recipe: str) -> tuple[str, Mapping[str, Any]]:
+  """Returns the name and the fields of the recipe's config file, or of `configs/base.py` without one."""
+  folder = pathlib.Path(str(configs.__file__)).parent
+  module: Any = base
+  # A workdir may come from elsewhere, so only this program's own recipes are imported.
+  recipe, _, backbone = recipe.partition(":")
+  if re.fullmatch(r"[a-z]\w*", recipe) and (folder / f"{recipe}.py").is_file():
+    module = importlib.import_module(f"configs.{recipe}")
+  name, config = f"configs/{module.__name__.split('.')[-1]}.py", module.get_config()
+  if backbone in backbones.BACKBONES:
+    name, config = f"{name}:{backbone}", backbones.apply(config, backbone)
+  return name, resume.flatten(config.to_dict())

@@ -1,4 +1,4 @@
-"""Reads the files of a workdir: config, metrics, events, reports. Nothing is computed."""
+"""Reads the files of a workdir: config, metrics, events, tables of other commands. Nothing is computed."""
 
 import dataclasses
 import pathlib
@@ -7,15 +7,25 @@ from typing import Any, NamedTuple
 
 from data import files
 from data.errors import DataError, UserError
+from data.tables import Cells
 from pretrain.checkpoints import checkpoint, resume, workdir
 from pretrain.logs import metrics, trackers
-from pretrain.report import written_tables
-from pretrain.report.written_tables import WrittenTable
 from pretrain.settings import mixture
 from pretrain.settings.run import batch_sizes
 from pretrain.watching import finite
 
-_NO_REPORTS = (checkpoint.DIRECTORY, "tensorboard", "vocabulary")  # folders of a workdir without reports
+_NO_TABLES = (checkpoint.DIRECTORY, "tensorboard", "vocabulary")  # folders of a workdir without tables
+MOST_BYTES = 200_000  # of a Markdown file or picture; none that this program writes is nearly as large
+_MOST_ROWS = 200  # of a table on a page
+
+
+class WrittenTable(NamedTuple):
+  """The title, tables and notes of a Markdown file that another command wrote, and the plots beside it."""
+
+  path: pathlib.Path
+  title: str
+  tables: Sequence[Cells]
+  notes: Sequence[str]
 
 
 class Event(NamedTuple):
@@ -92,7 +102,7 @@ def _read(path: pathlib.Path, name: str) -> ShownRun:
       events.append(Event(steps[-1], str(error)))
   fields = resume.flatten(config or meta.get("config", {}))
   events += sorted(_events(path, lines, meta), key=lambda event: event.step or 0)
-  return ShownRun(name, path, fields, lines, meta, steps, events, written_tables.find(path, _NO_REPORTS))
+  return ShownRun(name, path, fields, lines, meta, steps, events, find_tables(path))
 
 
 def _events(
@@ -146,3 +156,44 @@ def environment(run: ShownRun) -> dict[str, str]:
     "workdir": run.path,
   }
   return {name: str(value) for name, value in facts.items() if value}
+
+
+def find_tables(directory: pathlib.Path) -> list[WrittenTable]:
+  """Returns the tables of Markdown files in a folder and three levels below, by path.
+
+  Such a file has a title and a table as `data.tables` writes them, and a JSON file of the same name.
+  """
+  found = []
+  for depth in range(4):
+    for path in sorted(directory.glob("*/" * depth + "*.md")):
+      folders = path.relative_to(directory).parts[:-1]
+      is_skipped = any(name in _NO_TABLES or name.startswith(".") for name in folders)
+      if not is_skipped and path.with_suffix(".json").is_file() and (table := _read_table(path)):
+        found.append(table)
+  return found
+
+
+def _read_table(path: pathlib.Path) -> WrittenTable | None:
+  """Reads a Markdown file; None if it has no title or no table, or cannot be read."""
+  try:
+    too_large = path.stat().st_size > MOST_BYTES
+    lines = [] if too_large else path.read_text(encoding="utf-8", errors="replace").splitlines()
+  except OSError:
+    return None
+  tables: list[list[list[str]]] = []
+  notes, is_inside = [], False
+  for line in lines[1:]:
+    is_row = line.startswith("| ") and line.endswith(" |")
+    if is_row and not is_inside:
+      tables.append([])
+    if is_row:
+      tables[-1].append(line[2:-2].split(" | "))
+    elif line:
+      notes.append(line.replace("\\*", "*"))
+    is_inside = is_row
+  cells = [
+    Cells(rows[0], rows[2 : _MOST_ROWS + 2], [at for at, rule in enumerate(rows[1]) if rule.endswith(":")])
+    for rows in tables
+    if len(rows) > 2
+  ]
+  return WrittenTable(path, lines[0][2:], cells, notes) if cells and lines[0].startswith("# ") else None

@@ -33,6 +33,16 @@ _UNITS = (
   (r"^probe/similarity", "Spearman's correlation"),
   (r"^probe/", "accuracy, fraction"),
 )
+# (size, label) of a horizontal axis; the first that its end reaches counts.
+_SIZES = {
+  "token": (
+    (1e9, "tokens (billions)"),
+    (1e6, "tokens (millions)"),
+    (1e3, "tokens (thousands)"),
+    (1, "tokens"),
+  ),
+  "hour": ((1, "hours of training"), (1 / 60, "minutes of training")),
+}
 # Sections in their order: (title, pattern of a metric's name).
 SECTIONS = (
   ("Loss and its terms", r"loss$|^source_loss/"),
@@ -59,7 +69,7 @@ def charts(runs: Sequence[ShownRun], over: Axis = "step") -> tuple[dict[str, lis
   values = [_values(run.lines) for run in runs]
   names = [name for name in dict.fromkeys(name for of_run in values for name in of_run) if name != _TWIN]
   constant, families = {}, dict[str, list[str]]()
-  for name in dict.fromkeys(plain(name) for name in names):
+  for name in dict.fromkeys(name.removeprefix(TRAIN).removeprefix(HELD_OUT) for name in names):
     numbers = [
       v for of_run in values for side in (TRAIN, HELD_OUT, "") for v in of_run.get(side + name, {}).values()
     ]
@@ -84,25 +94,23 @@ def charts(runs: Sequence[ShownRun], over: Axis = "step") -> tuple[dict[str, lis
 
 def _axis(runs: Sequence[ShownRun], over: Axis) -> tuple[str, list[Place]]:
   """Returns the horizontal axis' label, and for each run a function from steps to the axis."""
-  if over == "token":
-    if not all(run.tokens(1) for run in runs):
+  if over == "step":
+    return "step", [lambda steps: steps] * len(runs)
+  places: list[Place] = []
+  for run in runs:
+    clock = metrics.hours(run.lines)
+    if not (run.tokens(1) if over == "token" else len(clock[0]) > 1):
+      lacking = "batch size in config.json" if over == "token" else "speed (perf/steps_per_second)"
       raise ConfigError(
-        "--over=token needs the batch size in every run's config.json, which is missing; use\n  --over=step"
+        f"--over={over} needs every run's {lacking}, which {run.name} lacks; use\n  --over=step"
       )
-    most = max(run.tokens(run.step) for run in runs)
-    units = (("tokens (billions)", 1e9), ("tokens (millions)", 1e6), ("tokens (thousands)", 1e3))
-    label, size = next((pair for pair in units if most >= pair[1]), ("tokens", 1.0))
-    return label, [
-      lambda steps, run=run: np.array([run.tokens(step) for step in steps]) / size for run in runs
-    ]
-  if over == "hour":
-    clocks = [metrics.hours(run.lines) for run in runs]
-    if not all(len(steps) > 1 for steps, _ in clocks):
-      raise ConfigError("--over=hour needs every run's speed (perf/steps_per_second); use\n  --over=step")
-    is_short = max(taken[-1] for _, taken in clocks) < 1
-    label, factor = ("minutes of training", 60.0) if is_short else ("hours of training", 1.0)
-    return label, [lambda steps, clock=clock: factor * np.interp(steps, *clock) for clock in clocks]
-  return "step", [lambda steps: steps] * len(runs)
+    if over == "token":
+      places.append(lambda steps, run=run: np.array([run.tokens(step) for step in steps]))
+    else:
+      places.append(lambda steps, clock=clock: np.interp(steps, *clock))
+  most = max(place(np.array([run.step]))[0] for run, place in zip(runs, places))
+  size, label = next((pair for pair in _SIZES[over] if most >= pair[0]), _SIZES[over][-1])
+  return label, [lambda steps, place=place: place(steps) / size for place in places]
 
 
 def _limits(curves: Sequence[Curve]) -> tuple[float, float] | None:
@@ -114,11 +122,6 @@ def _limits(curves: Sequence[Curve]) -> tuple[float, float] | None:
   if len(values) < 20 or margin == 0 or (low == values.min() and high == values.max()):
     return None
   return float(low), float(high)
-
-
-def plain(name: str) -> str:
-  """Returns a metric's name without its prefix for training or held-out text."""
-  return name.removeprefix(TRAIN).removeprefix(HELD_OUT)
 
 
 def _values(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, float]]:

@@ -5,12 +5,14 @@ import dataclasses
 import gzip
 import importlib.util
 import json
+import re
+import subprocess
 import sys
 
 import pytest
 from tokenizers import Tokenizer, models, processors
 
-from data import child, errors, inspect, manifest, rows, seqio_tasks, sources, text_files, vocabulary
+from data import errors, inspect, manifest, rows, sources, text_files, vocabulary
 from data.clean import language
 from data.prepare import command as prepare
 from data.prepare import packing, summary
@@ -162,13 +164,29 @@ seqio.MixtureRegistry.add("failing", [("one", 1.0), ("two", lambda task: 1 / 0)]
 """
 
 
+RATES = """
+import importlib, sys
+from data import errors, seqio_tasks
+given = {"module": sys.argv[1], "tfds_directory": "", "download": False}
+print(seqio_tasks.rates("both", **given))
+try:
+  seqio_tasks.rates("failing", **given)
+except errors.DataError as error:
+  print(error)
+if importlib.util.find_spec("triton"):
+  import triton  # as training on GPUs does later; it may not crash
+"""
+
+
 @pytest.mark.skipif(importlib.util.find_spec("seqio") is None, reason="Python 3.14 has no TensorFlow")
 def test_examples_of_files_are_counted_for_a_rate_by_their_number(tmp_path):
   (tmp_path / "tasks.py").write_text(TASKS)
-  given = {"module": str(tmp_path / "tasks.py"), "tfds_directory": "", "download": False}
-  assert child.call(seqio_tasks.rates, relay=False, name="both", **given) == [["one", 30.0], ["two", 10.0]]
-  with pytest.raises(errors.DataError, match=r"'failing': the rate of its Task 'two' .*ZeroDivisionError"):
-    child.call(seqio_tasks.rates, relay=False, name="failing", **given)
+  program = [sys.executable, "-c", RATES, str(tmp_path / "tasks.py")]
+  done = subprocess.run(program, capture_output=True, text=True, check=False)
+  assert done.returncode == 0, done.stderr
+  rates, error = done.stdout.splitlines()
+  assert rates == "[('one', 30.0), ('two', 10.0)]"
+  assert re.search("'failing': the rate of its Task 'two' .*ZeroDivisionError", error)
 
 
 def test_an_array_of_json_is_read_as_lines_are(vocabulary_directory, tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 
-from data import child, command, log_lines
+from data import command, log_lines
 from data.errors import DataError
 
 OURS, OTHERS = logging.getLogger("data.any"), logging.getLogger("a_library.any")
@@ -69,19 +69,6 @@ def test_a_childs_log_holds_all_that_it_writes_and_a_kill_is_told(tmp_path):
       assert command.run_child([sys.executable, "-c", script + ending], relay=False, log=log) == ended
       log.seek(0)
       assert {"out", "step 1"} <= {*log.read().splitlines()}
-
-
-def values(numbers, bad):
-  """Is called in another process."""
-  yield from numbers
-  if bad:
-    raise DataError(f"no {bad}")
-
-
-def test_values_and_the_error_of_a_function_come_out_of_a_child_process():
-  assert child.call(values, relay=False, numbers=[1, {"ä": None}], bad="") == [1, {"ä": None}]
-  with pytest.raises(DataError, match=r"^no number$"):
-    child.call(values, relay=False, numbers=[1], bad="number")
 
 
 def test_sigterm_unwinds_and_asks_to_be_started_again(capsys):

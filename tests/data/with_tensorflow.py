@@ -16,7 +16,7 @@ import seqio
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from data import child, errors, feed, glue, records, seqio_tasks, sources, squad, tfds_reader, vocabulary
+from data import errors, feed, glue, records, seqio_tasks, sources, squad, tfds_reader, vocabulary
 from data.prepare import pipeline, sentences, shards
 from data.rows import datasets
 from data.tasks import generated
@@ -45,15 +45,6 @@ def tried(function):
     return function()
   except errors.UserError as error:
     return [error.exit_code, str(error)]
-
-
-def in_this_process(function, *, relay, **given):
-  """`child.call` without a process: arguments and values travel through JSON as they do there."""
-  output = DIRECTORY / "values.jsonl"
-  code = child.main([function.__module__, function.__qualname__, str(output), json.dumps(given)])
-  if code:
-    raise errors.of_code(code, "the child's error")
-  return [json.loads(line) for line in output.read_text().splitlines()]
 
 
 def register() -> None:
@@ -286,7 +277,6 @@ def streams() -> None:
 if __name__ == "__main__":
   # Several chunks and shards, though the files are small.
   pipeline.CHUNK_CHARACTERS, shards.SHARD_BYTES = notebook.CHUNK_CHARACTERS, 4_000
-  child.call = in_this_process  # the process that it starts: test_command.py
   register()
   for section in (texts, tfds_sets, damaged, streams):
     section()

@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from data import errors, manifest, seqio_tasks, sources, task_features
+from data import errors, manifest, seqio_tasks, sources
 from data.prepare import calls, pipeline
 
-IDS = task_features.Tokenised("targets", "words", "ab", 64, "complete")
+IDS = seqio_tasks.Tokenised("targets", "words", "ab", 64, "complete")
 JOB = pipeline.Job(sources.Request("a/*.txt"), "out", 128, "complete", 3, 0.1, 1.0)
 VALUES = [
   [1, -(2**70), 0.1, "ä", True, None],

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from data import seqio_tasks, sources, task_features, vocabulary
+from data import seqio_tasks, sources, vocabulary
 from data.prepare import pipeline, shards, unit_files
 from tests.data.conftest import write_text
 
@@ -70,7 +70,7 @@ def test_a_fraction_of_a_task_of_ids_has_the_same_share_held_out_and_chunks_of_i
   texts = [text[text != special.mask] for text in texts]
   blocks = [np.array([special.cls, *text, special.sep]) for text in texts[150:]]
   rows = [np.append(ids, [special.pad] * 3) for ids in [*texts[:150], *blocks]]
-  part = seqio_tasks.Part("a", 4, 1.0, task_features.Tokenised("ids", job.vocabulary, words.digest))
+  part = seqio_tasks.Part("a", 4, 1.0, seqio_tasks.Tokenised("ids", job.vocabulary, words.digest))
   monkeypatch.setattr(seqio_tasks, "read", lambda *_, **__: iter([np.array([special.pad]), *rows, rows[0]]))
   monkeypatch.setattr(pipeline, "CHUNK_IDS", 300)
   fields = {"length": 12, "packing": "eos", "heldout_fraction": 0.3, "fraction": 0.6}

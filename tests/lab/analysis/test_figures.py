@@ -7,12 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from data import vocabulary
 from lab.analysis import detection, space
 from lab.analysis.request import Needs
 from pretrain.evaluate import evaluate
 from pretrain.logs import heldout
-from pretrain.logs.heldout import find_examples
 from pretrain.objectives import scl
 from pretrain.reading import prepared
 from pretrain.settings.run import reading_settings
@@ -196,18 +194,3 @@ def test_the_first_rows_are_described_once_and_the_last_batch_is_filled_with_pad
   assert made["index"].tolist() == [0] * 8 + [1] * 8
   np.testing.assert_array_equal(made["ids"][:11] - 100, records.rows(0, 11))
   assert np.all(made["ids"][11:] - 100 == run.recipe.tokens.pad)
-
-
-def test_an_example_says_what_stood_there_and_what_the_encoder_guesses(small_records):
-  words = vocabulary.load(small_records / "vocabulary")
-  tokens = prepared.token_ids(str(small_records))
-  some = [at for at in range(words.size) if at not in tokens.special]
-  ids = np.array([[0, *some[:12], 2, 1, 1]])
-  chosen = np.zeros(ids.shape, bool)
-  chosen[0, [0, 2, 9, 10]] = True  # special; too near the start to have a context; this one; not the first
-  given = {"ids": ids, "selected": chosen, "guesses": np.full(ids.shape, some[30])}
-  (example,) = find_examples(given | {"probability": np.full(ids.shape, 0.25)}, words, tokens)
-  assert example.original == words.shown_piece(ids[0, 9])
-  assert example.guess == words.shown_piece(some[30]) and example.probability == 0.25
-  before, after = example.text.split("___")
-  assert before.strip() == words.decode(ids[0, 3:9]) and after.strip() == words.decode(ids[0, 10:14])

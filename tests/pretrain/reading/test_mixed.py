@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from data import child, manifest
+from data import manifest, seqio_tasks
 from data.command import STOPPED
 from data.errors import ConfigError, DataError
 from pretrain.checkpoints import __main__ as checkpoints
@@ -127,9 +127,9 @@ def test_sources_that_do_not_belong_together_are_refused(small_records, more_rec
 
 
 def test_a_seqio_mixture_is_its_tasks_at_its_rates(small_records, more_records, monkeypatch):
-  # Patched: the Mixture's rates are asked of TensorFlow in a child, and records of Tasks prepared in another.
+  # Patched: the Mixture's rates need TensorFlow, and records of Tasks are prepared in a child process.
   pairs, asked = {"seqio:wiki": small_records, "seqio:books": more_records}, []
-  monkeypatch.setattr(child, "call", lambda function, **_: [("wiki", 0.7), ("books", 0.3)])
+  monkeypatch.setattr(seqio_tasks, "rates", lambda name, **_: [("wiki", 0.7), ("books", 0.3)])
   monkeypatch.setattr(
     prepared,
     "ensure_records",

@@ -4,8 +4,7 @@ import glob
 import os
 from collections.abc import Iterator
 
-from data import command, files
-from data.buckets import copies
+from data import command, fetched, files
 
 
 def patterns(source: str) -> Iterator[tuple[str, list[str]]]:
@@ -23,7 +22,7 @@ def patterns(source: str) -> Iterator[tuple[str, list[str]]]:
 
 def _matches(pattern: str) -> list[str]:
   if files.is_address(pattern):
-    return [str(path) for path in copies.matching(pattern, flag="--source")]
+    return [str(path) for path in fetched.matching(pattern, flag="--source")]
   head, tail = os.path.expanduser(pattern), ""
   # A path that exists is not a glob, even with brackets: '[2024] notes.txt', 'corpus [old]/*.txt'.
   while head and not os.path.lexists(head):

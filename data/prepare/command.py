@@ -20,7 +20,7 @@ from data.vocabulary import train
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return command.run_with_output(parse, _work, arguments)
+  return command.run_parsed(parse, _work, arguments)
 
 
 def _work(args: argparse.Namespace) -> None:
@@ -34,7 +34,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
   """Parses the flags; ConfigError if one is unknown or has an invalid value."""
   parser = command.Parser(prog="python -m data.prepare", description=__doc__, epilog=steps.HELP)
   sources.add_flags(parser)
-  parser.add_argument("--output", required=True, bucket=command.SENT, help="directory to write")
+  parser.add_argument("--output", required=True, help="directory to write")
   parser.add_argument("--length", type=int, default=512, help="most tokens in a record, [CLS] included")
   parser.add_argument(
     "--packing", choices=packing.MODES, default="complete", help="how text is cut into records"

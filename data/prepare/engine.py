@@ -11,8 +11,7 @@ import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from data import command, errors, files, globs, sources
-from data.buckets import mirror
+from data import command, errors, fetched, files, globs, sources
 from data.clean import steps
 from data.prepare import ranks, workers
 
@@ -52,17 +51,11 @@ def check(args: argparse.Namespace, options: list[str]) -> None:
   args.engine_options = options
   if args.engine != "pool":
     _refuse_relative_step(args.clean)
-    if not files.is_address(args.output):
-      args.output = os.path.abspath(args.output)
+    args.output = os.path.abspath(args.output)
   if args.engine == "pool" and options:
     raise errors.ConfigError(f"{options[0]}: options after '--' are an engine's; add --engine=beam or ranks")
   if args.engine == "ranks":
     args.engine_options = ranks.parse(options)
-    if files.is_address(args.output):
-      raise errors.ConfigError(
-        f"--output={args.output} --engine=ranks: ranks share a local directory; name one on a disk that all "
-        "of them mount, and copy it to the bucket afterwards"
-      )
     _refuse_relative(args)
   elif args.engine == "beam":
     from data.prepare import beam  # here: importing Beam takes seconds, and it may not be installed
@@ -76,12 +69,12 @@ def check(args: argparse.Namespace, options: list[str]) -> None:
     if not args.engine_options.is_local:
       _refuse_relative(args)
 
-  addresses = [text for text in (args.output, *args.source.split(",")) if files.is_address(text)]
+  addresses = [text for text in args.source.split(",") if files.is_address(text)]
   is_far = args.engine != "pool" and not getattr(args.engine_options, "is_local", False)
-  if addresses and is_far and not mirror.is_chosen():
+  if addresses and is_far and not os.environ.get(fetched.CACHE):
     raise errors.ConfigError(
-      f"{addresses[0]}: all workers read and write local copies of addresses; name a directory for them on a "
-      f"disk that all of them mount:\n  export {mirror.CACHE}=/shared/cache"
+      f"{addresses[0]}: all workers read local copies of addresses; name a directory for them on a "
+      f"disk that all of them mount:\n  export {fetched.CACHE}=/shared/cache"
     )
 
 

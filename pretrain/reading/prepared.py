@@ -11,8 +11,7 @@ import shlex
 from collections.abc import Collection
 from typing import Any
 
-from data import child, errors, files, manifest, seqio_tasks, sources, vocabulary
-from data.buckets import copies
+from data import child, errors, fetched, files, manifest, seqio_tasks, sources, vocabulary
 from data.command import run_child
 from data.errors import DataError, UserError
 from data.prepare import from_config
@@ -37,7 +36,7 @@ def records_directory(settings: ReadingSettings, *, only: Collection[str] = ()) 
   directory = from_config.directory(vars(settings.data), vocab_size=settings.vocab_size)
   if not files.is_address(directory):
     return directory
-  return str(copies.records(directory, flag="data.directory", only=only))
+  return str(fetched.records(directory, flag="data.directory", only=only))
 
 
 def ensure_records(settings: ReadingSettings, *, download: bool) -> str:

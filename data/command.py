@@ -16,13 +16,11 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn, TextIO
 
-from data import errors, files, log_lines
-from data.buckets import copies, outputs
+from data import errors, fetched, files, log_lines
 
-# How a flag treats the address of a bucket (s3://..., gs://...) instead of a path.
+# How a flag of an input treats an address (s3://..., gs://...) instead of a path; all others refuse it.
 FETCHED = "fetched"  # the file or folder is downloaded, and the flag becomes the path of the copy
 OPENED = "opened"  # the flag keeps the address; the reader downloads the files that it needs
-SENT = "sent"  # an output, uploaded when it is complete: see data.buckets.outputs
 
 STOPPED = 75  # exit code after a requested stop: everything is saved, and the same command resumes
 
@@ -40,7 +38,7 @@ class Parser(argparse.ArgumentParser):
   """
 
   def __init__(self, **kwargs):
-    self._buckets: dict[str, tuple[str, Callable]] = {}  # flag -> (FETCHED, OPENED or SENT; type)
+    self._buckets: dict[str, tuple[str, Callable]] = {}  # flag -> (FETCHED or OPENED; type)
     super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
     # Left out unless given, so that a subcommand's default does not replace what stands before its name.
     switch = {"action": "store_true", "default": argparse.SUPPRESS}
@@ -50,7 +48,7 @@ class Parser(argparse.ArgumentParser):
   def add_argument(self, *names, bucket: str = "", **options) -> argparse.Action:
     """Adds a flag as argparse does; the help also shows its default, unless that is empty.
 
-    `bucket` says how an address is treated: FETCHED, OPENED or SENT; without it an address is an error.
+    `bucket` says how an address is treated: FETCHED or OPENED; without it an address is an error.
     """
     default, text = options.get("default"), options.get("help", "")
     is_nothing = default is None or default is False or default in ("", [], argparse.SUPPRESS)
@@ -65,7 +63,7 @@ class Parser(argparse.ArgumentParser):
     return action
 
   def parse_args(self, args=None, namespace=None):
-    """Parses as argparse does; raises ConfigError for unsupported addresses, downloads FETCHED ones.
+    """Parses as argparse does; raises ConfigError for unsupported addresses, fetches FETCHED ones.
 
     --quiet and --verbose set the levels of the log and are not in the result.
     """
@@ -87,7 +85,7 @@ class Parser(argparse.ArgumentParser):
         raise errors.ConfigError(problem)
       if problem is None or allowed[name][0] != FETCHED:
         return value
-      return allowed[name][1](copies.local(value, flag=f"--{name}"))
+      return allowed[name][1](fetched.local(value, flag=f"--{name}"))
 
     for name, value in vars(parsed).items():
       setattr(parsed, name, local(name, value))
@@ -320,21 +318,13 @@ def _tidied(message: str) -> str:
   return "\n  ".join(" ".join(part.split()) for part in re.split(r"\n  (?=\S)", message))
 
 
-def run_with_output(
+def run_parsed(
   parse: Callable[[Sequence[str] | None], argparse.Namespace],
   function: Callable[[argparse.Namespace], None],
   argv: Sequence[str] | None,
-  *,
-  is_file: bool = False,
 ) -> int:
-  """Runs `function` with the parsed flags, where --output may be an address; returns the exit code."""
-
-  def work() -> None:
-    asked = parse(argv)
-    with outputs.sent(asked, is_file=is_file):
-      function(asked)
-
-  return run(work)
+  """Runs `function` with the parsed flags; returns the exit code."""
+  return run(lambda: function(parse(argv)))
 
 
 def run_child(

@@ -43,8 +43,8 @@ def address_problem(name: str, value: object) -> str | None:
   if not is_address(value):
     return None
   return (
-    f"{name}={value}: expected a path, found an address; mount the bucket (gcsfuse, mount-s3) on every host "
-    "and give the path there"
+    f"{name}={value}: expected a path, found an address; use a path here, and copy the "
+    "files from or to the bucket\n  gcloud storage cp -r FROM TO"
   )
 
 

@@ -16,8 +16,7 @@ import os
 import pathlib
 from collections.abc import Callable, Iterator
 
-from data import arrow_files, command, errors, files, seqio_tasks, text_files, tfds_reader
-from data.buckets import copies
+from data import arrow_files, command, errors, fetched, files, seqio_tasks, text_files, tfds_reader
 from data.corpora import CORPORA
 
 MIN_UNIT_BYTES = 1 << 20
@@ -182,7 +181,7 @@ def patterns(source: str) -> Iterator[tuple[str, list[str]]]:
 
 def _matches(pattern: str) -> list[str]:
   if files.is_address(pattern):
-    return [str(path) for path in copies.matching(pattern, flag="--source")]
+    return [str(path) for path in fetched.matching(pattern, flag="--source")]
   head, tail = os.path.expanduser(pattern), ""
   # A path that exists is not a glob, even with brackets: '[2024] notes.txt', 'corpus [old]/*.txt'.
   while head and not os.path.lexists(head):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from data import command, files
-from data.command import FETCHED, OPENED, SENT, Parser
+from data.command import FETCHED, OPENED, Parser
 from data.errors import ConfigError, DataError
 from data.output import columns
 from data.rows import Row
@@ -78,7 +78,6 @@ def parser() -> Parser:
   made.add_argument(
     "--output",
     default="",
-    bucket=SENT,
     help="folder for results.md, .csv and .json; default: no files are written",
   )
   return made
@@ -174,7 +173,7 @@ def _evaluate_rows(asked: argparse.Namespace, model) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return command.run_with_output(parser().parse_args, _evaluate, argv)
+  return command.run_parsed(parser().parse_args, _evaluate, argv)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@
 4 diverged, 5 storage, 75 stopped on request (the same command resumes).
 """
 
-import contextlib
 import importlib
 import logging
 import os
@@ -14,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from data import command, files, progress
-from data.buckets import copies
+from data import command, fetched, files, progress
 from finetune import needed_files, settings, validate
 from pretrain import pod
 from pretrain.command import flags, kept_memory
@@ -39,7 +37,7 @@ Fine-tunes a pretrained encoder on a file of your own, for embeddings, on GLUE, 
                         --config.search.learning_rates=2e-5,3e-5. The fields are listed below;
                         configs/finetune_base.py says what each means
   --workdir=DIRECTORY   results of finished runs, tables, models; an unfinished search there is resumed.
-                        Default: runs/<name of the config file>. May be an address, s3:// or gs://
+                        Default: runs/<name of the config file>
   --dry_run             reads checkpoint and data, prints the planned runs, and exits
   --download            allows TFDS to download missing data sets; without it nothing is downloaded
   --quiet               shows warnings and errors only
@@ -61,11 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   # The first Ctrl-C in a search is a polite stop request.
   stopped = "stopped; finished runs are stored; run the same command again to resume"
   levels = {"quiet": arguments.quiet, "verbose": arguments.verbose}
-  with (
-    command.one_line_errors(stopped=stopped, debug=arguments.debug, **levels) as end,
-    _opened(arguments) as workdir,
-  ):
-    kind = _kind(arguments, workdir)
+  with command.one_line_errors(stopped=stopped, debug=arguments.debug, **levels) as end:
+    pod.refuse_several(os.environ, program="fine-tuning")
+    kind = _kind(arguments)
     show = print if arguments.dry_run else logger.info
     for line in kind.describe():
       show(line)
@@ -77,18 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   return end.code
 
 
-def _opened(arguments: flags.Arguments) -> contextlib.AbstractContextManager[str]:
-  """Returns a context with the directory to work in: the workdir, or a local copy if it is in a bucket."""
-  pod.refuse_several(os.environ, program="fine-tuning")
-  if arguments.dry_run or not files.is_address(arguments.workdir):
-    return contextlib.nullcontext(arguments.workdir)
-  from finetune.search.search import IN_BUCKET
-  from pretrain.checkpoints import bucket_workdir
-
-  return bucket_workdir.opened(arguments.workdir, None, IN_BUCKET)
-
-
-def _kind(arguments: flags.Arguments, workdir: str) -> "driver.Kind":
+def _kind(arguments: flags.Arguments) -> "driver.Kind":
   """Reads a config's checkpoint and data; returns the `driver.Kind` (GLUE, SQuAD, ...) that uses them."""
   # JAX is imported after flags and data are checked: a typo is reported in a fraction of a second.
   config = _with_kind(_fetched(arguments.config))
@@ -99,7 +84,7 @@ def _kind(arguments: flags.Arguments, workdir: str) -> "driver.Kind":
 
   devices.start()
   watched = progress.is_watched()
-  session = Session(config, workdir, stop=StopRequest(), show_progress=watched)
+  session = Session(config, arguments.workdir, stop=StopRequest(), show_progress=watched)
   room, name = settings.KINDS[str(config.kind)]
   return getattr(importlib.import_module(room), name)(session, download=arguments.download)
 
@@ -107,7 +92,7 @@ def _kind(arguments: flags.Arguments, workdir: str) -> "driver.Kind":
 def _fetched(config: Any) -> Any:
   """Returns the config with paths of local copies instead of addresses of data."""
   changed = {
-    name: copies.local(config[group][field], flag=f"--config.{name}")
+    name: fetched.local(config[group][field], flag=f"--config.{name}")
     for name in validate.DATA
     for group, field in [name.split(".")]
     if files.is_address(config[group][field])

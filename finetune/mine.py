@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from data import command
-from data.command import FETCHED, OPENED, SENT, Parser
+from data.command import FETCHED, OPENED, Parser
 from data.errors import ConfigError
 from data.output import columns, formats
 from data.rows import Row
@@ -72,7 +72,7 @@ def parser() -> Parser:
   )
   made.add_argument("--text", default="", help="column of the query; default: guessed by its name")
   made.add_argument("--text_pair", default="", help="column of the positive; default: guessed by its name")
-  made.add_argument("--output", required=True, bucket=SENT, help="triplets.jsonl")
+  made.add_argument("--output", required=True, help="triplets.jsonl")
   made.add_argument("--negatives", type=int, default=1, help="most negatives of a row")
   made.add_argument("--depth", type=int, default=100, help="nearest passages of a query to choose from")
   made.add_argument("--skip", type=int, default=0, help="nearest candidates to leave out")
@@ -218,7 +218,7 @@ class _Command:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return command.run_with_output(parser().parse_args, lambda asked: _Command(asked).run(), argv, is_file=True)
+  return command.run_parsed(parser().parse_args, lambda asked: _Command(asked).run(), argv)
 
 
 if __name__ == "__main__":

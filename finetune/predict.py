@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import IO, Any
 
 from data import command, rows
-from data.command import FETCHED, OPENED, SENT, Parser
+from data.command import FETCHED, OPENED, Parser
 from data.errors import ConfigError, DataError, listed
 from data.output import columns, formats
 from data.rows import Row
@@ -71,7 +71,6 @@ def parser() -> Parser:
   made.add_argument(
     "--output",
     default="",
-    bucket=SENT,
     help="answers.csv, .jsonl or .parquet; - prints JSON lines, the default for a pipe",
   )
   return made
@@ -216,7 +215,7 @@ def _short(value: Any) -> Any:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return command.run_with_output(parser().parse_args, lambda asked: _Command(asked).run(), argv, is_file=True)
+  return command.run_parsed(parser().parse_args, lambda asked: _Command(asked).run(), argv)
 
 
 if __name__ == "__main__":

@@ -128,4 +128,4 @@ DATA = (
   "squad.dev_file",
   "prompt.directory",
 )
-RULES = Rules(SCHEMA, _together, addresses=("workdir", "checkpoint", "vocabulary", *DATA))
+RULES = Rules(SCHEMA, _together, addresses=("checkpoint", "vocabulary", *DATA))

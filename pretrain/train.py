@@ -11,7 +11,7 @@ import jax
 from ml_collections import ConfigDict
 
 from data.command import STOPPED
-from pretrain.checkpoints import bucket_workdir, warm_start
+from pretrain.checkpoints import addresses, warm_start
 from pretrain.checkpoints import workdir as workdir_files
 from pretrain.command import validate
 from pretrain.listener import Listener
@@ -35,33 +35,32 @@ def train(
 ) -> int:
   """Trains, or resumes the run in `workdir`; returns 0 at the end, or 75 after a requested stop.
 
-  `config` is as a config file returns it, or `validate.Checked`; `workdir` may be the address of a bucket.
+  `config` is as a config file returns it, or `validate.Checked`; `workdir` may be an address at gs://.
   `download` allows downloading text; `settle` is as in `StopRequest`. ConfigError: the config has problems.
   In a notebook `logging.basicConfig(level="INFO", force=True)` shows its lines.
   """
   config = validate.check(config, num_devices=jax.device_count())
   mesh = sharding.make_mesh(sharding.MeshSettings(**config.mesh.to_dict()))  # before text is prepared
   with contextlib.ExitStack() as opened:
-    kept = bucket_workdir.Kept(config.train.checkpoints_to_keep, config.train.checkpoint_steps)
-    workdir = opened.enter_context(bucket_workdir.opened(workdir, kept))
+    place = opened.enter_context(addresses.opened(workdir))
     opened.enter_context(devices.enough_memory(config.train.batch_size, config.train.microbatches))
     origins = warm_start.origins(config.to_dict())
-    config, records = beginning.open_records(config, origins, workdir, download)
+    config, records = beginning.open_records(config, origins, place, download)
     opened.enter_context(contextlib.closing(records))
-    opened.enter_context(workdir_files.owned(workdir))
+    opened.enter_context(workdir_files.owned(place.folder))
     run = make_run(config, records.tokens_for(config.corruption), mesh=mesh)
-    start = beginning.start(run, records, origins, workdir)
+    start = beginning.start(run, records, origins, place)
     with StopRequest(settle) as stop:
       if start.step >= config.train.total_steps:
         stop.finish()
         logger.info(f"{workdir} is finished: step {start.step:,} of {config.train.total_steps:,}")
         return 0
-      with beginning.checkpoints(run, workdir, records) as checkpoints, jax.set_mesh(run.mesh):
+      with beginning.checkpoints(run, place, records) as checkpoints, jax.set_mesh(run.mesh):
         while True:
           state, saved = start.state(run, checkpoints)
           skips = (*known_skips(saved), *start.skips)
           batches = Batches(records.train, run, first=start.step, skips=skips)
-          parts = listeners.Parts(run, records, checkpoints, batches, workdir, start, saved, skips, stop)
+          parts = listeners.Parts(run, records, checkpoints, batches, place, start, saved, skips, stop)
           try:
             return loop(parts, state, listeners.make(parts))
           except RollBack as spike:
@@ -129,6 +128,8 @@ def _save(
   meta = {"config": parts.run.config.to_dict(), "devices": devices}
   for listener in table:
     meta |= listener.saving(done)
+  if force or parts.checkpoints.is_due(done):
+    parts.place.send()
   parts.checkpoints.save(done, state._asdict(), meta | parts.start.facts, force=force)
 
 
@@ -139,7 +140,8 @@ def _end(parts: listeners.Parts, done: int, waited: float) -> int:
   if done == 0:
     logger.info("Stopped as asked before the first step; the same command starts again")
   else:
-    path = os.path.relpath(os.path.join(parts.checkpoints.directory, str(done)))
+    path = os.fspath(parts.checkpoints.directory / str(done))
+    path = path if parts.place.is_far else os.path.relpath(path)
     what = "Finished" if is_finished else "Stopped as asked; the same command continues"
     logger.info(f"{what}: step {done:,}, checkpoint {path} (waited {waited:.1f} s for it)")
   return 0 if is_finished else STOPPED

@@ -1,84 +1,82 @@
-"""A server of the S3 protocol on this machine, and caches of machines that are not there."""
+"""Files at addresses, caches of machines that are not there, and a server of Google's protocol here."""
 
 import contextlib
+import json
 import logging
 import os
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
 import fsspec
-from moto.server import ThreadedMotoServer
+import pytest
 
-from data.buckets import mirror
-from data.buckets.place import Address
-
-BUCKET = "bucket"
+from data import fetched
+from data.fetched import Address
 
 
 @contextlib.contextmanager
-def s3_server() -> Iterator[str]:
-  """The endpoint of a server with an empty bucket, which this process and its children find by themselves."""
-  logging.getLogger("werkzeug").setLevel(logging.ERROR)
-  server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-  server.start()
-  try:
-    endpoint = "http://{}:{}".format(*server.get_host_and_port())
-    urllib.request.urlopen(f"{endpoint}/moto-api/reset", b"")  # this process keeps what earlier servers had
-    with mock.patch.dict(os.environ, environment(endpoint)):
-      fsspec.filesystem("s3", skip_instance_cache=True).mkdir(BUCKET)
-      yield endpoint
-  finally:
-    server.stop()
-
-
-def environment(endpoint: str) -> dict[str, str]:
-  """What tells the libraries where the server is, and who asks."""
-  return {
-    "AWS_ENDPOINT_URL": endpoint,
-    "AWS_ACCESS_KEY_ID": "key",
-    "AWS_SECRET_ACCESS_KEY": "secret",
-    "AWS_DEFAULT_REGION": "us-east-1",
+def gcs_server() -> Iterator[str]:
+  """The address of an empty bucket on a server that this process and its children find by themselves."""
+  binary = shutil.which("fake-gcs-server")
+  if binary is None:
+    pytest.skip("no program fake-gcs-server on the PATH; https://github.com/fsouza/fake-gcs-server has it")
+  for name in ("gcsfs", "google.auth"):  # they say that no credentials were found
+    logging.getLogger(name).setLevel(logging.CRITICAL)
+  with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+  url = f"http://127.0.0.1:{port}"
+  flags = ["-backend=memory", "-scheme=http", "-host=127.0.0.1", f"-port={port}", f"-external-url={url}"]
+  found = {
+    "STORAGE_EMULATOR_HOST": url,  # gcsfs, google-cloud-storage
+    "TENSORSTORE_GCS_HTTP_URL": url,
+    "GOOGLE_AUTH_TOKEN_FOR_TESTING": "token",
+    "NO_GCE_CHECK": "true",
   }
+  server = subprocess.Popen([binary, *flags], stderr=subprocess.DEVNULL)
+  try:
+    _make_bucket(url)
+    with mock.patch.dict(os.environ, found):
+      yield "gs://bucket"
+  finally:
+    server.kill()
+    server.wait()
+
+
+def _make_bucket(url: str) -> None:
+  body, kind = json.dumps({"name": "bucket"}).encode(), {"Content-Type": "application/json"}
+  for _ in range(100):
+    try:
+      urllib.request.urlopen(urllib.request.Request(f"{url}/storage/v1/b", body, kind)).close()
+      return
+    except urllib.error.URLError:  # the server begins
+      time.sleep(0.1)
+  raise TimeoutError(url)
 
 
 @contextlib.contextmanager
 def machine(cache: Path) -> Iterator[None]:
   """Within the block copies are kept in `cache`, as on a machine of its own."""
-  with mock.patch.dict(os.environ, {mirror.CACHE: str(cache)}):
+  with mock.patch.dict(os.environ, {fetched.CACHE: str(cache)}):
     yield
 
 
 def names(address: str) -> set[str]:
   """The files below an address."""
-  system, root = fsspec.core.url_to_fs(address)
-  system.invalidate_cache()
-  return {path[len(root) + 1 :] for path in system.find(root)}
+  return set(Address(address, flag="test").names())
 
 
-def fetched(address: str, folder: Path) -> Path:
+def fetched_folder(address: str, folder: Path) -> Path:
   """All files below an address, in a folder."""
-  system, root = fsspec.core.url_to_fs(address)
-  for name in names(address):
-    (folder / name).parent.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_bytes(system.cat_file(f"{root}/{name}"))
+  Address(address, flag="test").get(sorted(names(address)), folder)
   return folder
-
-
-@contextlib.contextmanager
-def strict(endpoint: str) -> Iterator[None]:
-  """Within the block the server knows no key, so that every one is a wrong one."""
-  _allow(endpoint, 0)
-  try:
-    yield
-  finally:
-    _allow(endpoint, float("inf"))
-
-
-def _allow(endpoint: str, requests: float) -> None:
-  body, kind = str(requests).encode(), {"Content-Type": "application/octet-stream"}
-  urllib.request.urlopen(urllib.request.Request(f"{endpoint}/moto-api/reset-auth", body, kind)).close()
 
 
 def put(address: str, content: dict[str, bytes]) -> None:
@@ -98,13 +96,13 @@ def put_folder(address: str, folder: Path) -> None:
 
 def noted(monkeypatch) -> list[str]:
   """Names of the files that are fetched from now on."""
-  names, fetch = [], Address.fetch
+  names, get = [], Address._get
 
-  def noting(self, wanted):
+  def noting(self, folder, wanted, digests):
     names.extend(wanted)
-    fetch(self, wanted)
+    get(self, folder, wanted, digests)
 
-  monkeypatch.setattr(Address, "fetch", noting)
+  monkeypatch.setattr(Address, "_get", noting)
   return names
 
 

@@ -33,7 +33,7 @@ FORBIDDEN = [
   ("finetune", ("orbax",), ()),
   ("data", TENSORFLOW_FAMILY, ("data.tasks", "data.seqio_tasks", "data.tfds_reader")),
   ("lab", TENSORFLOW_FAMILY, ()),
-  *((part, ("fsspec", "s3fs", "gcsfs"), ("data.buckets",)) for part in ("data", "pretrain", "finetune")),
+  *((part, ("fsspec", "s3fs", "gcsfs"), ("data.fetched",)) for part in ("data", "pretrain", "finetune")),
   *(
     (part, ("apache_beam", "dask", "distributed"), ("data.prepare.beam",))
     for part in ("data", "pretrain", "finetune")

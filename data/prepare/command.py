@@ -15,7 +15,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from data import command, errors, files, sources, vocabulary
+from data import command, errors, sources, vocabulary
 from data.clean import steps
 from data.prepare import engine, packing, preparation
 from data.vocabulary import train
@@ -23,14 +23,14 @@ from data.vocabulary import train
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return command.run_with_output(parse, preparation.prepare, arguments)
+  return command.run_parsed(parse, preparation.prepare, arguments)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
   """Parses the flags; ConfigError if one is unknown or has an invalid value."""
   parser = command.Parser(prog="python -m data.prepare", description=__doc__, epilog=steps.HELP)
   sources.add_flags(parser)
-  parser.add_argument("--output", required=True, bucket=command.SENT, help="directory to write")
+  parser.add_argument("--output", required=True, help="directory to write")
   parser.add_argument("--length", type=int, default=512, help="most tokens in a record, [CLS] included")
   parser.add_argument(
     "--packing", choices=packing.MODES, default="complete", help="how text is cut into records"
@@ -73,8 +73,8 @@ def _units(args: argparse.Namespace) -> tuple[int, int]:
   index, _, number = args.units.partition("/")
   if not (index.isdecimal() and number.isdecimal() and int(index) < int(number)):
     raise errors.ConfigError(f"--units={args.units}: expected I/N with I from 0 to N - 1, such as 0/8")
-  if args.engine != "pool" or files.is_address(args.output):
-    raise errors.ConfigError("--units needs --engine=pool and an --output on a disk that all machines mount")
+  if args.engine != "pool":
+    raise errors.ConfigError("--units needs --engine=pool, and an --output on a disk that all machines mount")
   if not args.vocabulary or args.source == "installed_docs":
     raise errors.ConfigError(
       "--units needs a vocabulary that is there before; train one, and name it with --vocabulary=DIR:\n"

@@ -11,8 +11,7 @@ import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from data import command, errors, files, sources
-from data.buckets import mirror
+from data import command, errors, fetched, files, sources
 from data.clean import steps
 from data.prepare import workers
 
@@ -51,8 +50,7 @@ def check(args: argparse.Namespace, options: list[str]) -> None:
   args.engine_options = options
   if args.engine != "pool":
     _refuse_relative_step(args.clean)
-    if not files.is_address(args.output):
-      args.output = os.path.abspath(args.output)
+    args.output = os.path.abspath(args.output)
   if args.engine == "pool" and options:
     raise errors.ConfigError(f"{options[0]}: options after '--' are an engine's; add --engine=beam")
   if args.engine == "beam":
@@ -67,12 +65,12 @@ def check(args: argparse.Namespace, options: list[str]) -> None:
     if not args.engine_options.is_local:
       _refuse_relative(args)
 
-  addresses = [text for text in (args.output, *args.source.split(",")) if files.is_address(text)]
+  addresses = [text for text in args.source.split(",") if files.is_address(text)]
   is_far = args.engine != "pool" and not getattr(args.engine_options, "is_local", False)
-  if addresses and is_far and not mirror.is_chosen():
+  if addresses and is_far and not os.environ.get(fetched.CACHE):
     raise errors.ConfigError(
-      f"{addresses[0]}: all workers read and write local copies of addresses; name a directory for them on a "
-      f"disk that all of them mount:\n  export {mirror.CACHE}=/shared/cache"
+      f"{addresses[0]}: all workers read local copies of addresses; name a directory for them on a "
+      f"disk that all of them mount:\n  export {fetched.CACHE}=/shared/cache"
     )
 
 

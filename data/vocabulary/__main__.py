@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     help="fraction of documents to exclude: those that data.prepare holds out with the same seed",
   )
   trainer.add_argument("--seed", type=int, default=0, help="decides the sample and the held-out documents")
-  trainer.add_argument("--output", required=True, bucket=command.SENT, help="directory to write")
+  trainer.add_argument("--output", required=True, help="directory to write")
   trainer.add_argument("--clean", default="", metavar="STEPS", help="cleaning steps, as for data.prepare")
   trainer.add_argument("--kind", choices=vocabulary.KINDS, default="sentencepiece", help="of its pieces")
   trainer.add_argument("--cased", action="store_true", help="keep case")
@@ -72,14 +72,14 @@ def _parser() -> argparse.ArgumentParser:
     default="none",
     help="official: split words as in the COCO-LM and AMOS code, before sentencepiece",
   )
-  importer.add_argument("--output", required=True, bucket=command.SENT, help="directory to write")
+  importer.add_argument("--output", required=True, help="directory to write")
   extender = commands.add_parser("extend", help="add the words of a source that take most pieces")
   extender.add_argument(
     "--from", dest="old", required=True, bucket=command.FETCHED, help="vocabulary directory; its ids are kept"
   )
   sources.add_flags(extender)
   extender.add_argument("--words", type=int, required=True, help="most new words")
-  extender.add_argument("--output", required=True, bucket=command.SENT, help="directory to write")
+  extender.add_argument("--output", required=True, help="directory to write")
   return parser
 
 
@@ -191,7 +191,7 @@ def _run(args: argparse.Namespace) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return command.run_with_output(_parser().parse_args, _run, arguments)
+  return command.run_parsed(_parser().parse_args, _run, arguments)
 
 
 if __name__ == "__main__":

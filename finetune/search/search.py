@@ -6,7 +6,6 @@ kill loses nothing, and the chosen run need not be trained again for its weights
 
 import dataclasses
 import logging
-import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +22,6 @@ from finetune.search.results import Results
 from finetune.search.save_model import KeptWeights
 from finetune.search.session import Session
 from finetune.search.summary import Evaluation, Record
-from pretrain.checkpoints.bucket_workdir import Order
 from pretrain.checkpoints.checkpoint import read_meta, step_path
 from pretrain.optim import OptimizerSettings
 
@@ -31,8 +29,6 @@ logger = logging.getLogger(__name__)
 
 # Folders in the task's folder: saved states of `loop`, weights of `KeptWeights`, files of `Logs`.
 UNFINISHED, WEIGHTS, LOGS = "unfinished", "weights", "logs"
-# In a bucket, logs are uploaded with other changing files; results, tables and pictures after all others.
-IN_BUCKET = Order(re.compile(rf"[^/]+/{LOGS}/"), re.compile(r"([^/]+/)?[^/]+\.\w+"))
 
 
 @dataclasses.dataclass(frozen=True)

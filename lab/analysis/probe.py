@@ -12,7 +12,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 from data import command, files
-from data.command import FETCHED, OPENED, SENT, Parser
+from data.command import FETCHED, OPENED, Parser
+from data.errors import ConfigError
 from data.tables import Column, Report, Row, percent, text_column
 from lab.analysis import probing
 from lab.analysis.probes import MOST_ROWS, WITHOUT, Figure, Probe
@@ -58,7 +59,6 @@ def parser() -> Parser:
   made.add_argument(
     "--output",
     default="",
-    bucket=SENT,
     help="directory of probe.md, .csv and .json; default: WORKDIR/probe, for a step WORKDIR/probe_STEP, for "
     "several checkpoints probe_comparison",
   )
@@ -77,12 +77,14 @@ def parser() -> Parser:
 def _asked(argv: Sequence[str] | None) -> argparse.Namespace:
   asked = parser().parse_args(argv)
   if not asked.output:
-    from pretrain.checkpoints import bucket_steps  # which imports JAX
+    from pretrain.checkpoints import addresses  # which imports JAX
 
     first, *others = command.names(asked.checkpoint) or [""]
-    workdir, step = bucket_steps.split(first if files.is_address(first) else os.path.abspath(first))
+    workdir, step = addresses.split(first if files.is_address(first) else os.path.abspath(first))
     own = os.path.join(workdir, "probe" if step is None else f"probe_{step}")
     asked.output = "probe_comparison" if others else own  # a workdir has only results about its own run
+    if problem := files.address_problem("--output", asked.output):
+      raise ConfigError(problem)
   return asked
 
 
@@ -176,7 +178,7 @@ def _difference(now: Figure, then: Figure) -> float:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return command.run_with_output(_asked, _run, argv)
+  return command.run_parsed(_asked, _run, argv)
 
 
 if __name__ == "__main__":

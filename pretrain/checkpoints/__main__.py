@@ -12,8 +12,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from data.buckets.outputs import sent
-from data.command import FETCHED, SENT, Parser, run
+from data.command import FETCHED, Parser, run
 from pretrain.embed.schema import FILE
 from pretrain.export.task_fields import TASK
 
@@ -48,7 +47,7 @@ def parser() -> Parser:
   text = "allow steps of several runs, whose configs differ in data and seeds only"
   average.add_argument("--across_runs", action="store_true", help=text)
   text = "directory to write, new or empty"
-  average.add_argument("--output", type=Path, required=True, bucket=SENT, help=text)
+  average.add_argument("--output", type=Path, required=True, help=text)
   average.set_defaults(beside=(FILE, TASK))
   examples = add("examples", "print the records and texts of steps as JSON lines, with a sha256 of their ids")
   text = "numbers of the first and last step, from 1"
@@ -67,8 +66,7 @@ def _main(arguments: Sequence[str]) -> None:
   asked = parser().parse_args(arguments)
   from pretrain.checkpoints import manage  # imports JAX, which `--help` and refusals do not need
 
-  with sent(asked, kind=Path):
-    manage.act(**vars(asked))
+  manage.act(**vars(asked))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

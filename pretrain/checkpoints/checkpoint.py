@@ -11,14 +11,15 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from etils import epath
 from orbax.checkpoint import checkpoint_managers
 
-from data import command, errors
+from data import command, errors, files
 from data.errors import DataError, StorageError
 from data.files import make_writable
 from pretrain.checkpoints import integrity
@@ -68,8 +69,8 @@ class Checkpoints:
     self._begun, self._begun_at, self._run_id = None, 0.0, ""
     self._failure, self._handled = None, None  # exception in a save; exception during which the caller saves
     self._keep_steps = frozenset(keep_steps)
-    self.directory = Path(workdir).absolute() / DIRECTORY
-    if jax.process_index() == 0:  # orbax makes the others wait
+    self.directory = place(workdir) / DIRECTORY
+    if jax.process_index() == 0 and not self._is_far:  # orbax makes the others wait
       make_writable(self.directory, flag=flag)
     policies = [checkpoint_managers.LatestN(keep), checkpoint_managers.CustomSteps(sorted(self._keep_steps))]
     with self._storing():
@@ -91,7 +92,8 @@ class Checkpoints:
 
     Orbax itself removes older steps whose removal was interrupted.
     """
-    if jax.process_index() != 0:  # the others read the steps after process 0 has made its manager
+    # The others read the steps after process 0 has made its manager. At an address orbax removes them.
+    if jax.process_index() != 0 or self._is_far:
       return
     newest = self.latest_step()
     for path in sorted(self.directory.iterdir()):
@@ -101,7 +103,9 @@ class Checkpoints:
   def _seal(self) -> None:
     """Writes the digests of the saved files; orbax calls it after all are written, before the commit."""
     if jax.process_index() == 0:
-      (aside,) = self.directory.glob(f"{self._begun}.*{TEMPORARY}*")
+      aside = self.directory / str(self._begun)  # at an address, where nothing can be renamed at once
+      if not self._is_far:
+        (aside,) = self.directory.glob(f"{self._begun}.*{TEMPORARY}*")
       integrity.seal(aside, step=int(self._begun or 0), run_id=self._run_id)
 
   def _wait_for_others(self, *, key: str, timeout_ms: int) -> None:
@@ -114,6 +118,10 @@ class Checkpoints:
     if self._failure is not None:
       raise self._failure
     ocp.multihost.get_barrier_sync_fn()(key=key, timeout_ms=timeout_ms)
+
+  @property
+  def _is_far(self) -> bool:
+    return files.is_address(self.directory)
 
   def latest_step(self) -> int | None:
     """Returns the newest complete step; None if there is none."""
@@ -205,9 +213,16 @@ class Checkpoints:
     return errors.translated(StorageError, f"cannot save to {self.directory}", advice)
 
 
+def place(directory: str | os.PathLike) -> Path:
+  """Returns the absolute path of a local directory, or the epath of one at gs://, which Path resembles."""
+  if not files.is_address(directory):
+    return Path(directory).absolute()
+  return cast(Path, epath.Path(directory))
+
+
 def newest_step(workdir: str | os.PathLike) -> int | None:
   """Returns the newest complete step of a workdir, which need not exist; None if there is none."""
-  return max(saved_steps(Path(workdir).absolute() / DIRECTORY), default=None)
+  return max(saved_steps(place(workdir) / DIRECTORY), default=None)
 
 
 def saved_steps(directory: Path) -> list[int]:
@@ -231,9 +246,10 @@ def _is_whole(path: Path) -> bool:
 def step_path(directory: str | os.PathLike, step: int | None = None) -> Path:
   """Returns the directory of one step (None: the newest); DataError if there is no such checkpoint.
 
-  `directory` is a workdir, its `checkpoints` or, without `step`, the directory of a step itself.
+  `directory` is a workdir, its `checkpoints` or, without `step`, the directory of a step itself; at gs:// it
+  is read in place.
   """
-  directory = Path(directory).absolute()
+  directory = place(directory)
   if step is None and _is_whole(directory):
     return directory
   if (directory / DIRECTORY).is_dir():

@@ -4,10 +4,11 @@ A list of digests is written into a step just before it is committed; only old v
 finds flipped bits, lost pages, interrupted copies, and exchanged items or steps, before anything is read.
 """
 
+import hashlib
 import itertools
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +23,40 @@ NAME = "sha256.json"
 def seal(directory: Path, *, step: int, run_id: str) -> None:
   """Writes the digests of all files of a step's items, just before the step is committed."""
   digests = {
-    path.relative_to(directory).as_posix(): files.sha256(path)
-    for path in sorted(directory.glob("*/**/*"))  # files of the commit are not in items
-    if path.is_file()
+    path.relative_to(directory).as_posix(): _sha256(path)
+    for path in files_of(directory)
+    if path.parent != directory  # files of the commit are not in items
   }
   content = {"step": step, "run_id": run_id, "files": digests}
   content["list"] = files.digest_json(content)
-  files.write_atomically(directory / NAME, json.dumps(content, indent=1))
+  if files.is_address(directory):
+    (directory / NAME).write_text(json.dumps(content, indent=1))  # an object appears whole
+  else:
+    files.write_atomically(directory / NAME, json.dumps(content, indent=1))
+
+
+def files_of(directory: Path) -> Iterator[Path]:
+  """Yields all files below a directory, here or at an address, in the order of their names."""
+  for entry in sorted(directory.iterdir()):
+    if entry.is_dir():
+      yield from files_of(entry)
+    else:
+      yield entry
+
+
+def _sha256(path: Path) -> str:
+  with path.open("rb") as file:  # not `open`, which knows no address
+    return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _read(path: Path) -> dict[str, Any] | None:
   """Reads the list of file digests of the checkpoint at `path`; None if it is damaged or missing."""
-  content = files.read_json(path / NAME)
+  try:
+    content = json.loads((path / NAME).read_text())
+  except (OSError, ValueError):
+    return None
+  if not isinstance(content, dict):
+    return None
   itself = content.pop("list", None)
   is_sound = {"step", "run_id", "files"} <= content.keys() and isinstance(content["files"], dict)
   return content if is_sound and itself == files.digest_json(content) else None
@@ -44,10 +67,9 @@ def run_id(path: Path) -> str:
   return str((_read(path) or {}).get("run_id", ""))
 
 
-def is_complete(path: Path) -> bool:
-  """Returns whether every file in the digest list of the checkpoint at `path` exists, without reading it."""
-  content = _read(path)
-  return content is not None and all((path / name).is_file() for name in content["files"])
+def digests(path: Path) -> dict[str, str]:
+  """Returns {name: sha256} of the files of the step at `path`; {} if its list is damaged or missing."""
+  return (_read(path) or {}).get("files", {})
 
 
 def problem(path: Path, items: Sequence[str] = ()) -> str | None:
@@ -66,7 +88,7 @@ def problem(path: Path, items: Sequence[str] = ()) -> str | None:
     if items and name.split("/")[0] not in items:
       continue
     try:
-      is_same = files.sha256(path / name) == digest
+      is_same = _sha256(path / name) == digest
     except OSError as error:
       return f"{name} cannot be read ({errors.reason(error)})"
     if not is_same:

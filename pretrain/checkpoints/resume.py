@@ -64,7 +64,7 @@ def newest_good_step(workdir: str | os.PathLike) -> int | None:
   Newer steps that are damaged, or were saved as another step, are renamed, never removed, with a warning.
   DataError: all checkpoints are damaged, or two runs have saved in this workdir.
   """
-  directory = Path(workdir).absolute() / checkpoint.DIRECTORY
+  directory = checkpoint.place(workdir) / checkpoint.DIRECTORY
   steps = checkpoint.saved_steps(directory)
   runs = {step: integrity.run_id(directory / str(step)) for step in steps}
   if len({*runs.values()} - {""}) > 1:
@@ -89,9 +89,8 @@ def newest_good_step(workdir: str | os.PathLike) -> int | None:
 
 def _has_files(path: Path) -> bool:
   """Returns whether a directory is, or was, a step's, and has files."""
-  return checkpoint.is_step_name(path.name.partition(".damaged")[0]) and any(
-    file.is_file() for file in path.rglob("*")
-  )
+  is_of_step = checkpoint.is_step_name(path.name.partition(".damaged")[0]) and path.is_dir()
+  return is_of_step and any(True for _ in integrity.files_of(path))
 
 
 def flatten(config: Mapping[str, Any]) -> dict[str, Any]:

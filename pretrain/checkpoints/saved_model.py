@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from data import fetched
 from data import vocabulary as vocabularies
-from data.buckets import copies
 from data.errors import DataError
 from data.prepare import from_config
 from data.vocabulary import Vocabulary
-from pretrain.checkpoints import bucket_steps, checkpoint
+from pretrain.checkpoints import addresses, checkpoint
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.corruption import generator
 from pretrain.inference.batches import Compiled
@@ -88,7 +88,7 @@ class SavedModel:
     Without a `directory` it is searched beside the checkpoint, then beside the run's records. Errors name the
     `flag` for a directory, or where to copy it. DataError: it is missing, damaged, or not this checkpoint's.
     """
-    folder = Path(copies.local(directory, flag=flag)) if directory else self._find_vocabulary(flag)
+    folder = Path(fetched.local(directory, flag=flag)) if directory else self._find_vocabulary(flag)
     vocabulary = vocabularies.load(folder)
     expected = str(self.meta["vocabulary_digest"])
     if vocabulary.digest != expected:
@@ -153,10 +153,10 @@ def open_model(directory: str | os.PathLike, step: int | None = None) -> SavedMo
   """Reads a checkpoint for a warm start, fine-tuning or export; nothing is put on a device.
 
   The encoder's token table is whole, also where the run stores its difference to the generator's. `directory`
-  and `step` are as in `bucket_steps.step_path`. DataError: as there, or the checkpoint is unreadable, or its
+  and `step` are as in `addresses.step_path`. DataError: as there, or the checkpoint is unreadable, or its
   meta is incomplete.
   """
-  path = bucket_steps.step_path(directory, step)
+  path = addresses.step_path(directory, step)
   params, meta = checkpoint.load_params(path)
   missing = [name for name in _NEEDED if name not in meta]
   if not missing and "model" not in meta["config"]:

@@ -13,7 +13,7 @@ import numpy as np
 from data import files, vocabulary
 from data.errors import DataError
 from pretrain.checkpoints import growth, integrity, new_words
-from pretrain.checkpoints.bucket_steps import step_path
+from pretrain.checkpoints.addresses import step_path
 from pretrain.checkpoints.checkpoint import read_meta
 from pretrain.checkpoints.saved_model import SavedModel, open_model
 from pretrain.corruption.generator import with_token

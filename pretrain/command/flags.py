@@ -44,8 +44,8 @@ Pretrains a text encoder.
                         Fields are listed below and explained in configs/base.py
   --workdir=DIRECTORY   folder of checkpoints, metrics and the resolved config; a run in it is resumed.
                         Default: runs/<name of the config file>, with _ARGUMENT if there is one.
-                        It may be in a bucket (s3://bucket/run, gs://...), as most other paths may:
-                        docs/guides/launch.md
+                        It may be at gs://bucket/run; inputs may be at any address (s3://,
+                        https://): docs/guides/launch.md
   --dry_run             prints the resolved config, parameter counts, mesh, sharding of every parameter,
                         cost and memory, and exits
   --plan=MACHINE        with --dry_run: compiles the real step for another machine and prints its memory,
@@ -156,7 +156,7 @@ def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Argum
     problems += _config_problems(config, program.rules, in_doubt=bool(problems), planned=devices, joins=joins)
   name = pathlib.Path(path).stem + (f"_{argument.replace(':', '_')}" if argument else "")
   workdir = values.get("workdir") or os.path.join("runs", name)
-  problems += paths.workdir_problems(workdir)
+  problems += paths.workdir_problems(workdir, program.rules)
   if not switches["dry_run"] and "data.source" in fields.known_fields(schema):
     problems += paths.missing_records(changed)
   if problems or config is None:

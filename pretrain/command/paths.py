@@ -18,8 +18,13 @@ def address_problems(flags: Mapping[str, str | None], rules: Rules) -> list[str]
   return [*filter(None, (files.address_problem(f"--{name}", value) for name, value in values.items()))]
 
 
-def workdir_problems(workdir: str) -> list[str]:
-  """Returns an error if the workdir is a file."""
+def workdir_problems(workdir: str, rules: Rules) -> list[str]:
+  """Returns an error if the workdir is a file, or an address at which orbax cannot save."""
+  if "workdir" in rules.addresses and files.is_address(workdir) and not workdir.startswith("gs://"):
+    return [
+      f"--workdir={workdir}: checkpoints are saved in a directory or at gs://; use a directory and copy it"
+      f"\n  aws s3 sync DIRECTORY {workdir}"
+    ]
   if not os.path.exists(workdir) or os.path.isdir(workdir):
     return []
   return [f"--workdir={workdir}: is a file; expected a directory, new or with a run to resume"]

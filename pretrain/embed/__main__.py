@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import IO
 
 from data import command
-from data.command import FETCHED, SENT, Parser
+from data.command import FETCHED, Parser
 from data.errors import ConfigError, DataError
 from data.output import columns, formats
 from pretrain.command import kept_memory
@@ -50,7 +50,6 @@ def parser() -> Parser:
   made.add_argument(
     "--output",
     required=True,
-    bucket=SENT,
     help="vectors.npy: [rows, width]; vectors.parquet: the input's columns and 'vector'",
   )
   made.add_argument(
@@ -107,7 +106,7 @@ def _embed(asked: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return command.run_with_output(parser().parse_args, _embed, argv, is_file=True)
+  return command.run_parsed(parser().parse_args, _embed, argv)
 
 
 if __name__ == "__main__":

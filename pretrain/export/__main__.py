@@ -15,8 +15,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from data.buckets.outputs import sent
-from data.command import FETCHED, OPENED, SENT, Parser, run
+from data.command import FETCHED, OPENED, Parser, run
 from data.errors import ConfigError
 from pretrain import pod
 
@@ -58,7 +57,6 @@ def export_parser() -> Parser:
     "--output",
     required=True,
     type=pathlib.Path,
-    bucket=SENT,
     help="folder to write; an earlier export in it is replaced",
   )
   parser.add_argument(
@@ -91,7 +89,7 @@ def import_parser() -> Parser:
   parser.add_argument(
     "--from", dest="source", required=True, bucket=FETCHED, help="file or folder of the checkpoint to import"
   )
-  parser.add_argument("--output", required=True, bucket=SENT, help="directory to write, new or empty")
+  parser.add_argument("--output", required=True, help="directory to write, new or empty")
   parser.add_argument(
     "--allow_unmatched",
     action="extend",
@@ -126,8 +124,7 @@ def _main(argv: Sequence[str]) -> None:
 
     asked = import_parser().parse_args(argv[1:])
     devices.check()  # `start` would warn about the CPU, but an import needs no accelerator
-    with sent(asked):
-      import_checkpoint.import_checkpoint(**vars(asked))
+    import_checkpoint.import_checkpoint(**vars(asked))
     return
   arguments = export_parser().parse_args(argv)
   if arguments.to == _ONNX:
@@ -137,8 +134,7 @@ def _main(argv: Sequence[str]) -> None:
   from pretrain.mesh import devices
 
   devices.check()  # `start` would warn about the CPU, but an export needs no accelerator
-  with sent(arguments, kind=pathlib.Path):
-    export_checkpoint.export(export_checkpoint.Request(**vars(arguments)))
+  export_checkpoint.export(export_checkpoint.Request(**vars(arguments)))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -11,8 +11,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from data import files, manifest, vocabulary
-from data.buckets import copies
+from data import fetched, files, manifest, vocabulary
 from data.errors import ConfigError, DataError
 from data.files import short_names
 from data.mixture import MixedRecords, Mixture, source_seed
@@ -166,7 +165,7 @@ def _digest(source: Source) -> str:
 def _fetched(directory: str, only: Collection[str]) -> str:
   if not files.is_address(directory):
     return directory
-  return str(copies.records(directory, flag="data.mixture", only=only))
+  return str(fetched.records(directory, flag="data.mixture", only=only))
 
 
 def _names(contents: dict[str, manifest.Manifest]) -> list[str]:

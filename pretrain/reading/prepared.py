@@ -16,8 +16,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from data import errors, files, manifest, seqio_tasks, sources, vocabulary
-from data.buckets import copies
+from data import errors, fetched, files, manifest, seqio_tasks, sources, vocabulary
 from data.command import run_child
 from data.errors import ConfigError, DataError, UserError
 from data.feed import Asked, FedRecords, HeldoutBlocks, Stream
@@ -156,7 +155,7 @@ def records_directory(settings: ReadingSettings, *, only: Collection[str] = ()) 
   directory = from_config.directory(vars(settings.data), vocab_size=settings.vocab_size)
   if not files.is_address(directory):
     return directory
-  return str(copies.records(directory, flag="data.directory", only=only))
+  return str(fetched.records(directory, flag="data.directory", only=only))
 
 
 def ensure_records(settings: ReadingSettings, *, download: bool) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from data import command, errors, files
 from data.changes import changes
-from data.command import FETCHED, SENT, Parser
+from data.command import FETCHED, Parser
 from data.errors import ConfigError, DataError, counted
 from data.output import formats
 from data.rows import Row
@@ -97,9 +97,7 @@ def parser() -> Parser:
     help="candidates of a query in the graph: more miss less, but slower",
   )
   made.add_argument("--top", type=int, default=10, help="number of texts for each query")
-  made.add_argument(
-    "--output", default="", bucket=SENT, help="answers.jsonl of --queries; default: standard output"
-  )
+  made.add_argument("--output", default="", help="answers.jsonl of --queries; default: standard output")
   # An index has unit vectors, in the schema of the embedding model.
   made.set_defaults(unit=True, pooling=None, max_length=0, side="passage")
   return made
@@ -264,7 +262,7 @@ def _run(asked: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return command.run_with_output(parser().parse_args, _run, argv, is_file=True)
+  return command.run_parsed(parser().parse_args, _run, argv)
 
 
 if __name__ == "__main__":

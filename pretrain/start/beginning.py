@@ -15,6 +15,7 @@ from data.feed import FedRecords
 from pretrain import pod
 from pretrain.checkpoints import checkpoint, resume, warm_start
 from pretrain.checkpoints import workdir as workdir_files
+from pretrain.checkpoints.addresses import Workdir
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.checkpoints.warm_start import Origins
 from pretrain.reading import prepared
@@ -58,15 +59,15 @@ class Start(NamedTuple):
 
 
 def open_records(
-  config: ConfigDict, origins: Origins, workdir: str, download: bool
+  config: ConfigDict, origins: Origins, place: Workdir, download: bool
 ) -> tuple[ConfigDict, Prepared]:
   """Checks that the run can start, and opens its records; process 0 prepares missing records first.
 
   In the returned config, directories and rates replace the name of a seqio Mixture.
   """
   with pod.together():
-    is_new = checkpoint.newest_step(workdir) is None
-    preflight.check(origins, TrainFields(**config.train), workdir, is_new=is_new)
+    is_new = checkpoint.newest_step(place.name) is None
+    preflight.check(origins, TrainFields(**config.train), place.folder, is_new=is_new)
     begins: dict[str, Any] = origins.digests() if is_new else {}
   advice = "use the same files on every host; checkpoints to begin with must be of runs that have ended"
   pod.compare("what the run begins with", {"is new": is_new} | begins, advice, kind=DataError)
@@ -92,12 +93,12 @@ def open_records(
 
 
 @contextlib.contextmanager
-def checkpoints(run: Run, workdir: str, records: Prepared) -> Iterator[Checkpoints]:
+def checkpoints(run: Run, place: Workdir, records: Prepared) -> Iterator[Checkpoints]:
   """Writes the first files of a workdir and opens its checkpoints, which are closed after the block."""
   config, described = run.config, records.train.vocabulary
-  pod.first(lambda: workdir_files.begin(workdir, config.to_dict(), records.vocabulary, described))
+  pod.first(lambda: workdir_files.begin(place.folder, config.to_dict(), records.vocabulary, described))
   opened = Checkpoints(
-    workdir,
+    place.name,
     every=config.train.checkpoint_every,
     keep=config.train.checkpoints_to_keep,
     keep_steps=config.train.checkpoint_steps,
@@ -106,24 +107,26 @@ def checkpoints(run: Run, workdir: str, records: Prepared) -> Iterator[Checkpoin
     yield opened
 
 
-def start(run: Run, records: Prepared, origins: Origins, workdir: str) -> Start:
+def start(run: Run, records: Prepared, origins: Origins, place: Workdir) -> Start:
   """Returns the start of a run from its workdir, which it must own; the same on all processes."""
-  newest = pod.first(lambda: resume.newest_good_step(workdir))  # process 0 has locked its workdir
+  newest = pod.first(lambda: resume.newest_good_step(place.name))  # process 0 has locked its workdir
   advice = "use a directory on a file system that all hosts share"
-  pod.compare(f"--workdir={workdir}", {"lock": workdir_files.owner(workdir)}, advice, kind=DataError)
+  if not place.is_far:
+    lock = workdir_files.owner(place.folder)
+    pod.compare(f"--workdir={place.name}", {"lock": lock}, advice, kind=DataError)
   with pod.together():
-    begun = _start_at(newest, run, records, origins, workdir)
+    begun = _start_at(newest, run, records, origins, place)
     if isinstance(records.train, FedRecords) and begun.step < run.config.train.total_steps:
-      saved = checkpoint.read_meta(checkpoint.step_path(workdir, begun.step)) if begun.step else {}
+      saved = checkpoint.read_meta(checkpoint.step_path(place.name, begun.step)) if begun.step else {}
       prepared.begin_feed(records.train, saved)
   return begun
 
 
-def _start_at(newest: int | None, run: Run, records: Prepared, origins: Origins, workdir: str) -> Start:
+def _start_at(newest: int | None, run: Run, records: Prepared, origins: Origins, place: Workdir) -> Start:
   """Checks the newest good checkpoint against this run, or loads other checkpoints into a new run."""
   facts = records.digests | {"records": records.description, "commit": command.commit()}
   if newest is None:
-    workdir_files.refuse_lost_checkpoints(workdir)
+    workdir_files.refuse_lost_checkpoints(place.folder)
     digest = records.digests["vocabulary_digest"]
     params = run.abstract_state.params
     loaded = warm_start.load_into(
@@ -131,7 +134,7 @@ def _start_at(newest: int | None, run: Run, records: Prepared, origins: Origins,
     )
     facts |= {"started_from": origins.facts(), "run_id": secrets.token_hex(8)}
     return Start(0, loaded, facts)
-  saved = checkpoint.read_meta(checkpoint.step_path(workdir, newest))
+  saved = checkpoint.read_meta(checkpoint.step_path(place.name, newest))
   for line in resume.check_same_run(run.config.to_dict(), records.digests, saved):
     logger.warning(f"Config changed since step {newest:,}: {line}")
   for line in resume.changed_packages(saved):

@@ -14,6 +14,7 @@ import jax
 from data import progress
 from data.feed import FedRecords
 from pretrain.checkpoints import resume
+from pretrain.checkpoints.addresses import Workdir
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.checkpoints.saves import Saves
 from pretrain.evaluate import Evaluation
@@ -43,7 +44,7 @@ class Parts:
   records: Prepared
   checkpoints: Checkpoints
   batches: Batches
-  workdir: str
+  place: Workdir
   start: Start
   saved: Mapping[str, Any]  # metadata of the checkpoint from which the pass resumes; {}: a new run
   skips: tuple[Skip, ...]  # batches that the pass skips
@@ -55,7 +56,7 @@ class Parts:
     is_watched = progress.is_watched() and jax.process_index() == 0
     self.bar = progress.bar("step", is_shown=is_watched, total=total, initial=first)
     fields, run_id = resume.flatten(config.to_dict()), self.start.facts.get("run_id", "")
-    self.written = Written(fields, self.workdir, first, run_id)
+    self.written = Written(fields, self.place.folder, first, run_id)
     peak = config.train.peak_flops or chips.peak_flops(jax.devices()[0].device_kind)
     self.speed = Throughput(
       tokens_before=self.tokens_before,
@@ -108,9 +109,9 @@ def _feed(parts: Parts) -> Listener | None:
 Row = Callable[[Parts], Listener | None]
 LISTENERS: tuple[Row, ...] = (
   lambda parts: parts.written,
-  lambda parts: Saves(parts.checkpoints, parts.workdir),
+  lambda parts: Saves(parts.checkpoints, parts.place.folder),
   lambda parts: Progress(parts.bar, parts.tokens_before),
-  lambda parts: Finite(parts.run, parts.batches, parts.checkpoints, parts.workdir),
+  lambda parts: Finite(parts.run, parts.batches, parts.checkpoints, parts.place.folder),
   _spikes,
   lambda parts: Intervals(parts.run, parts.saved, parts.written, parts.speed, parts.bar.disable),
   lambda parts: Replicas(parts.run),

@@ -14,7 +14,6 @@ from finetune.search import evaluations, loop
 from finetune.search.results import Results
 from pretrain.checkpoints import checkpoint
 from pretrain.stop import StopRequest
-from tests import buckets
 from tests.finetune import shared_programs, stored
 
 FAST = (
@@ -168,28 +167,25 @@ def test_a_stop_request_ends_with_code_75_and_the_search_goes_on_elsewhere(
   searched, places, tmp_path, monkeypatch, capsys
 ):
   monkeypatch.setattr(StopRequest, "is_set", property(lambda _: True, lambda *_: None), raising=False)
-  address = "memory://stopped/search"
-  arguments = _arguments(places, address, *SEARCH, "--config.tasks=sst2")
-  with buckets.machine(tmp_path / "first"):
-    assert main.main(arguments) == 75
+  workdir = tmp_path / "search"
+  arguments = _arguments(places, workdir, *SEARCH, "--config.tasks=sst2")
+  assert main.main(arguments) == 75
   assert "the same command resumes the search" in capsys.readouterr().err
-  assert list(buckets.fetched(address, tmp_path / "stopped").glob("sst2/unfinished/*/checkpoints/1"))
+  assert list(workdir.glob("sst2/unfinished/*/checkpoints/1"))
   monkeypatch.undo()
   restore, restored = loop._restore, []
   monkeypatch.setattr(loop, "_restore", lambda *given, **how: restored.append(1) or restore(*given, **how))
-  with buckets.machine(tmp_path / "second"):
-    assert main.main(arguments) == 0
-  said = capsys.readouterr().err
+  workdir = workdir.rename(tmp_path / "elsewhere")
+  assert main.main(_arguments(places, workdir, *SEARCH, "--config.tasks=sst2")) == 0
   assert len(restored) == 1
-  assert f"saved in {address}/sst2/model" in said and str(tmp_path) not in said
-  found = buckets.fetched(address, tmp_path / "found")
-  assert _scores(found) == {
+  assert f"saved in {workdir}/sst2/model" in capsys.readouterr().err
+  assert _scores(workdir) == {
     name: {seed: run for seed, run in seeds.items() if seed in ("0", "1")}
     for name, seeds in _scores(searched).items()
     if name.startswith("sst2/")
   }
-  assert (found / "results.csv").is_file() and checkpoint.load_params(found / "sst2" / "model")
-  assert not list(found.glob("*/unfinished")) and not (found / "owner.json").exists()
+  assert (workdir / "results.csv").is_file() and checkpoint.load_params(workdir / "sst2" / "model")
+  assert not list(workdir.glob("*/unfinished"))
 
 
 def test_a_dry_run_describes_and_writes_nothing(places, tmp_path, capsys):
@@ -217,6 +213,7 @@ def test_bad_input_is_one_line(places, tmp_path, capsys):
     (["--config.output.compare_with=cocolm_base"], 2, "'coco_lm_base'"),
     (["--config.model.dropout=1.0"], 2, "model.dropout"),
     ([f"--workdir={tmp_path / 'file' / 'out'}"], 5, "--workdir="),
+    (["--workdir=gs://bucket/run"], 2, "\n  gcloud storage cp -r FROM TO"),
     ([f"--config.data.directory={glue}"], 3, "SST-2/train.tsv"),
   ):
     try:

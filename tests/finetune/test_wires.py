@@ -42,7 +42,7 @@ def test_a_config_starts_the_search_of_its_kind_and_passes_on_whether_to_downloa
         "--config.checkpoint=run",
         *["--download"] * download,
       ]
-      main._kind(flags.read_arguments(arguments, main.PROGRAM), "w")
+      main._kind(flags.read_arguments(arguments, main.PROGRAM))
       assert made == [download, (name, kind, download)]
 
 

@@ -1,4 +1,4 @@
-"""Files of a search: finished runs, other settings, damage, shared programs, a bucket, the saved model."""
+"""Files of a search: finished runs, other settings, damage, shared programs, the saved model."""
 
 import json
 

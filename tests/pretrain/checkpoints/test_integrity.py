@@ -60,9 +60,9 @@ def test_every_file_of_a_step_is_listed_and_whole_steps_are_taken(run):
   assert files - set(listed["files"]) == beside
   assert (listed["step"], listed["run_id"]) == (10, "a")
   assert _good(run) == (10, []) and _good(run / "nothing") == (None, [])
-  assert integrity.is_complete(step) and integrity.run_id(step) == "a"
-  (step / next(iter(listed["files"]))).unlink()
-  assert not integrity.is_complete(step)
+  assert integrity.digests(step) == listed["files"] and integrity.run_id(step) == "a"
+  (step / integrity.NAME).write_text("{}")
+  assert integrity.digests(step) == {}
 
 
 def test_any_damage_of_any_file_is_noticed_named_and_an_older_step_is_used(run):

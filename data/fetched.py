@@ -71,7 +71,10 @@ class Address:
       else:
         entries = self._system.find(self._root, detail=True)
     start = len(self._root) + 1
-    return {path[start:]: _mark(info) for path, info in entries.items() if len(path) > start}
+    found = {path[start:]: _mark(info) for path, info in entries.items() if len(path) > start}
+    if outside := [name for name in found if ".." in name.split("/")]:
+      raise DataError(f"{self}: {outside[0]!r} would be written outside of its folder; rename it")
+    return found
 
   def fetch(self, names: Mapping[str, str], digests: Mapping[str, str] | None = None) -> Path:
     """Returns a local folder with these files, after fetching those that are missing in it.

@@ -36,3 +36,10 @@ def test_a_file_of_another_content_is_refused_and_the_others_are_kept(here, move
   with pytest.raises(DataError):
     place.fetch(place.names(), digests)
   assert moved == ["one", "two", "two"]
+
+
+def test_a_name_that_leads_out_of_the_folder_is_refused(here, monkeypatch):
+  place = Address("memory://read/d", flag="--data")
+  monkeypatch.setattr(place._system, "find", lambda root, **_: {f"{place._root}/../../out": {"size": 1}})
+  with pytest.raises(DataError, match=r"'\.\./\.\./out' would be written outside"):
+    place.names()

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from data import manifest
+from data import files, manifest
 from pretrain import main, train
 from pretrain.models.encoder import init_encoder
 from pretrain.ops import row_random
@@ -123,7 +123,7 @@ def test_the_digest_of_the_records_covers_the_held_out_ones(small_records, tmp_p
   content = json.loads((tmp_path / manifest.NAME).read_text())
   content["splits"]["heldout"]["shards"][0]["sha256"] = "0" * 64
   del content["sha256"]  # of the manifest
-  (tmp_path / manifest.NAME).write_text(json.dumps(content))
+  (tmp_path / manifest.NAME).write_text(json.dumps(content | {"sha256": files.digest_json(content)}))
   after = prepared.digests_of(manifest.read(tmp_path))
   assert after["records_digest"] != before["records_digest"]
   assert after["vocabulary_digest"] == before["vocabulary_digest"]

@@ -8,7 +8,7 @@ import signal
 import numpy as np
 import pytest
 
-from data import command, manifest
+from data import command, files, manifest
 from data.command import STOPPED
 from data.errors import ConfigError, DataError, DivergedError
 from pretrain import evaluate
@@ -70,6 +70,7 @@ def _changed_manifest(small_records, folder, change):
   content = json.loads((folder / "manifest.json").read_text())
   del content["sha256"]
   change(content)
+  content["sha256"] = files.digest_json(content)
   (folder / "manifest.json").write_text(json.dumps(content))
   return content
 

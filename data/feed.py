@@ -35,9 +35,9 @@ CALLS = 8  # calls of `numbered` whose batches are kept, for reading ahead and f
 
 
 class Asked(NamedTuple):
-  """What to read: the Task or Mixture 'seqio:NAME', and how its text becomes blocks."""
+  """The Task or Mixture that a feed reads, and the settings by which its text becomes blocks."""
 
-  source: str
+  source: str  # 'seqio:NAME'
   length: int  # of a block, in tokens
   seed: int  # of the order
   packing: str = "complete"  # one of `data.prepare.packing.MODES`

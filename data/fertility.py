@@ -166,7 +166,7 @@ class Counts:
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-  """What a vocabulary makes of a text."""
+  """Counts of the pieces into which a vocabulary splits a text."""
 
   counts: Counts
   documents: int

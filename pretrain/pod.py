@@ -142,7 +142,7 @@ def _initialize(where: Rank | None, join: int, patience: int) -> None:
   import jax
 
   jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM from this command
-  jax.config.update("jax_enable_recoverability", True)  # `_Watch` is told who is lost; JAX does not abort
+  jax.config.update("jax_enable_recoverability", True)  # JAX names lost processes to `_Watch`
   address, number, index = where or (None, None, None)
   if address and index == 0:
     _refuse_another_run(address)

@@ -1,4 +1,4 @@
-"""What every analysis is given, checkpoints and data, and what it returns, rows of numbers and plots."""
+"""Requests of analyses (checkpoints and data) and their outcomes (rows of numbers and plots)."""
 
 import contextlib
 import dataclasses

@@ -4,7 +4,7 @@ The input is the text of the program. libtpu writes its estimate of cycles at mo
 count as often as it turns. Of a Pallas kernel libtpu estimates nothing, but if asked before it is loaded it
 writes the kernel's bundles, of which a core starts one each cycle; so a child process compiles each kernel
 once more, alone. Lookups count by the bytes that they move. Exchange between chips and contention for memory
-are not included. The format of the text is XLA's own; what is not known in it is skipped.
+are not included. The text has XLA's own format; the parser skips lines that it does not know.
 """
 
 import collections

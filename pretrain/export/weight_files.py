@@ -40,7 +40,7 @@ _AGAIN = "copy or download it again"
 
 # Suffixes of files that are read from a folder.
 _SUFFIXES = (".safetensors", ".bin", ".pt", ".json", ".txt", ".model")
-# Names in a pickle that may stand beside tensors: settings of fairseq in OmegaConf, numpy arrays of Composer.
+# A pickle may name these beside tensors: fairseq stores its settings in OmegaConf, Composer numpy arrays.
 # None of them is imported: `_Inert` takes their place.
 _INERT_MODULES = ("omegaconf", "fairseq", "typing", "numpy")
 _INERT_NAMES = frozenset(

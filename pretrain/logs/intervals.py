@@ -1,4 +1,4 @@
-"""What a run logs at intervals: means of training metrics, speed, a progress bar, and probe scores."""
+"""Listeners that log at intervals: means of training metrics, speed, a progress bar, and probe scores."""
 
 import logging
 import math

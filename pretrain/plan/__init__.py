@@ -1,1 +1,1 @@
-"""What a run needs and costs: FLOPs, memory, the step compiled for machines that are not here."""
+"""Plans of runs: FLOPs, memory, and the step compiled for machines that are not here."""

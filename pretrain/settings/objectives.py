@@ -1,5 +1,6 @@
 """Fields, rules and FLOP of every objective, and the table of all of them. Imports no jax."""
 
+import abc
 import dataclasses
 import enum
 from collections.abc import Iterator, Mapping
@@ -113,16 +114,16 @@ class Objective:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Contrast(Objective):
+class Contrast(Objective, abc.ABC):
   """Settings of a contrastive objective, which contrasts rows in groups of consecutive rows of the batch."""
 
   label: ClassVar[str]  # its name in results
 
   group_size: CountOrZero
 
+  @abc.abstractmethod
   def candidates(self, batch_size: int) -> int:
     """Returns the number of vectors that an anchor is compared with, its partner included."""
-    raise NotImplementedError
 
   def problems(self, config: Fields) -> Iterator[str]:
     """Yields an error for groups of one row and groups larger than a microbatch; see `Objective.problems`."""

@@ -1,9 +1,12 @@
 """Held-out figures: each row once, padding never, the same whatever the cut."""
 
+from unittest import mock
+
 import jax
 import numpy as np
 import pytest
 
+from data.mixture import MixedRecords
 from data.records import PackedRecords
 from pretrain.evaluate import evaluate, trivial_loss
 from pretrain.logs.heldout import frequency_loss
@@ -74,6 +77,16 @@ def test_eval_batches_bounds_the_rows(small_records, heldout):
     rows, special = heldout.rows(0, 16), counter.run.recipe.tokens.special
     assert counter.rows == rows.tolist()
     assert trivial_loss(counter.run, heldout) == frequency_loss(rows, heldout.unigram(), special) > 0
+
+
+def test_the_baseline_of_a_mixture_is_the_mean_by_its_shares(small_records, heldout):
+  run = small_run(small_config("mlm", small_records, {"train.eval_batches": 1}))
+  rows, counts, special = heldout.rows(0, 8), heldout.unigram(), run.recipe.tokens.special
+  few = mock.Mock(rows=lambda start, stop: rows[:2])
+  of = mock.Mock(spec=MixedRecords, sources={"all": heldout, "few": few}, shares={"all": 0.25, "few": 0.75})
+  of.unigram.return_value = counts
+  expected = frequency_loss(rows, counts, special) / 4 + frequency_loss(rows[:2], counts, special) * 3 / 4
+  assert trivial_loss(run, of) == pytest.approx(expected)
 
 
 def test_a_stop_request_ends_the_evaluation(small_records, heldout):

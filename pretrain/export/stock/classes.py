@@ -39,7 +39,7 @@ BUCKETS = {"relative_position": "t5", "relative_buckets": 32, "relative_max_dist
 
 
 class StockClass(NamedTuple):
-  """What a class of transformers computes, and how its files differ from BERT's."""
+  """The computation of a class of transformers, and the differences of its files from BERT's."""
 
   name: str  # of its models in transformers: 'MPNet' of MPNetForMaskedLM
   encoder: Mapping[str, Any]  # fields of `model` that the class fixes

@@ -122,6 +122,12 @@ def test_prefixes_and_lengths_are_those_of_a_texts_side(read, words):
   assert "embedding: truncated to 6 tokens: 180 of 180 different passages" in task.lines
   whole = read(rows, rows[:2], schema=EmbeddingSchema(query_prefix="the "))
   assert not any("truncated" in line for line in whole.lines)
+  passages = [text for row in rows for text in (row["positive"], *row["negatives"])]
+  exact = max(len(ids) for ids in words.encode_batch(["a film " + text for text in passages])) + 2
+  for length, is_cut in ((exact, False), (exact - 1, True)):
+    schema = EmbeddingSchema(passage_prefix="a film ", passage_length=length)
+    lines = read(rows, rows[:2], schema=schema).lines
+    assert any("truncated" in line for line in lines) == is_cut
 
 
 def test_negatives_are_columns_or_lists_and_rows_may_have_fewer(read):

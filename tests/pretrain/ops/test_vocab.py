@@ -275,7 +275,7 @@ def test_a_run_adds_up_in_float32_and_in_the_order_of_its_rows(interpreted):
 
 
 def _gradients(read, table, ids, given):
-  """Of a table that a lookup reads, and a product besides."""
+  """The gradient of a table that a lookup and a product read."""
 
   def loss(table):
     vectors, again = read(table, ids)

@@ -62,7 +62,7 @@ OPS = {"attention": _attention, "long_attention": _long_attention, "gelu": _gelu
 
 
 def _calls(op: str) -> list[tuple]:
-  """What a step gives to `platforms.run_triton`."""
+  """The arguments that a step passes to `platforms.run_triton`."""
   calls = []
 
   def noted(kernel, arrays, results, launch, constants):

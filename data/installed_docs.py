@@ -1,8 +1,8 @@
 """The source `installed_docs`: English text without a download, from docstrings of installed packages.
 
 One document per module, one paragraph per line, sorted by the path of the module, without repeated
-paragraphs: the same packages and Python give the same text. The cleaning keeps English sentences and drops
-code, doctests, directives, titles and tables of types.
+paragraphs. Only packages of the base installation are read, so that extras do not change the text. The
+cleaning keeps English sentences and drops code, doctests, directives, titles and tables of types.
 """
 
 import ast
@@ -15,6 +15,10 @@ import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator
 
+PACKAGES = (
+  *("absl", "flax", "fontTools", "fsspec", "grain", "huggingface_hub", "jax", "jinja2", "matplotlib"),
+  *("ml_collections", "numpy", "optax", "orbax", "pyarrow", "rich", "scipy", "sklearn", "tqdm"),
+)
 MIN_DOCSTRING_CHARACTERS = 200  # shorter ones mostly repeat names
 MIN_WORDS = 5
 MIN_PLAIN_WORDS = 0.7  # fraction
@@ -40,12 +44,13 @@ _SPACES = re.compile(r"\s+")
 
 
 def module_files(root: str) -> list[str]:
-  """Returns the Python files under a folder except tests, sorted, relative to the folder."""
+  """Returns the Python files of `PACKAGES` in a folder except tests, sorted, relative to the folder."""
   names = []
-  for folder, folders, files in os.walk(root):
-    folders[:] = sorted(name for name in folders if name != "__pycache__")
-    place = pathlib.Path(folder).relative_to(root)
-    names += [(place / name).as_posix() for name in files if name.endswith(".py")]
+  for package in PACKAGES:
+    for folder, folders, files in os.walk(os.path.join(root, package)):
+      folders[:] = sorted(name for name in folders if name != "__pycache__")
+      place = pathlib.Path(folder).relative_to(root)
+      names += [(place / name).as_posix() for name in files if name.endswith(".py")]
   return sorted(name for name in names if not _TEST_FILE.search(name))
 
 

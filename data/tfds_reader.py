@@ -107,9 +107,12 @@ def check_installed(what: str) -> None:
   """Raises ConfigError if TensorFlow, TFDS or seqio is not installed; `what` needs them."""
   missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
   if missing:
+    where = "install"
+    if sys.version_info >= (3, 14):  # TensorFlow has no wheel for it
+      where = "use text in files, or Python 3.11 to 3.13 with"
     raise errors.ConfigError(
-      f"{what} needs {', '.join(missing)}, not installed here; use text in files, or Python 3.11 to 3.13 "
-      "(TensorFlow has no wheel for 3.14) with:\n  pip install -r requirements.txt"
+      f"{what} needs {', '.join(missing)}, not installed here; {where}\n"
+      "  pip install -r requirements-seqio.txt"
     )
 
 

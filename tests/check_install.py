@@ -1,6 +1,7 @@
 """Resolves what people install, on a plain package index: `python -m tests.check_install [SET ...]`.
 
-A set is extras joined by '+', 'base', or 'all': every extra of the wheel at once. The default is every set
+A set is 'base' or extras joined by '+', by their requirements files; 'wheel', by its ranges; 'all', the wheel
+with every extra; or 'beside:' and packages, the wheel beside their newest versions. The default is every set
 of `SETS`. Each is resolved with every supported Python of this machine, and nothing is installed. pip's own
 settings (local wheels, constraints, other indexes) are not used, because they hide what fails elsewhere.
 """
@@ -20,7 +21,7 @@ from tests import pins, pythons
 
 PIP = "pip==26.3"  # reads a wheel's requirements without the wheel; an older one downloads 3 GB of them
 FOLDER = pins.ROOT / ".cache" / "check_install"
-ALL = "all"
+ALL, WHEEL, BESIDE = "all", "wheel", "beside:"
 SETS = (
   "base",
   *pins.project()["optional-dependencies"],
@@ -28,6 +29,9 @@ SETS = (
   "export+tpu",
   "buckets+gpu+trackers",
   ALL,
+  WHEEL,
+  f"{BESIDE}sentence-transformers+mteb",
+  f"{BESIDE}numpy",
 )
 _LIMIT = 900  # seconds of one resolution
 
@@ -43,8 +47,17 @@ def plain_settings() -> dict[str, str]:
   return variables | {"PIP_CONFIG_FILE": os.devnull}
 
 
+def packages(wanted: str) -> list[str]:
+  """Returns the packages that a set has the wheel beside."""
+  return wanted.removeprefix(BESIDE).split("+")
+
+
 def arguments(wanted: str, wheel: pathlib.Path) -> list[str]:
-  """Returns what `pip install` is given for a set."""
+  """Returns what `pip install` is given for a set; of 'beside:' for the packages alone."""
+  if wanted == WHEEL:
+    return [str(wheel)]
+  if wanted.startswith(BESIDE):
+    return packages(wanted)
   if wanted == ALL:
     return [f"{wheel}[{','.join(pins.project()['optional-dependencies'])}]"]
   names = [pins.file_name("" if extra == "base" else extra) for extra in wanted.split("+")]
@@ -79,6 +92,12 @@ def _build(python: str, folder: str) -> pathlib.Path:
   return wheel
 
 
+def versions(report: pathlib.Path) -> dict[str, str]:
+  """Returns {package: version} of a resolution."""
+  installs = json.loads(report.read_text(encoding="utf-8"))["install"]
+  return {each["metadata"]["name"].lower(): each["metadata"]["version"] for each in installs}
+
+
 def resolve(python: str, interpreter: str, given: list[str], report: pathlib.Path) -> str:
   """Resolves without installing; returns '' or why it fails."""
   command = [python, "-m", "pip", f"--python={interpreter}", "install", "--dry-run", "--ignore-installed"]
@@ -103,7 +122,10 @@ def main(wanted: list[str]) -> int:
     def line(version: str, interpreter: str, name: str) -> tuple[bool, str]:
       start, report = time.monotonic(), pathlib.Path(folder) / f"{version}-{name}.json"
       problem = resolve(python, interpreter, arguments(name, wheel), report)
-      number = 0 if problem else len(json.loads(report.read_text(encoding="utf-8"))["install"])
+      if name.startswith(BESIDE) and not problem:  # these were the packages alone
+        newest = [f"{each}=={versions(report)[each]}" for each in packages(name)]
+        problem = resolve(python, interpreter, [str(wheel), *newest], report)
+      number = 0 if problem else len(versions(report))
       said = f"FAILS: {problem}" if problem else f"{number} packages, {time.monotonic() - start:.0f} s"
       return not problem, f"Python {version}  {name:22} {said}"
 

@@ -2,7 +2,7 @@
 
 Which one changes with the date; `--all` takes each. The Python that runs this is skipped, because `make test`
 tests it. Each has an environment of its own with requirements-quick.txt in `.cache`, which stays until these
-requirements change: it takes 3.3 GB.
+requirements change: it takes 1.2 GB.
 """
 
 import datetime

@@ -7,6 +7,7 @@ import runpy
 
 import pytest
 
+from data import installed_docs
 from finetune.embedding import retrieval
 from tests.test_own_task import WORDS
 
@@ -17,8 +18,9 @@ _TEXT = "Returns the {} of all numbers that a user gives to the {} in a file."
 
 
 @pytest.fixture
-def root(tmp_path):
+def root(tmp_path, monkeypatch):
   """80 modules with a class, a function, a private function and one without words of its own."""
+  monkeypatch.setattr(installed_docs, "PACKAGES", ("small",))
   folder = tmp_path / "packages" / "small"
   folder.mkdir(parents=True)
   for at in range(80):

@@ -4,10 +4,12 @@ import collections
 import datetime
 import fnmatch
 import itertools
+import json
 import re
 import sys
 
 import pytest
+from packaging import specifiers
 
 from data.errors import ConfigError
 from pretrain.command import config_file, programs
@@ -16,14 +18,13 @@ from tests import check_install, pins, pythons
 ROOT = pins.ROOT
 
 
-def pinned():
-  """(package without its extras, version, marker) of everything in pyproject.toml but the project itself."""
+def required():
+  """(name as in [tool.pins], extras, range, marker) of all that pyproject.toml asks for."""
   table = pins.project()
   for line in itertools.chain(table["dependencies"], *table["optional-dependencies"].values()):
     if not line.startswith(table["name"]):
-      requirement, _, marker = line.partition(";")
-      name, _, version = requirement.partition("==")
-      yield name.partition("[")[0].lower().replace("_", "-"), version.strip(), marker.strip()
+      name, extras, asked, marker = pins.REQUIREMENT.fullmatch(line).groups()
+      yield name.lower().replace("_", "-"), extras, asked, (marker or "").removeprefix("; ")
 
 
 def test_the_requirements_files_are_made_from_pyproject():
@@ -31,14 +32,26 @@ def test_the_requirements_files_are_made_from_pyproject():
   assert files == pins.contents(), "run `make requirements`"
 
 
-def test_every_package_has_one_version_for_each_python():
-  versions = collections.defaultdict(set)
-  for name, version, marker in pinned():
-    assert re.fullmatch(r"\d[\w.]*", version), f"{name} is not pinned"
-    versions[name, marker].add(version)
-  assert not {pin: found for pin, found in versions.items() if len(found) > 1}
-  unmarked = {name for name, marker in versions if not marker}
-  assert not [pin for pin in versions if pin[1] and pin[0] in unmarked]
+def test_every_range_holds_the_versions_that_are_installed_and_every_version_has_a_range():
+  ranges = collections.defaultdict(set)
+  for name, _, asked, _ in required():
+    ranges[name] |= {asked}
+  for name, asked in ranges.items():
+    lines = pins.pinned(f"{name}{next(iter(asked))}")
+    versions = [line.partition("==")[2].partition(";")[0] for line in lines]
+    assert versions and all(specifiers.SpecifierSet(one).contains(v) for one in asked for v in versions), name
+  assert ranges.keys() == pins.exact().keys()
+
+
+def test_a_line_has_the_versions_of_its_python_and_keeps_its_extras(monkeypatch):
+  marked = ["0.10.2; python_version < '3.12'", "0.12; python_version >= '3.12'"]
+  monkeypatch.setattr(pins, "exact", lambda: {"jax": marked, "a-b": "1.5"})
+  assert pins.pinned("jax[cuda12]>=0.10") == [
+    "jax[cuda12]==0.10.2; python_version < '3.12'",
+    "jax[cuda12]==0.12; python_version >= '3.12'",
+  ]
+  assert pins.pinned("jax>=0.10; python_version < '3.12'") == ["jax==0.10.2; python_version < '3.12'"]
+  assert pins.pinned("A_b>=1,<2; python_version < '3.14'") == ["A_b==1.5; python_version < '3.14'"]
 
 
 def test_extras_that_are_named_are_there():
@@ -47,15 +60,17 @@ def test_extras_that_are_named_are_there():
     line.removeprefix("-r ") for text in contents.values() for line in text.splitlines() if line[:2] == "-r"
   }
   assert named <= contents.keys() and pins.file_name("export") in named
-  sets = {name for wanted in check_install.SETS for name in wanted.split("+")} - {"base", check_install.ALL}
+  own = (check_install.ALL, check_install.WHEEL)
+  files = [name for name in check_install.SETS if name not in own and check_install.BESIDE not in name]
+  sets = {name for wanted in files for name in wanted.split("+")} - {"base"}
   assert sets == pins.project()["optional-dependencies"].keys()
 
 
-def test_only_python_3_14_goes_without_tensorflow():
-  markers = {name: marker for name, _, marker in pinned()}
-  family = ("tensorflow", "tensorflow-datasets", "seqio", "importlib-resources")
-  assert {markers[name] for name in family} == {"python_version < '3.14'"}
-  assert sum("3.14" in marker for _, _, marker in pinned()) == len(family)
+def test_the_base_has_no_tensorflow_and_python_3_14_goes_without_it():
+  family = {"tensorflow", "tensorflow-datasets", "seqio", "importlib-resources"}
+  assert {name for name, _, _, marker in required() if "3.14" in marker} == family
+  assert not [name for name in family if name in pins.contents()[pins.BASE]]
+  assert pins.contents()[pins.ALL_SOURCES].endswith("-r requirements-base.txt\n-r requirements-seqio.txt\n")
 
 
 def test_pyproject_make_and_the_search_for_pythons_name_the_same_versions():
@@ -124,21 +139,26 @@ def test_recipes_are_found_without_a_checkout_and_files_of_ones_own_come_first(t
 
 def test_the_check_says_what_does_not_resolve_and_fails(tmp_path, monkeypatch, capsys):
   monkeypatch.setenv("PIP_FIND_LINKS", "/elsewhere")  # pip's own settings hide what fails elsewhere
-  stand_in = tmp_path / "python"
+  stand_in, asked = tmp_path / "python", tmp_path / "asked"
   (tmp_path / "a.whl").touch()
   monkeypatch.setattr(check_install, "_pip", lambda: str(stand_in))
   monkeypatch.setattr(check_install, "_build", lambda python, folder: tmp_path / "a.whl")
   monkeypatch.setattr(pythons, "found", lambda: {"3.12": "python3.12"})
+  installs = [{"metadata": {"name": name, "version": "2.5"}} for name in ("NumPy", "b")]
+  (tmp_path / "report").write_text(json.dumps({"install": installs}))
   for code, said in ((0, "2 packages"), (1, "FAILS: ERROR: torch 2.13.0 depends on triton==3.7.1")):
     stand_in.write_text(
       "#!/bin/sh\n"
-      'for word; do case $word in --report=*) echo \'{"install": [1, 2]}\' > "${word#--report=}"\n'
+      f'for word; do case $word in --report=*) cp {tmp_path}/report "${{word#--report=}}"\n'
       "esac; done\n"
       f'[ -z "$PIP_FIND_LINKS" ] || exit 9\n'
+      f'echo "$@" >> {asked}\n'
       f"echo 'WARNING: lazy' >&2; echo 'ERROR: torch 2.13.0 depends on triton==3.7.1' >&2; exit {code}\n"
     )
     stand_in.chmod(0o755)
-    assert check_install.main(["export+gpu", "all"]) == code
+    assert check_install.main(["export+gpu", "all", "beside:numpy"]) == code
     lines = capsys.readouterr().out.splitlines()[1:]
-    assert [line.split()[2] for line in lines] == ["export+gpu", "all"]
+    assert [line.split()[2] for line in lines] == ["export+gpu", "all", "beside:numpy"]
     assert all(said in line and "WARNING" not in line for line in lines)
+  beside = [line for line in asked.read_text().splitlines() if line.endswith("numpy==2.5")]
+  assert [line.split()[-2:] for line in beside] == [[str(tmp_path / "a.whl"), "numpy==2.5"]]

@@ -5,6 +5,7 @@ import runpy
 
 import pytest
 
+from data import installed_docs
 from data import rows as user_rows
 
 PAGE = runpy.run_path(str(pathlib.Path(__file__).resolve().parents[1] / "docs" / "tutorials" / "own_task.py"))
@@ -27,6 +28,7 @@ def _write(root, package: str, modules: list[list[str]]) -> None:
 @pytest.fixture
 def root(tmp_path, monkeypatch):
   """Two packages that fill the splits, with texts that no table may have, and one that is too small."""
+  monkeypatch.setattr(installed_docs, "PACKAGES", ("graphlib", "np", "tiny"))
   monkeypatch.setitem(PAGE["libraries"].__globals__, "LIBRARIES", 2)
   monkeypatch.setitem(PAGE["libraries"].__globals__, "SPLITS", {"test": 20, "dev": 10, "train": 40})
   start = 0

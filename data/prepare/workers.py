@@ -101,6 +101,6 @@ def gather_installed_docs(directory: pathlib.Path, pool: Pool) -> pathlib.Path:
       shutil.rmtree(directory)
       raise errors.DataError(
         f"--source=installed_docs: no documentation in {root}; install packages there:\n"
-        "  pip install -r requirements.txt"
+        "  pip install -r requirements-base.txt"
       )
   return path

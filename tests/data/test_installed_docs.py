@@ -84,11 +84,13 @@ def test_the_corpus_is_sorted_without_repeated_paragraphs_and_gathered_once(tmp_
     ("a/two.py", ""),
     ("a/tests/test_c.py", "Words of a test. "),
     ("a/__pycache__/c.py", "Words of a cache. "),
+    ("other/one.py", "Words of a package that the base lacks. "),
   ):
     (root / name).parent.mkdir(parents=True, exist_ok=True)
     text = f'"""{first}{filler}\n\nEvery module of this small package has this paragraph.\n"""\n'
     (root / name).write_text(text)
   (root / "a" / "broken.py").write_text("def f(:\n" + '"""' + filler)
+  monkeypatch.setattr(installed_docs, "PACKAGES", ("b", "a"))
   monkeypatch.setattr(installed_docs, "default_root", lambda: str(root))  # else this environment is read
   with workers.pool(1) as pool:
     path = workers.gather_installed_docs(tmp_path / "source", pool)

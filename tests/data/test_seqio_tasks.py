@@ -276,7 +276,7 @@ def test_without_tensorflow_such_a_source_is_refused_in_one_line(tmp_path, monke
     with monkeypatch.context() as patched:
       patched.setitem(sys.modules, missing, None)  # as on Python 3.14
       for source in ("tfds:books", "seqio:a_task"):
-        with pytest.raises(errors.ConfigError, match=f"{missing}.*\n  pip install -r requirements.txt"):
+        with pytest.raises(errors.ConfigError, match=f"{missing}.*\n  pip install -r requirements-seqio.txt"):
           sources.check(sources.Request(source, tfds_directory=str(tmp_path)))
         with pytest.raises(errors.ConfigError, match=missing):
           datasets.check(source, directory=str(tmp_path), download=True)

@@ -8,8 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from data.mixture import MixedRecords
-from data.records import HeldoutRecords
+from data.records import HeldoutRecords, MixedRecords
 from pretrain.listener import Listener
 from pretrain.logs.heldout import frequency_loss
 from pretrain.logs.metrics import SOURCE_LOSS, Throughput, reduce_metrics

@@ -12,7 +12,7 @@ import tempfile
 from data import command, errors, fertility, files, sources, vocabulary
 from data.clean import apply as clean
 from data.clean import steps as cleaning_steps
-from data.prepare import pipeline, training_text, workers
+from data.prepare import engine, pipeline, training_text
 from data.vocabulary import train as vocabulary_train
 
 logger = logging.getLogger(__name__)
@@ -119,10 +119,10 @@ def _train(args: argparse.Namespace) -> vocabulary.Vocabulary:
   # Next to the output, because lists of near duplicates may be too large for the disk of /tmp.
   beside = next(path for path in output.absolute().parents if path.is_dir())
   aside = tempfile.TemporaryDirectory(prefix=".vocabulary-", dir=beside, ignore_cleanup_errors=True)
-  with workers.pool(args.workers) as pool, aside as temporary:
+  with engine.pool(args.workers) as pool, aside as temporary:
     taken = []
     for number, (request, rate) in enumerate(zip(requests, args.rate or [1.0] * len(requests), strict=True)):
-      request = workers.gathered(request, pathlib.Path(temporary), args.workers)
+      request = engine.gathered(request, pathlib.Path(temporary), args.workers)
       code = cleaning_steps.code_digest(args.clean)
       cleaning = clean.Cleaning(args.clean, f"{temporary}/clean-{number}", code)
       # The sample depends on neither length nor packing.

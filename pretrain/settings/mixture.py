@@ -125,8 +125,10 @@ def _sources(text: str) -> list[Source]:
 
 
 def _rate_of(piece: str) -> Fraction | None:
-  """Returns the rate at the end of 'DIR:RATE'; None without one. ValueError: it is not above 0."""
+  """Returns the rate at the end of 'DIR:RATE'; None without one. ValueError: not above 0, or with %."""
   directory, colon, rate = piece.rpartition(":")
+  if colon and _RATE.fullmatch(rate.rstrip("% ")) and rate.endswith("%"):
+    raise ValueError(f"the rate of {directory!r} is {rate}; expected a number in any scale, without %")
   if not colon or not _RATE.fullmatch(rate):
     return None
   if Fraction(rate) <= 0:

@@ -12,7 +12,7 @@ import pytest
 from array_record.python import array_record_module
 
 from data import errors, files, manifest, records
-from data.prepare import command as prepare
+from data.prepare import __main__ as prepare
 from tests.data.conftest import make_documents, refused, write_text
 
 
@@ -152,10 +152,11 @@ def test_damage_in_a_file_too_large_for_digests_is_noticed_when_it_is_read(copy,
   for place in range(1_000, 3_000):
     content[place] ^= 0xFF
   path.write_bytes(content)
-  monkeypatch.setattr(records, "DIGEST_CHECK_BYTES", path.stat().st_size)
+  size = sum(shard.stat().st_size for shard in copy.glob("train-*"))
+  monkeypatch.setattr(records, "DIGEST_CHECK_BYTES", size)
   with pytest.raises(errors.DataError, match="sha256"):
     records.PackedRecords(copy, length=32, seed=0)
-  monkeypatch.setattr(records, "DIGEST_CHECK_BYTES", path.stat().st_size - 1)
+  monkeypatch.setattr(records, "DIGEST_CHECK_BYTES", size - 1)
   with pytest.raises(errors.DataError, match="prepare it again"):
     source = records.PackedRecords(copy, length=32, seed=0)
     source.rows(0, len(source))

@@ -26,7 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from data import manifest, tables, vocabulary  # noqa: E402
-from data.prepare import sentences  # noqa: E402
+from data.prepare import packing  # noqa: E402
 
 # Directories of man pages, and the languages that CLD2 calls them.
 LANGUAGES = {name: name[:2] for name in ("de", "es", "fr", "it", "ja", "pl", "pt_BR", "ru", "uk", "zh_CN")}
@@ -133,7 +133,7 @@ def measure(text: pathlib.Path, output: pathlib.Path, name: str) -> dict[str, fl
   normalizer = sentencepiece.SentencePieceProcessor(model_file=str(output / "vocabulary" / "sp.model"))
   pages = [json.loads(line)["text"] for line in (text / f"{name}.jsonl").read_text("utf-8").splitlines()]
   counts: collections.Counter = collections.Counter()
-  lines = [s for page in pages for line in page.split("\n") for s in sentences.split(line, counts)]
+  lines = [s for page in pages for line in page.split("\n") for s in packing.split_sentences(line, counts)]
   normal = [normalizer.normalize(line).replace("▁", " ").strip() for line in lines]
   encoded = words.encode_batch(lines)
   pieces = sum(map(len, encoded))

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from data.errors import DataError
-from data.vocabulary.extension import Extension
+from data.vocabulary import Extension
 from pretrain.mesh import trees
 
 # Arrays with a row for each id: token tables, and the biases of heads that predict tokens.

@@ -45,7 +45,6 @@ def feed_problems(config: Fields) -> Iterator[str]:
 
 _OF_TEXT = ("data.text_field", "data.clean", "data.module", "data.tfds_directory")
 _RATE = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,3})?", re.IGNORECASE)
-_NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _STAGE = re.compile(r"(?:^|;)\s*([+-]?\d+):\s*")
 _FORM = "expected 'DIR:RATE,DIR:RATE', or 'DIR,DIR' for rates in proportion to their records"
 
@@ -104,18 +103,15 @@ def _sources(text: str) -> list[Source]:
   """Parses 'DIR:RATE,DIR:RATE' or 'DIR,DIR'; with rates, a directory may contain commas."""
   pieces = [piece.strip() for piece in text.strip().removesuffix(";").split(",")]
   rates = [_rate_of(piece) for piece in pieces]
-  sources = []
-  if any(rate is not None for rate in rates):
-    waiting: list[str] = []
-    for piece, rate in zip(pieces, rates):
-      waiting.append(piece)
-      if rate is not None:
-        sources.append(Source(",".join(waiting).rpartition(":")[0], rate))
-        waiting = []
-    if waiting:
-      raise ValueError(f"{','.join(waiting)!r} has no rate; {_FORM}")
-  else:
-    sources = [Source(piece, None) for piece in pieces]
+  sources, waiting = [], []
+  for piece, rate in zip(pieces, rates):
+    waiting.append(piece)
+    if rate is not None:
+      sources.append(Source(",".join(waiting).rpartition(":")[0], rate))
+      waiting = []
+  if sources and waiting:
+    raise ValueError(f"{','.join(waiting)!r} has no rate; {_FORM}")
+  sources = sources or [Source(piece, None) for piece in pieces]
   places = [source.directory for source in sources]
   names = [place if "://" in place else os.path.abspath(place) for place in places]
   for source, name in zip(sources, names):
@@ -129,10 +125,8 @@ def _sources(text: str) -> list[Source]:
 
 
 def _rate_of(piece: str) -> Fraction | None:
-  """Returns the rate at the end of 'DIR:RATE'; None without one. ValueError: not finite, <= 0, or with %."""
+  """Returns the rate at the end of 'DIR:RATE'; None without one. ValueError: not above 0, or with %."""
   directory, colon, rate = piece.rpartition(":")
-  if colon and _NOT_FINITE.fullmatch(rate):
-    raise ValueError(f"the rate of {directory!r} is {rate}; expected a finite number above 0")
   if colon and _RATE.fullmatch(rate.rstrip("% ")) and rate.endswith("%"):
     raise ValueError(f"the rate of {directory!r} is {rate}; expected a number in any scale, without %")
   if not colon or not _RATE.fullmatch(rate):

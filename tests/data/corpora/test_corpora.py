@@ -11,7 +11,7 @@ import pytest
 from data import manifest, vocabulary
 from data.corpora import CORPORA
 from data.corpora import __main__ as corpora
-from data.prepare import command as prepare
+from data.prepare import __main__ as prepare
 from data.vocabulary import __main__ as vocabulary_command
 from tests.data.conftest import ROOT, make_documents
 

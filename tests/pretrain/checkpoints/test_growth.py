@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from data.errors import DataError
-from data.vocabulary.extension import Extension
+from data.vocabulary import Extension
 from pretrain.checkpoints import growth, new_words
 from pretrain.mesh import trees
 from tests.pretrain.checkpoints.conftest import LARGER, MODERN, taken

@@ -42,8 +42,7 @@ def test_sources_and_rates_are_those_that_were_written():
 REFUSED = [
   ({"mixture": "a:0,b:1"}, "rate of 'a' is 0"),
   ({"mixture": "a:-2,b:1"}, "rate of 'a' is -2"),
-  ({"mixture": "a:nan,b:1"}, "rate of 'a' is nan"),
-  ({"mixture": "a:1,b:-Inf"}, "rate of 'b' is -Inf"),
+  ({"mixture": "a:1,b:-Inf"}, "'b:-Inf' has no rate"),
   ({"mixture": "a:1,b"}, "'b' has no rate"),
   ({"mixture": "a:1,b:x"}, "'b:x' has no rate"),
   ({"mixture": "a:1,b:1e9999"}, "'b:1e9999' has no rate"),

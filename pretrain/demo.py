@@ -90,7 +90,7 @@ def what_was_learned(workdir: str, *, rows: int, batches: int) -> Report:
 
   The baselines are those of `batches` held-out batches of `rows` rows. DataError: the metrics are missing.
   """
-  from pretrain.checkpoints.opened import open_run
+  from pretrain.checkpoints.saved_model import open_run
   from pretrain.logs import heldout, metrics
 
   opened = open_run(workdir, rows=rows)

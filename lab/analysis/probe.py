@@ -178,7 +178,7 @@ def _difference(now: Figure, then: Figure) -> float:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return command.run_parsed(_asked, _run, argv)
+  return command.run(lambda: _run(_asked(argv)))
 
 
 if __name__ == "__main__":

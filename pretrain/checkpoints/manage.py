@@ -15,9 +15,8 @@ import jax
 import numpy as np
 
 from data import errors, files, vocabulary
-from data.changes import changes
 from data.command import names
-from data.errors import ConfigError, DataError
+from data.errors import ConfigError, DataError, changes
 from pretrain.checkpoints import checkpoint, resume, saved_model
 from pretrain.checkpoints import workdir as workdir_files
 from pretrain.mesh import trees

@@ -9,8 +9,7 @@ import jax
 
 from configs import base
 from data import command
-from data.changes import changes
-from data.errors import ConfigError, DataError
+from data.errors import ConfigError, DataError, changes
 from pretrain.checkpoints import checkpoint
 from pretrain.command import fields
 from pretrain.reading.batches import known_skips, position

@@ -173,7 +173,7 @@ def _evaluate_rows(asked: argparse.Namespace, model) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return command.run_parsed(parser().parse_args, _evaluate, argv)
+  return command.run(lambda: _evaluate(parser().parse_args(argv)))
 
 
 if __name__ == "__main__":

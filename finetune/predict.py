@@ -215,7 +215,7 @@ def _short(value: Any) -> Any:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return command.run_parsed(parser().parse_args, lambda asked: _Command(asked).run(), argv)
+  return command.run(lambda: _Command(parser().parse_args(argv)).run())
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import rich.console
 
-from data import command, files, log_lines
+from data import command, files, progress
 from data.errors import ConfigError, DataError
 from data.tables import Column, Report, Row, text_column
 from pretrain.command import flags
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
   sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a pipe may have another encoding
   stopped = "stopped; the same command continues"
-  return command.exit_code(lambda: _run(argv), stopped=stopped, debug="--debug" in argv)
+  return command.run(lambda: _run(argv), stopped=stopped, debug="--debug" in argv)
 
 
 def _run(argv: list[str]) -> int:
@@ -55,7 +55,7 @@ def _run(argv: list[str]) -> int:
   argv = [f"--config={CONFIG}", *argv]
   arguments = flags.read_arguments(argv)
   config, workdir = arguments.config, arguments.workdir
-  log_lines.choose(quiet=arguments.quiet, verbose=arguments.verbose)
+  progress.choose(quiet=arguments.quiet, verbose=arguments.verbose)
   if problem := files.address_problem("--workdir", workdir):
     raise ConfigError(problem)  # the table reads the files of the run
   if not config.train.eval_batches:
@@ -90,7 +90,7 @@ def what_was_learned(workdir: str, *, rows: int, batches: int) -> Report:
 
   The baselines are those of `batches` held-out batches of `rows` rows. DataError: the metrics are missing.
   """
-  from pretrain.checkpoints.opened import open_run
+  from pretrain.checkpoints.saved_model import open_run
   from pretrain.logs import heldout, metrics
 
   opened = open_run(workdir, rows=rows)

@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from data import command, log_lines
+from data import command, progress
 from pretrain import pod
 from pretrain.command import fields, flags, kept_memory
 
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     is_shown = index == 0 or arguments.debug or arguments.verbose
     if not is_shown:
-      log_lines.choose(quiet=True)
+      progress.choose(quiet=True)
     devices.start(arguments.config.train.platform, cache=not arguments.dry_run)
     if arguments.dry_run:
       described = dry_run.dry_run(arguments.config, workdir=arguments.workdir)

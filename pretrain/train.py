@@ -11,7 +11,7 @@ import jax
 from ml_collections import ConfigDict
 
 from data.command import STOPPED
-from pretrain.checkpoints import addresses, warm_start
+from pretrain.checkpoints import warm_start
 from pretrain.checkpoints import workdir as workdir_files
 from pretrain.command import validate
 from pretrain.listener import Listener
@@ -42,7 +42,7 @@ def train(
   config = validate.check(config, num_devices=jax.device_count())
   mesh = sharding.make_mesh(sharding.MeshSettings(**config.mesh.to_dict()))  # before text is prepared
   with contextlib.ExitStack() as opened:
-    place = opened.enter_context(addresses.opened(workdir))
+    place = opened.enter_context(workdir_files.opened(workdir))
     opened.enter_context(devices.enough_memory(config.train.batch_size, config.train.microbatches))
     origins = warm_start.origins(config.to_dict())
     config, records = beginning.open_records(config, origins, place, download)

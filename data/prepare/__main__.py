@@ -24,7 +24,7 @@ from data.vocabulary import train
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return command.run_parsed(parse, preparation.prepare, arguments)
+  return command.run(lambda: preparation.prepare(parse(arguments)))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -192,7 +192,7 @@ def _run(args: argparse.Namespace) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return command.run_parsed(_parser().parse_args, _run, arguments)
+  return command.run(lambda: _run(_parser().parse_args(arguments)))
 
 
 if __name__ == "__main__":

@@ -77,10 +77,10 @@ def parser() -> Parser:
 def _asked(argv: Sequence[str] | None) -> argparse.Namespace:
   asked = parser().parse_args(argv)
   if not asked.output:
-    from pretrain.checkpoints import addresses  # which imports JAX
+    from pretrain.checkpoints.workdir import split  # which imports JAX
 
     first, *others = command.names(asked.checkpoint) or [""]
-    workdir, step = addresses.split(first if files.is_address(first) else os.path.abspath(first))
+    workdir, step = split(first if files.is_address(first) else os.path.abspath(first))
     own = os.path.join(workdir, "probe" if step is None else f"probe_{step}")
     asked.output = "probe_comparison" if others else own  # a workdir has only results about its own run
     if problem := files.address_problem("--output", asked.output):
@@ -178,7 +178,7 @@ def _difference(now: Figure, then: Figure) -> float:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return command.run_parsed(_asked, _run, argv)
+  return command.run(lambda: _run(_asked(argv)))
 
 
 if __name__ == "__main__":

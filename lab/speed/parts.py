@@ -356,4 +356,4 @@ def main() -> int:
 
 if __name__ == "__main__":
   kept_memory.keep_temporaries()
-  sys.exit(command.exit_code(main, stopped="stopped"))
+  sys.exit(command.run(main, stopped="stopped"))

@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from ml_collections import ConfigDict
 
-from data import log_lines
-from data.command import refuse_other_locale
+from data import progress
 from data.errors import ConfigError, did_you_mean
 from pretrain.command import fields, paths, validate
 from pretrain.command.config_file import load_config
@@ -130,12 +129,11 @@ def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Argum
   Raises:
     ConfigError: all mistakes; its cause is the exception of the config file, if it raised one.
   """
-  refuse_other_locale(argv)
   schema = program.rules.schema
   values, changes, problems = _split(argv, program)
   switches = {name: _switch(name, values, problems) for name in program.switches}
   if switches["quiet"] and switches["verbose"]:
-    problems.append(log_lines.TOGETHER)
+    problems.append(progress.TOGETHER)
   problems += paths.address_problems(values, program.rules)
   plan = _machine(values.get("plan") or "", problems, dry_run=switches["dry_run"])
   cluster = {name: values.get(name) or "" for name in PLACE}

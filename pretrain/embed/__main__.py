@@ -106,7 +106,7 @@ def _embed(asked: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return command.run_parsed(parser().parse_args, _embed, argv)
+  return command.run(lambda: _embed(parser().parse_args(argv)))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from configs import base
 from data import errors, files, vocabulary
 from data.errors import DataError, named_reason, on_one_line
 from data.vocabulary import table_rows
-from pretrain.checkpoints import new_words
+from pretrain.checkpoints import warm_start
 from pretrain.checkpoints.saved_model import save_params
 from pretrain.embed.schema import FILE
 from pretrain.export import embedding_files
@@ -158,7 +158,7 @@ def _with_new_words(recognised: Recognised, words: vocabulary.Vocabulary, folder
       "  python -m data.vocabulary extend --from=IMPORT/vocabulary --source=... --words=... --output=..."
     )
   rows = max(recognised.fields["vocab_size"], table_rows(words.size))
-  params = new_words.add_rows(recognised.params, words.extends, rows=rows, where=str(folder))
+  params = warm_start.add_rows(recognised.params, words.extends, rows=rows, where=str(folder))
   return recognised._replace(params=params, fields={**recognised.fields, "vocab_size": rows})
 
 

@@ -14,7 +14,7 @@ from data.command import STOPPED
 from data.errors import ConfigError, DataError
 from pretrain.checkpoints import __main__ as checkpoints
 from pretrain.checkpoints import checkpoint
-from pretrain.checkpoints.opened import open_run
+from pretrain.checkpoints.saved_model import open_run
 from pretrain.export import card
 from pretrain.plan import dry_run
 from pretrain.reading import mixed, prepared
@@ -213,7 +213,7 @@ def test_a_run_goes_on_bit_for_bit_and_only_stages_that_begin_later_may_change(
     (f"0: {more_records}:3,{small_records}:7", "more 0.3, small 0.7"),  # another order of rows
     (f"0: {first}; 3: {small_records}:1", "from step 3: small 1"),
     (f"0: {small_records}:1", "only stages from step 4 on"),
-    ("", "one directory is given"),
+    ("", "one directory of records is given"),
   ]:
     with pytest.raises(ConfigError) as refused:
       continues(text, 4)

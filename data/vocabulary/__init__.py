@@ -36,7 +36,7 @@ KINDS = ("sentencepiece", "wordpiece")  # that can be trained here
 TOKENIZER_JSON = "tokenizer_json"  # a kind that can only be imported
 MODEL_FILES = {
   "sentencepiece": ("sp.model", "dict.txt"),
-  "wordpiece": ("vocab.txt",),
+  "wordpiece": ("vocab.txt", tokenizer_json.NAME),  # the file that vocab.txt was read from, for exports
   TOKENIZER_JSON: (tokenizer_json.NAME,),
 }
 FILES = (NAME, *itertools.chain(*MODEL_FILES.values()))  # all files of a vocabulary directory
@@ -101,6 +101,7 @@ class Vocabulary:
   _pieces: tuple[str, ...] = dataclasses.field(repr=False)
   _encode_batch: Callable[[Sequence[str]], list[list[int]]] = dataclasses.field(repr=False)
   _join: Callable[[list[str]], str] = dataclasses.field(repr=False)
+  between: tuple[int, ...]  # ids between two texts: one [SEP] for BERT, two for COCO-LM, MPNet and RoBERTa
   _mark: str = ""  # of a tokenizer.json; '': that of the kind
   _show: Callable[[str], str] = str  # the text of a piece without its mark
   extends: Extension | None = None  # the vocabulary whose ids it kept
@@ -133,25 +134,18 @@ class Vocabulary:
     alone, behind = self.encode_batch(["a", " a"])
     return bool(alone and behind) and not self.letters(alone[0])[1] and self.letters(behind[0])[1]
 
-  @property
-  def separators(self) -> int:
-    """The number of [SEP] between two texts: 1 for BERT, 2 for COCO-LM and for MPNet (where it is </s>)."""
-    is_bert = self.kind == "wordpiece" and self.piece(self.special_ids.sep) != "</s>"
-    return 1 if is_bert or self.kind == TOKENIZER_JSON else 2
-
   def with_special_ids(
     self, first: Sequence[int], second: Sequence[int] | None = None, *, max_length: int = sys.maxsize
   ) -> list[int]:
     """Returns `[CLS] A [SEP]` or, with `second`, a pair, of at most `max_length` ids.
 
-    A pair has `separators` [SEP] between its parts. A is cut at its end, a pair by `truncate_pair`.
+    A pair has `between` between its parts. A is cut at its end, a pair by `truncate_pair`.
     """
     cls, sep = self.special_ids.cls, self.special_ids.sep
     if second is None:
       return [cls, *first[: max(max_length - 2, 0)], sep]
-    between = [sep] * self.separators
-    first, second = official_tokenizer.truncate_pair(first, second, max_length - 2 - len(between))
-    return [cls, *first, *between, *second, sep]
+    first, second = official_tokenizer.truncate_pair(first, second, max_length - 2 - len(self.between))
+    return [cls, *first, *self.between, *second, sep]
 
   def decode(self, ids: Iterable[int]) -> str:
     """Returns the ids as readable text with special pieces; DataError for an id outside the vocabulary."""
@@ -288,7 +282,7 @@ def build(
 ) -> Vocabulary:
   """Builds a vocabulary from model files; DataError if one is missing, damaged or lacks a special piece."""
   directory = pathlib.Path(directory)
-  mark, show = "", str
+  mark, show, between = "", str, ()
   if kind == "wordpiece":
     path = directory / "vocab.txt"
     if pretokenization != "none":
@@ -301,7 +295,7 @@ def build(
     path = directory / tokenizer_json.NAME
     assert special is not None
     opened = tokenizer_json.open_file(path, special)
-    pieces, encode_batch, join, cased, mark, show = opened
+    pieces, encode_batch, join, cased, mark, show, between = opened
     contents = [tokenizer_files.read_bytes(path)]
   else:
     path, pieces, contents, encode_batch = _sentencepiece(directory, pretokenization)
@@ -311,6 +305,8 @@ def build(
   special_ids = SpecialIds(
     **{name: tokenizer_files.special_id(path, pieces, piece) for name, piece in names.items()}
   )
+  is_bert = kind == "wordpiece" and pieces[special_ids.sep] != "</s>"
+  between = between or (special_ids.sep,) * (1 if is_bert else 2)
   # 'none' adds nothing, so that digests of older versions stay valid.
   suffix = "" if pretokenization == "none" else f" {pretokenization}"
   suffix += f" {files.digest_json(special)}" if special else ""
@@ -328,6 +324,7 @@ def build(
     _pieces=tuple(pieces),
     _encode_batch=encode_batch,
     _join=join,
+    between=between,
     _mark=mark,
     _show=show,
     extends=extends,

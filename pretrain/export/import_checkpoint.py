@@ -177,6 +177,7 @@ def _save(
     "source": {
       "path": str(source),
       "family": recognised.family,
+      "model_type": foreign.config.get("model_type", ""),
       "sha256": foreign.digests,
       "parameters": sum(leaf.size for leaf in jax.tree.leaves(recognised.params)),
     },

@@ -16,7 +16,7 @@ from data.changes import changes
 from data.errors import ConfigError, DataError
 from finetune.papers.protocols import Cell
 from finetune.search.summary import Evaluation, Record, best
-from pretrain.command import fields
+from pretrain.settings import fields
 
 FORMAT = 2
 

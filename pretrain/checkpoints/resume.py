@@ -12,9 +12,8 @@ from data import command
 from data.changes import changes
 from data.errors import ConfigError, DataError
 from pretrain.checkpoints import checkpoint, integrity
-from pretrain.command import fields
 from pretrain.reading.batches import known_skips, position
-from pretrain.settings import mixture
+from pretrain.settings import fields, mixture
 
 # Fields that may change at a resume, because they do not change what the run computes.
 SAFE_FIELDS = (

@@ -6,7 +6,7 @@ from configs import base
 from data import command
 from data.errors import ConfigError, DataError
 from pretrain.checkpoints import checkpoint, opened, resume
-from pretrain.command.fields import known_fields
+from pretrain.settings import PRETRAINING
 from tests.pretrain.small_run import (
   assert_same_params,
   metric_lines,
@@ -129,7 +129,7 @@ def test_the_end_of_a_run_may_move_while_its_rate_is_flat_and_no_field_of_the_st
 
 
 def test_a_field_that_changes_only_the_way_is_told():
-  assert set(resume.SAFE_FIELDS) <= set(known_fields())
+  assert set(resume.SAFE_FIELDS) <= set(PRETRAINING.defaults)
   for name, value in (
     ("train.log_every", 7),
     ("train.total_steps", 125_001),

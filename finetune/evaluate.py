@@ -19,7 +19,7 @@ from data.output import columns
 from data.rows import Row
 from data.rows.read import STANDARD_INPUT
 from finetune.predict import add_model_flags, check_columns, model_of, saved_of
-from pretrain.command import kept_memory
+from pretrain.command import keep_temporaries
 
 logger = logging.getLogger(__name__)
 
@@ -177,5 +177,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-  kept_memory.keep_temporaries()
+  keep_temporaries()
   sys.exit(main())

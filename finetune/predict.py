@@ -15,7 +15,7 @@ from data.errors import ConfigError, DataError, listed
 from data.output import columns, formats
 from data.rows import Row
 from data.rows.read import STANDARD_INPUT, TEXT
-from pretrain.command import kept_memory
+from pretrain.command import keep_temporaries
 
 logger = logging.getLogger(__name__)
 
@@ -219,5 +219,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-  kept_memory.keep_temporaries()
+  keep_temporaries()
   sys.exit(main())

@@ -15,12 +15,12 @@ import rich.console
 from data import command, files, progress
 from data.errors import ConfigError, DataError
 from data.tables import Column, Report, Row, text_column
-from pretrain.command import flags
+from pretrain.command import read_arguments
 
 logger = logging.getLogger(__name__)
 
 CONFIG = "configs/demo.py"
-NEXT = "configs/amos_coco_taco_tiny.py"
+NEXT = "configs/amos_coco_taco_base.py:tiny"
 
 HELP = """\
 Pretrains a tiny encoder on the documentation of the installed packages, and reports what was learned.
@@ -53,7 +53,7 @@ def _run(argv: list[str]) -> int:
       f"and --debug; for other flags run\n  python -m pretrain.main --config={CONFIG}"
     )
   argv = [f"--config={CONFIG}", *argv]
-  arguments = flags.read_arguments(argv)
+  arguments = read_arguments(argv)
   config, workdir = arguments.config, arguments.workdir
   progress.choose(quiet=arguments.quiet, verbose=arguments.verbose)
   if problem := files.address_problem("--workdir", workdir):
@@ -64,7 +64,7 @@ def _run(argv: list[str]) -> int:
   if not mlm.weight or mlm.positions != "masked":
     raise ConfigError(
       "the demo needs masked LM, objectives.mlm.weight above 0 and objectives.mlm.positions 'masked'; to "
-      "train another recipe run\n  python -m pretrain.main --config=configs/coco_lm_tiny.py"
+      "train another recipe run\n  python -m pretrain.main --config=configs/coco_lm_base.py:tiny"
     )
   # Imported here, so that mistakes in flags are reported at once.
   from pretrain import main as pretraining

@@ -116,7 +116,7 @@ def train(output: pathlib.Path, temperature: int, steps: int) -> dict[str, float
   flags = [f"--config.data.mixture={mixture}", f"--config.data.temperature={temperature}"]
   flags += [f"--config.model.vocab_size={VOCABULARY_SIZE}", f"--config.train.total_steps={steps}"]
   flags += ["--config.train.eval_batches=20", f"--workdir={workdir}"]
-  _run("pretrain.main", "--config=configs/roberta_tiny.py", *flags)
+  _run("pretrain.main", "--config=configs/roberta_base.py:tiny", *flags)
   lines = (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
   evaluated = [line for line in map(json.loads, lines) if f"{_LOSS}{next(iter(LANGUAGES))}" in line]
   return {name: evaluated[-1][f"{_LOSS}{name}"] for name in LANGUAGES}

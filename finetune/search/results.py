@@ -15,7 +15,7 @@ from data import errors, files
 from data.errors import ConfigError, DataError, changes
 from finetune.papers.protocols import Cell
 from finetune.search.summary import Evaluation, Record, best
-from pretrain.command import fields
+from pretrain.settings import fields
 
 FORMAT = 2
 

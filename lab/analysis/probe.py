@@ -17,7 +17,7 @@ from data.errors import ConfigError
 from data.tables import Column, Report, Row, percent, text_column
 from lab.analysis import probing
 from lab.analysis.probes import MOST_ROWS, WITHOUT, Figure, Probe
-from pretrain.command import kept_memory
+from pretrain.command import keep_temporaries
 
 logger = logging.getLogger(__name__)
 
@@ -182,5 +182,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-  kept_memory.keep_temporaries()
+  keep_temporaries()
   sys.exit(main())

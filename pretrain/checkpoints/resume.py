@@ -11,9 +11,8 @@ from configs import base
 from data import command
 from data.errors import ConfigError, DataError, changes
 from pretrain.checkpoints import checkpoint
-from pretrain.command import fields
 from pretrain.reading.batches import known_skips, position
-from pretrain.settings import mixture
+from pretrain.settings import fields, mixture
 
 # Fields that may change at a resume. These do not change what the run computes.
 SAFE_FIELDS = (

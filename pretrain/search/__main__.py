@@ -19,7 +19,7 @@ from data.command import FETCHED, Parser
 from data.errors import ConfigError, DataError, changes, counted
 from data.output import formats
 from data.rows import Row
-from pretrain.command import kept_memory
+from pretrain.command import keep_temporaries
 from pretrain.embed import texts
 from pretrain.embed.schema import EmbeddingSchema
 from pretrain.embed.texts import VECTOR, Texts
@@ -265,5 +265,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-  kept_memory.keep_temporaries()
+  keep_temporaries()
   sys.exit(main())

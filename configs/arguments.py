@@ -23,7 +23,7 @@ def apply(config: ConfigDict, argument: str, sizes: Mapping[str, Mapping[str, An
   for part in ("tiny", "modern_tiny") if argument == "modern_tiny" else argument.split(":"):
     if part in sizes:
       config.update_from_flattened_dict(sizes[part])
-      config.recipe = config.recipe.removesuffix("base") + part
+      config.recipe = f"{config.recipe.removesuffix('_base')}_{part}"
     elif part in backbones.BACKBONES and "corruption" in config:
       backbones.apply(config, part)
     else:

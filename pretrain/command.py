@@ -26,7 +26,7 @@ from ml_collections import ConfigDict, FrozenConfigDict, config_flags
 from configs import arguments
 from data import files, manifest, progress
 from data.errors import ConfigError, UserError, did_you_mean, named_reason, on_one_line, reason
-from pretrain import settings
+from pretrain import continued, settings
 from pretrain.mesh import chips
 from pretrain.settings.fields import Fields, Pairs, Schema
 
@@ -46,6 +46,7 @@ Pretrains a text encoder.
                         before you run one from elsewhere. ARGUMENT is a size of the recipe, tiny or
                         small, a backbone of configs/backbones.py, or both:
                         --config=configs/amos_base.py:tiny, amos_base.py:modern, amos_base.py:modern_tiny;
+                        or a folder with an encoder to continue, --config=configs/amos_base.py:imported/xlmr;
                         configs/ablations/*.py expect the name of a row:
                         --config=configs/ablations/amos.py:no_adv
   --config.FIELD=VALUE  changes a field: --config.train.batch_size=64,
@@ -153,7 +154,10 @@ def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Argum
   if plan and not given.dry_run:
     raise ConfigError(f"--plan={given.plan}: only a dry run makes a plan; add\n  --dry_run")
   schema.check(config, num_devices=plan.size if plan else None)
-  name = re.sub("[:/]", "_", spec.rpartition("/")[2].replace(".py", "", 1))
+  path, _, argument = spec.partition(".py:")
+  own, folder = continued.split(argument)
+  parts = [os.path.basename(part.rstrip("/")) for part in (path.removesuffix(".py"), own, folder)]
+  name = "_".join(filter(None, parts)).replace(":", "_")
   workdir = values["workdir"] or os.path.join("runs", name)
   _check_workdir(workdir, can_be_far="workdir" in schema.addresses)
   if not given.dry_run and "data.stages" in schema.defaults:
@@ -253,7 +257,8 @@ def _check_records(changed: Fields) -> None:
 def load_config(spec: str) -> ConfigDict:
   """Returns the unchecked config of 'FILE' or 'FILE:ARGUMENT', as --config names it.
 
-  The argument goes to the file's `get_config`; without a parameter there, `configs/arguments.py` applies it.
+  The argument goes to the file's `get_config`; without a parameter there, `configs/arguments.py` applies a
+  size or backbone, and `continued` a folder.
 
   Raises:
     ConfigError: the file does not exist, has no get_config, or its get_config raised (the cause) or did not
@@ -272,7 +277,11 @@ def load_config(spec: str) -> ConfigDict:
       raise ConfigError("its get_config needs an argument: --config=FILE:ARGUMENT")
     config = module.get_config(argument) if takes_one else module.get_config()
     if separator and not takes_one:
-      arguments.apply(config, argument, getattr(module, "SIZES", {}))
+      own, folder = continued.split(argument)
+      if own:
+        arguments.apply(config, own, getattr(module, "SIZES", {}))
+      if folder:
+        continued.apply(config, folder)
   except UserError as error:
     raise ConfigError(f"--config={spec}: {error}") from error.__cause__
   except (Exception, SystemExit) as error:

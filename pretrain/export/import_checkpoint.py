@@ -105,7 +105,8 @@ def import_checkpoint(
     f"Wrote {output}: {recognised.family} checkpoint, {words.kind} vocabulary of {words.size:,} pieces"
   )
   logger.info(
-    f"Continue with --config.train.init_from={output} --config.data.vocabulary={target / 'vocabulary'}"
+    "Continue by masked LM, or by another recipe in place of continue.py:\n"
+    f"  python -m pretrain.main --config=configs/continue.py:{output} --config.data.source=..."
   )
 
 

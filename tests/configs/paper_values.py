@@ -202,6 +202,9 @@ VALUES: dict[str, dict[str, Any]] = {
   "coco_lm_base_plus_plus": {**_COCO_LM, **_PLUS_PLUS},
   "coco_lm_large_plus_plus": {**_COCO_LM, **_PLUS_PLUS, **_LARGE},
   "coco_lm_base:small": {**_COCO_LM, **_SMALL, "generator.num_layers": 2},
+  # allenai/dont-stop-pretraining, ADAPTIVE_PRETRAINING.md at 2571ba9: 16 rows x 128 and x 16.
+  "continue": _of("optimizer: learning_rate=5e-4\ntrain: batch_size=2_048 total_steps=12_500"),
+  "continue:task": _of("optimizer: learning_rate=1e-4\ntrain: batch_size=256"),
   "deberta_v3_rtd_base": _DEBERTA_V3,
   "electra_base": _ELECTRA,
   "electra_gdes_base": {**_ELECTRA, "generator.share_embeddings": "gdes"},

@@ -1,0 +1,76 @@
+"""A stock encoder continues under recipes by its folder alone, and comes out as the class that it was."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from data.errors import ConfigError
+from data.prepare import __main__ as prepare
+from pretrain import continued, main
+from pretrain.command import read_arguments
+from tests.data.conftest import make_documents, write_text
+from tests.pretrain.export.stock.test_families import LENGTH, write
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory, bring):
+  """The import of a random RoBERTa with 3 layers of width 24, 2 heads and an MLP of 20."""
+  folder = tmp_path_factory.mktemp("roberta")
+  write(folder / "in", "RobertaForMaskedLM")
+  return bring(folder / "in", folder / "imported")
+
+
+def test_sizes_vocabulary_and_weights_are_the_folders_and_all_else_the_recipes(imported):
+  for recipe, generator in (
+    ("roberta_base", (4, 0, 0, 0)),
+    ("coco_lm_base:tiny", (1, 0, 0, 0)),
+    ("electra_base", (12, 1 * 12, 20 // 2, 1)),  # a third of two heads is one
+    ("amos_base", (8, 0, 0, 0)),
+  ):
+    stem, _, size = recipe.partition(":")
+    file = f"configs/{stem}.py"
+    alone = read_arguments([f"--config={file}:{size}" if size else f"--config={file}"])
+    spec = f"{file}:{size}:{imported}" if size else f"{file}:{imported}"
+    arguments = read_arguments([f"--config={spec}", "--config.train.total_steps=300000"])
+    config, before = arguments.config, alone.config
+    model = config.model
+    assert (model.num_layers, model.hidden_size, model.num_heads, model.mlp_size) == (3, 24, 2, 20)
+    assert (model.max_length, model.position, model.relative_position) == (LENGTH, "learned", "none")
+    assert config.data.length == LENGTH and config.data.vocabulary == f"{imported}/vocabulary"
+    assert config.train.init_from == str(imported)
+    made = config.generator
+    assert (made.num_layers, made.hidden_size, made.mlp_size, made.num_heads) == generator, recipe
+    assert all(model[name] == before.model[name] for name in continued.OF_RECIPE)
+    assert config.optimizer.learning_rate == before.optimizer.learning_rate
+    assert arguments.workdir == f"runs/{recipe.replace(':', '_')}_imported"
+
+
+def test_after_a_step_the_class_with_its_head_is_back(imported, export, tmp_path, monkeypatch):
+  text = write_text(tmp_path / "text.txt", make_documents(40, seed=3))
+  words, records = f"--vocabulary={imported}/vocabulary", f"{tmp_path}/records"
+  assert prepare.main([f"--source={text}", words, f"--output={records}", f"--length={LENGTH}"]) == 0
+  monkeypatch.chdir(tmp_path)
+  flags = ["total_steps=1", "batch_size=8", "eval_every=1", "eval_batches=1", "checkpoint_every=1"]
+  assert main.main([
+    f"--config=configs/continue.py:task:{imported}", "--workdir=run", f"--config.data.directory={records}",
+    "--config.optimizer.warmup_steps=0", "--config.optimizer.decay_steps=0", "--config.data.workers=1",
+    *(f"--config.train.{flag}" for flag in flags),
+  ]) == 0  # fmt: skip
+  assert export("run", "out") == 0
+  assert json.loads((tmp_path / "out/config.json").read_text())["architectures"] == ["RobertaForMaskedLM"]
+  before = load_file(imported.parent / "in" / "model.safetensors")
+  after = load_file(tmp_path / "out" / "model.safetensors")
+  moved = {name: np.abs(after[name] - before[name]).max() for name in before if name in after}
+  for name in ("lm_head.dense.weight", "roberta.embeddings.word_embeddings.weight", "lm_head.bias"):
+    assert 0 < moved[name] < 1e-3, name  # one step of Adam at 1e-4
+
+
+def test_a_folder_without_a_checkpoint_and_fine_tuning_are_refused(tmp_path, imported):
+  from finetune.main import PROGRAM
+
+  with pytest.raises(ConfigError, match="no checkpoint"):
+    read_arguments([f"--config=configs/continue.py:{tmp_path}/"])
+  with pytest.raises(ConfigError, match=f"\n  --config.checkpoint={imported}"):
+    read_arguments([f"--config=configs/finetune_glue.py:{imported}"], PROGRAM)

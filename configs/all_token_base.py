@@ -10,7 +10,9 @@ Cost: 131.1 B tokens; 92 GPU-hours on H200s at 395 TFLOP/s (1,000 training MFLOP
 
 from ml_collections import ConfigDict
 
-from configs import coco_lm_base
+from configs import coco_lm_base, sizes
+
+SIZES = {"small": sizes.SMALL, "tiny": sizes.TINY}
 
 
 def get_config() -> ConfigDict:

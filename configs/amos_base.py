@@ -10,7 +10,14 @@ Cost: 131.1 B tokens; 96 GPU-hours on H200s at 395 TFLOP/s (1,036 training MFLOP
 
 from ml_collections import ConfigDict
 
-from configs import base
+from configs import base, sizes
+
+SIZES = {
+  # Depths are half of the paper's.
+  "small": sizes.SMALL | {"generator.num_layers": 4, "generator.mlm_layers": (2, 3, 4)},
+  # One layer more than the encoder: three heads need three depths.
+  "tiny": sizes.TINY | {"generator.num_layers": 3, "generator.mlm_layers": (1, 2, 3)},
+}
 
 
 def get_config() -> ConfigDict:

@@ -12,6 +12,8 @@ from ml_collections import ConfigDict
 
 from configs import amos_base
 
+SIZES = {"tiny": amos_base.SIZES["tiny"]}
+
 
 def get_config() -> ConfigDict:
   """Returns the recipe."""

@@ -236,7 +236,7 @@ def _data() -> ConfigDict:
       # Of text into examples: 'complete', 'complete_doc', 'none', 'eos', 'concat', or 'segments', several
       # texts in a row that do not see each other.
       "packing": "complete",
-      "fraction": 1.0,  # of the prepared training records that are used, from the first (TACO table 2: 0.25)
+      "fraction": 1.0,  # of the prepared training records that are used, drawn once (TACO table 2: 0.25)
       "workers": 0,  # processes of data.prepare; 0: one per core
     }
   )

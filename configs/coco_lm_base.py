@@ -10,7 +10,9 @@ Cost: 131.1 B tokens; 127 GPU-hours on H200s at 395 TFLOP/s (1,375 training MFLO
 
 from ml_collections import ConfigDict
 
-from configs import base
+from configs import base, sizes
+
+SIZES = {"small": sizes.SMALL, "tiny": sizes.TINY}
 
 
 def get_config() -> ConfigDict:

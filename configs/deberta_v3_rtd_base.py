@@ -11,7 +11,9 @@ Cost: 2.1 T tokens; 1,390 GPU-hours on H200s at 395 TFLOP/s (942 training MFLOP 
 
 from ml_collections import ConfigDict
 
-from configs import coco_lm_base
+from configs import coco_lm_base, sizes
+
+SIZES = {"tiny": sizes.TINY}
 
 
 def get_config() -> ConfigDict:

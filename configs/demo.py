@@ -1,26 +1,26 @@
 """The demo of the README: trains a tiny encoder on documentation of installed packages in minutes.
 
 Command: make demo
-Source: roberta_tiny with fewer steps; our choice.
+Source: roberta_base:tiny with fewer steps; our choice.
 Expected: the masked-token loss is about 0.7 nats below that of token frequencies; 16 % of the masked
   tokens are predicted correctly.
 Cost: 1.6 M tokens, 0.14 CPU-seconds per step; about 2.5 minutes on two CPU cores, including preparation of
   the text and compilation.
 
 Why masked LM: in minutes on two cores it teaches the encoder most. RTD, contrast and mixtures first need a
-good generator: after 520 steps of amos_coco_taco_tiny, at three times the CPU time, the generator was only
-0.14 nats below token frequencies, and the encoder's frozen vectors were worse than before training
+good generator: after 520 steps of amos_coco_taco_base:tiny, at three times the CPU time, the generator was
+only 0.14 nats below token frequencies, and the encoder's frozen vectors were worse than before training
 (docs/results/learning.md).
 """
 
 from ml_collections import ConfigDict
 
-from configs import roberta_tiny
+from configs import arguments
 
 
 def get_config() -> ConfigDict:
   """Returns the recipe."""
-  config = roberta_tiny.get_config()
+  config = arguments.recipe("roberta_base:tiny")
   config.recipe = "demo"
   config.corruption.mask_special = "none"  # predict only pieces of words
   config.optimizer.warmup_steps = 100

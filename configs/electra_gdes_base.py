@@ -12,7 +12,9 @@ Cost: 131.1 B tokens; 61 GPU-hours on H200s at 395 TFLOP/s (666 training MFLOP p
 
 from ml_collections import ConfigDict
 
-from configs import electra_base
+from configs import electra_base, sizes
+
+SIZES = {"tiny": sizes.TINY | sizes.narrow_generator(2)}
 
 
 def get_config() -> ConfigDict:

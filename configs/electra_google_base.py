@@ -11,7 +11,9 @@ Cost: 100.4 B tokens; 47 GPU-hours on H200s at 395 TFLOP/s (668 training MFLOP p
 
 from ml_collections import ConfigDict
 
-from configs import base
+from configs import base, sizes
+
+SIZES = {"small": sizes.SMALL | sizes.narrow_generator(12), "tiny": sizes.TINY | sizes.narrow_generator(2)}
 
 
 def get_config() -> ConfigDict:

@@ -19,7 +19,9 @@ Cost: 131.1 B tokens; 59 GPU-hours on H200s at 395 TFLOP/s (637 training MFLOP p
 
 from ml_collections import ConfigDict
 
-from configs import coco_lm_base
+from configs import coco_lm_base, sizes
+
+SIZES = {"tiny": sizes.TINY | {"generator.init_from": "runs/fast_electra_tiny_auxiliary"}}
 
 
 def get_config() -> ConfigDict:

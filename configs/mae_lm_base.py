@@ -15,7 +15,9 @@ Cost: 131.1 B tokens; 72 GPU-hours on H200s at 395 TFLOP/s (778 training MFLOP p
 
 from ml_collections import ConfigDict
 
-from configs import base
+from configs import base, sizes
+
+SIZES = {"tiny": sizes.TINY | {"objectives.mae.decoder_layers": 1}}
 
 
 def get_config() -> ConfigDict:

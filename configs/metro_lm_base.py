@@ -15,7 +15,9 @@ Cost: 131.1 B tokens; 74 GPU-hours on H200s at 395 TFLOP/s (801 training MFLOP p
 
 from ml_collections import ConfigDict
 
-from configs import coco_lm_base
+from configs import coco_lm_base, sizes
+
+SIZES = {"tiny": sizes.TINY}
 
 
 def get_config() -> ConfigDict:

@@ -29,7 +29,20 @@ python -m pretrain.checkpoints):
 
 from ml_collections import ConfigDict
 
-from configs import backbones, base
+from configs import backbones, base, sizes
+
+SIZES = {
+  "tiny": sizes.TINY
+  | {
+    "model.mlp_size": 192,
+    "model.window": 32,
+    "optimizer.decay_steps": 1_000,
+    "optimizer.decay_shape": "one_minus_sqrt",
+    "train.microbatches": 4,
+    "train.batch_size_start": 8,
+    "train.batch_warmup_steps": 300,
+  }
+}
 
 
 def get_config() -> ConfigDict:

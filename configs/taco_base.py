@@ -9,7 +9,9 @@ Cost: 163.8 B tokens; 65 GPU-hours on H200s at 395 TFLOP/s (560 training MFLOP p
 
 from ml_collections import ConfigDict
 
-from configs import bert_base
+from configs import bert_base, sizes
+
+SIZES = {"small": sizes.TACO_SMALL, "tiny": sizes.TINY}
 
 
 def get_config() -> ConfigDict:

@@ -10,7 +10,8 @@ import errno
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 _FULL_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Messages of a full disk: the system's (array_record, safetensors, tokenizers), torch's, numpy's.
@@ -127,6 +128,17 @@ def listed(names: Iterable[str], *, most: int = 10) -> str:
 def counted(number: float, noun: str) -> str:
   """Returns a number with its noun, '1 file' or '1,200 files'; the noun gets an 's' unless it is 1."""
   return f"{number:,.0f} {noun}{'s' * (number != 1)}"
+
+
+def changes(
+  saved: Mapping[str, Any], asked: Mapping[str, Any], *, show: Callable[[Any], str] = str
+) -> dict[str, str]:
+  """Returns {name: 'name: saved -> asked'} of settings that differ, sorted; None equals absent."""
+  return {
+    name: f"{name}: {show(saved.get(name, 'absent'))} -> {show(asked.get(name, 'absent'))}"
+    for name in sorted({*saved, *asked})
+    if saved.get(name) != asked.get(name)
+  }
 
 
 @contextlib.contextmanager

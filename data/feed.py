@@ -24,7 +24,7 @@ from data import (
   user_module,
   vocabulary,
 )
-from data.prepare import pipeline, sentences, tokenised
+from data.prepare import packing, pipeline
 
 PACKAGES = ("seqio", "tensorflow", "tensorflow-datasets")  # their versions affect the order of examples
 CHUNK_CHARACTERS = 1_000_000  # of text packed at a time; only the last block of a chunk is short
@@ -184,7 +184,7 @@ class Stream:
     counts: collections.Counter = collections.Counter()
     for chunk in _cut(texts, CHUNK_CHARACTERS, len):
       documents = [
-        [sentence for line in text.split("\n") for sentence in sentences.split(line, counts)]
+        [sentence for line in text.split("\n") for sentence in packing.split_sentences(line, counts)]
         for text in chunk
       ]
       yield pipeline.pack_documents(
@@ -199,14 +199,14 @@ class Stream:
     """Yields, for each chunk of a dataset of ids, its blocks: finished ones unchanged, other ids packed."""
     assert self._ids
     examples = (
-      tokenised.checked(self._unit, np.asarray(ids), self._words)
+      pipeline.without_padding(self._unit, np.asarray(ids), self._words)
       for ids in self._examples(dataset, self._ids.feature)
     )
     most = CHUNK_BLOCKS * self._asked.length if self._ids.packing else CHUNK_IDS
     for chunk in _cut(examples, most, np.size):
       blocks, texts = [], []
       for ids in filter(np.size, chunk):
-        if tokenised.is_block(self._unit, ids, self._words, length=self._asked.length):
+        if pipeline.is_block(self._unit, ids, self._words, length=self._asked.length):
           blocks.append(ids)
         else:
           texts.append([ids])
@@ -344,6 +344,6 @@ class HeldoutBlocks:
     """Returns held-out blocks start to stop - 1, fewer at the end: [at most stop - start, length] int32."""
     return self._blocks[start:stop]
 
-  def numbered(self, numbers: Sequence[int]) -> np.ndarray:
-    """Returns held-out blocks by number, [blocks, length] int32; numbers past the end are skipped."""
-    return self._blocks[[number for number in numbers if number < len(self)]]
+  def sample(self, indices: Sequence[int]) -> np.ndarray:
+    """Returns held-out blocks by index, [blocks, length] int32; indices past the end are skipped."""
+    return self._blocks[[index for index in indices if index < len(self)]]

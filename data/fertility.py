@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from data import errors, sources, vocabulary
-from data.prepare import sentences, workers
+from data.prepare import engine, packing
 from data.tables import Column, Report, text_column
 
 MOST_TEXT = 64_000_000  # characters of a text that are read, unless all of it is asked for
@@ -183,7 +183,7 @@ def of_text(words: vocabulary.Vocabulary, request: sources.Request, *, most: int
   counts, characters = Counts(Pieces(words)), collections.Counter()
   documents, is_whole = 0, True
   with tempfile.TemporaryDirectory(prefix="fertility-") as temporary:
-    request = workers.gathered(request, pathlib.Path(temporary), num_workers)
+    request = engine.gathered(request, pathlib.Path(temporary), num_workers)
     units = sources.plan(request).units
     if most:
       every = -(-len(units) // most)
@@ -195,7 +195,7 @@ def of_text(words: vocabulary.Vocabulary, request: sources.Request, *, most: int
         if most and (number >= -(-most // len(units)) or left < 0):
           is_whole = False
           break
-        found = [sentence for paragraph in document for sentence in sentences.split(paragraph, repairs)]
+        found = [text for paragraph in document for text in packing.split_sentences(paragraph, repairs)]
         if not found:
           continue
         left -= sum(map(len, found))

@@ -5,7 +5,6 @@ leaves the old content intact. Names that a killed process leaves behind end in 
 """
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import gzip
@@ -111,25 +110,14 @@ def whole_directory(target: Path, *, replace: bool = False) -> Iterator[pathlib.
     try:
       with full_disk_at(target):
         yield aside
-      if not (replace and os.path.lexists(target)):
-        aside.rename(target)
-      elif not _exchange(aside, target):
+      if replace and os.path.lexists(target):
         target.rename(old)  # killed here, the next start puts it back
-        try:
-          aside.rename(target)
-        except OSError:
-          old.rename(target)
-          raise
+      aside.rename(target)
     finally:
+      if os.path.lexists(old) and not os.path.lexists(target):
+        old.rename(target)
       _remove(aside)
       _remove(old)
-
-
-def _exchange(one: pathlib.Path, other: pathlib.Path) -> bool:
-  """Swaps two names atomically; returns False if the operating or file system does not support it."""
-  rename = getattr(ctypes.CDLL(None), "renameat2", None)
-  here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-  return rename is not None and rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
 
 
 @contextlib.contextmanager

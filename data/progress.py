@@ -1,5 +1,6 @@
-"""Progress of long work on stderr: a bar on a terminal, plain lines every few seconds in a log."""
+"""Log lines of a command on stderr, at the levels of `--quiet` and `--verbose`, and progress of long work."""
 
+import contextlib
 import logging
 import sys
 import time
@@ -9,6 +10,73 @@ from typing import Any, TypeVar
 from tqdm import tqdm
 
 logger = logging.getLogger(__name__)
+
+# Loggers of this project; a module that runs as a program logs as `__main__`. All others are of libraries.
+OURS = ("__main__", "configs", "data", "finetune", "lab", "pretrain")
+_NOISY = ("absl", "asyncio")  # orbax warns by these of what is no fault, and its errors are raised too
+TOGETHER = "--quiet and --verbose are given together; give one of them"
+_PREFIX = "warning: "
+
+
+class _Handler(logging.Handler):
+  """Writes log messages to stderr, those of level WARNING and above with 'warning: ' before them."""
+
+  def emit(self, record: logging.LogRecord) -> None:
+    try:
+      line = (_PREFIX if record.levelno >= logging.WARNING else "") + self.format(record)
+      if sys.stderr.isatty():
+        tqdm.write(line, file=sys.stderr)  # above a progress bar
+      else:
+        print(line, file=sys.stderr, flush=True)
+    except Exception:
+      self.handleError(record)
+
+
+@contextlib.contextmanager
+def shown(*, quiet: bool = False, verbose: bool = False) -> Iterator[None]:
+  """Shows log lines on stderr within the block; a command in a command reuses the existing handler."""
+  if any(isinstance(handler, _Handler) for handler in logging.root.handlers):
+    yield
+    return
+  levels = {logger: logger.level for logger in (logging.root, *map(logging.getLogger, (*OURS, *_NOISY)))}
+  # What a library's `basicConfig` installed would print every line once more.
+  others = [handler for handler in logging.root.handlers if type(handler) is logging.StreamHandler]
+  ours = _Handler()
+  try:
+    for handler in others:
+      logging.root.removeHandler(handler)
+    logging.root.addHandler(ours)
+    choose(quiet=quiet, verbose=verbose)
+    yield
+  finally:
+    logging.root.removeHandler(ours)
+    for handler in others:
+      logging.root.addHandler(handler)
+    for logger, level in levels.items():
+      logger.setLevel(level)
+
+
+def choose(*, quiet: bool = False, verbose: bool = False) -> None:
+  """Sets log levels: info of this project, warnings of libraries; less with `quiet`, more with `verbose`.
+
+  It does nothing where no command shows lines: there the levels are the caller's.
+  """
+  if not any(isinstance(handler, _Handler) for handler in logging.root.handlers):
+    return
+  logging.root.setLevel(logging.INFO if verbose else logging.WARNING)
+  for name in _NOISY:
+    logging.getLogger(name).setLevel(logging.INFO if verbose else logging.CRITICAL)
+  for name in OURS:
+    logging.getLogger(name).setLevel(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
+
+
+def relay(line: str) -> None:
+  """Logs a line that a child process wrote to its stderr, at the level that it had there."""
+  is_warning = line.startswith(_PREFIX)
+  logging.getLogger(__name__).log(
+    logging.WARNING if is_warning else logging.INFO, "%s", line.removeprefix(_PREFIX)
+  )
+
 
 Item = TypeVar("Item")
 
@@ -36,45 +104,37 @@ def duration(seconds: float) -> str:
 
 
 def track(items: Iterable[Item], *, name: str, total: int) -> Iterator[Item]:
-  """Yields `items`, shows how many of `total` are done, and prints the time at the end."""
-  begin = last = time.monotonic()
-  if is_watched():
-    import rich.console  # here: only a terminal needs it
-    import rich.progress
-
-    console = rich.console.Console(stderr=True)
-    yield from rich.progress.track(items, name, total=total, console=console, transient=True)
-  else:
-    for done, item in enumerate(items, start=1):
-      yield item
-      if time.monotonic() - last > SECONDS_BETWEEN_LINES and done < total:
-        logger.info(f"{name}: {done} of {total} parts")
-        last = time.monotonic()
+  """Yields `items`, shows how many of `total` are done, and logs the time at the end."""
+  begin, shown = time.monotonic(), Progress(total, unit="part", name=name)
+  for done, item in enumerate(items, start=1):
+    yield item
+    shown.update(done)
+  shown.close(total)
   logger.info(f"{name}: done in {time.monotonic() - begin:.1f} s")
 
 
-class RowProgress:
-  """Shows how many rows are done: a bar in a terminal, else a line now and then."""
+class Progress:
+  """Shows how many rows or other units are done: a bar in a terminal, else a line now and then."""
 
-  def __init__(self, total: int) -> None:
-    """Begins with no row done of `total`; 0: their number is unknown."""
-    self._total, self._begun = total, time.monotonic()
-    self._last = self._begun
-    watched = is_watched()
-    self._bar = bar(" rows", is_shown=watched, total=total or None, unit_scale=True)
-    self._says = not watched
+  def __init__(self, total: int, *, unit: str = "row", name: str = "") -> None:
+    """Begins with nothing done of `total`; 0: their number is unknown. `name` says what is done."""
+    self._total, self._begun, self._unit = total, time.monotonic(), unit
+    self._last, self._name = self._begun, f"{name}: " if name else ""
+    shown = {"desc": name, "leave": False} if name else {}
+    self._bar = bar(f" {unit}s", is_shown=is_watched(), total=total or None, unit_scale=True, **shown)
 
-  def update(self, rows: int) -> None:
-    """Shows that `rows` are done."""
-    self._bar.update(rows - self._bar.n)
+  def update(self, done: int) -> None:
+    """Shows that `done` units are done."""
+    self._bar.update(done - self._bar.n)
     now = time.monotonic()
-    if self._says and now - self._last > SECONDS_BETWEEN_LINES and rows != self._total:
-      speed, self._last = rows / (now - self._begun), now
+    if self._bar.disable and now - self._last > SECONDS_BETWEEN_LINES and done != self._total:
+      speed, self._last = done / (now - self._begun), now
       of_all = f" of {self._total:,}" if self._total else ""
-      left = f", {duration((self._total - rows) / speed)} left" if self._total else ""
-      logger.info(f"{rows:,}{of_all} rows, {speed:,.0f} rows/s{left}")
+      left = f", {duration((self._total - done) / speed)} left" if self._total else ""
+      rate = f", {speed:,.0f} {self._unit}s/s" if speed >= 1 else ""
+      logger.info(f"{self._name}{done:,}{of_all} {self._unit}s{rate}{left}")
 
-  def close(self, rows: int) -> float:
-    """Removes the bar; returns the rows per second of `rows` rows."""
+  def close(self, done: int) -> float:
+    """Removes the bar; returns the units per second of `done` units."""
     self._bar.close()
-    return rows / max(time.monotonic() - self._begun, 1e-9)
+    return done / max(time.monotonic() - self._begun, 1e-9)

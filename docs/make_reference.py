@@ -24,7 +24,8 @@ sys.path.insert(0, str(ROOT))
 from data import command, errors  # noqa: E402
 from data.tables import Cells  # noqa: E402
 from finetune import main as fine_tuning  # noqa: E402
-from pretrain.command import fields, flags  # noqa: E402
+from pretrain import command as pretraining  # noqa: E402
+from pretrain.settings import fields  # noqa: E402
 
 FOLDER = ROOT / "docs" / "reference"
 WHAT = "Made by `python docs/make_reference.py` from the program; edit the program or that script."
@@ -37,7 +38,10 @@ COMMANDS = {
   "Measurements": ("step", "ahead", "compare", "parts", "gpu_day"),
 }
 PACKAGES = {"Data": "data", "Fine-tuning": "finetune", "Measurements": "benchmarks"}
-WRITTEN = {"pretrain.main": flags.HELP, "finetune.main": fine_tuning.HELP}  # their parser is no argparse
+WRITTEN = {
+  "pretrain.main": pretraining.HELP,
+  "finetune.main": fine_tuning.HELP,
+}  # their parser is no argparse
 HEADER = ("flag", "type", "default", "what it does")
 TYPES = {int: "whole number", float: "number", pathlib.Path: "path", str: "text"}
 # Codes that no class of data/errors.py has, and what to do about each code.
@@ -201,11 +205,11 @@ def fields_page() -> str:
     "`--config.NAME=VALUE` changes a field; several values are written with commas. The defaults are those",
     "before a recipe changes them: `--dry_run` prints the values of a run.",
   ]
-  for title, program in (("Pretraining", flags.PRETRAINING), ("Fine-tuning", fine_tuning.PROGRAM)):
-    schema = program.rules.schema
+  for title, program in (("Pretraining", pretraining.PRETRAINING), ("Fine-tuning", fine_tuning.PROGRAM)):
+    schema = program.schema
     notes, comments = comments_of((ROOT / schema.file).read_text(encoding="utf-8"))
     parts += ["", f"## {title}", "", f"From `{schema.file}`."]
-    known = sorted(fields.known_fields(schema).items(), key=lambda item: list(comments).index(item[0]))
+    known = sorted(schema.defaults.items(), key=lambda item: list(comments).index(item[0]))
     for group, members in itertools.groupby(known, lambda item: item[0].rpartition(".")[0]):
       rows = []
       for name, default in members:
@@ -213,7 +217,7 @@ def fields_page() -> str:
           rows.append(("", "", "", f"*{_escaped(notes[name])}*"))
         if not comments[name]:
           raise SystemExit(f"{schema.file}: {name} has no comment that says what it is")
-        kind = _kind(fields.kinds(schema)[name])
+        kind = _kind(schema.kinds[name])
         rows.append((f"`{name}`", kind, _default(default), _escaped(comments[name])))
       heading = [f"### {title}: `{group}`", ""] if group else []
       parts += ["", *heading, Cells(("field", "type", "default", "what it is"), rows).as_markdown()]
@@ -229,13 +233,13 @@ def _kind(kind: fields.Kind) -> str:
     return (
       text if kind.limit.high < 1e6 or math.isinf(kind.limit.high) else f"{whole} from {kind.limit.low:g}"
     )
-  return fields._TYPE_NAMES.get(kind.value_type, "text").removeprefix("a ")
+  return fields.TYPE_NAMES.get(kind.value_type, "text").removeprefix("a ")
 
 
-def _default(value: fields.Value) -> str:
+def _default(value: object) -> str:
   if isinstance(value, bool):
     return f"`{str(value).lower()}`"
-  return f"`{flags._as_text(value)}`" if value not in ("", ()) else "empty"
+  return f"`{pretraining.as_text(value)}`" if value not in ("", ()) else "empty"
 
 
 def comments_of(source: str) -> tuple[dict[str, str], dict[str, str]]:

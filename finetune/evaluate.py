@@ -19,7 +19,7 @@ from data.output import columns
 from data.rows import Row
 from data.rows.read import STANDARD_INPUT
 from finetune.predict import add_model_flags, check_columns, model_of, saved_of
-from pretrain.command import kept_memory
+from pretrain.command import keep_temporaries
 
 logger = logging.getLogger(__name__)
 
@@ -173,9 +173,9 @@ def _evaluate_rows(asked: argparse.Namespace, model) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return command.run_parsed(parser().parse_args, _evaluate, argv)
+  return command.run(lambda: _evaluate(parser().parse_args(argv)))
 
 
 if __name__ == "__main__":
-  kept_memory.keep_temporaries()
+  keep_temporaries()
   sys.exit(main())

@@ -16,7 +16,7 @@ from ml_collections import ConfigDict, FrozenConfigDict
 from data import command, fetched, files, progress
 from finetune import needed_files, settings, validate
 from pretrain import pod
-from pretrain.command import flags, kept_memory
+from pretrain.command import Arguments, Program, keep_temporaries, parse_arguments
 
 if TYPE_CHECKING:
   from finetune.search import driver
@@ -50,12 +50,12 @@ A run whose outputs are not finite scores 0, and the search continues.
 Exit codes: 0 finished; 2 config or flags; 3 data, vocabulary or checkpoint; 4 diverged (on SQuAD even
 the best run's outputs are not finite); 5 storage; 75 stopped on request, the same command resumes.
 """
-PROGRAM = flags.Program(HELP, validate.RULES, "configs/finetune_glue.py")
+PROGRAM = Program(HELP, validate.SCHEMA, "configs/finetune_glue.py")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  arguments = flags.parse_arguments(sys.argv[1:] if argv is None else argv, PROGRAM)
+  arguments = parse_arguments(sys.argv[1:] if argv is None else argv, PROGRAM)
   # The first Ctrl-C in a search is a polite stop request.
   stopped = "stopped; finished runs are stored; run the same command again to resume"
   levels = {"quiet": arguments.quiet, "verbose": arguments.verbose}
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   return end.code
 
 
-def _kind(arguments: flags.Arguments) -> "driver.Kind":
+def _kind(arguments: Arguments) -> "driver.Kind":
   """Reads a config's checkpoint and data; returns the `driver.Kind` (GLUE, SQuAD, ...) that uses them."""
   # JAX is imported after flags and data are checked: a typo is reported in a fraction of a second.
   config = _with_kind(_fetched(arguments.config))
@@ -115,5 +115,5 @@ def _with_kind(config: Any) -> Any:
 
 
 if __name__ == "__main__":
-  kept_memory.keep_temporaries()
+  keep_temporaries()
   sys.exit(main())

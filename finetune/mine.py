@@ -22,7 +22,7 @@ from data.rows import Row
 from data.rows.read import STANDARD_INPUT, TEXT
 from finetune.embedding import mining, retrieval
 from finetune.embedding.mining import NEGATIVE_SCORES, NEGATIVES, POSITIVE_SCORE, Pairs, Passages, Rule
-from pretrain.command import kept_memory
+from pretrain.command import keep_temporaries
 
 logger = logging.getLogger(__name__)
 
@@ -218,9 +218,9 @@ class _Command:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return command.run_parsed(parser().parse_args, lambda asked: _Command(asked).run(), argv)
+  return command.run(lambda: _Command(parser().parse_args(argv)).run())
 
 
 if __name__ == "__main__":
-  kept_memory.keep_temporaries()
+  keep_temporaries()
   sys.exit(main())

@@ -15,7 +15,7 @@ from data.glue.tasks import TASKS
 from data.rows import datasets
 from data.squad import SquadFile
 from finetune import validate
-from pretrain.command import fields
+from pretrain.settings import fields
 
 _OFFICIAL_NAME = re.compile(r"(train|dev)-v(1\.1|2\.0)\.json(?:\.gz)?")
 

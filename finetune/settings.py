@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from finetune.papers import protocols
 from pretrain.embed.schema import POOLINGS
-from pretrain.settings.field_types import (
+from pretrain.settings.fields import (
   Count,
   CountOrZero,
   FractionBelowOne,

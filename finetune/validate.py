@@ -8,10 +8,8 @@ from data.errors import plain_name, unknown
 from data.glue.tasks import TASKS
 from finetune import settings
 from finetune.papers import protocols
-from pretrain.command import fields
-from pretrain.command.validate import Rules
+from pretrain.settings import fields
 
-SCHEMA = fields.Schema(finetune_base.get_config, "configs/finetune_base.py", settings.FIELDS)
 # The keys of `glue_metrics.METRICS` and of `prompt.templates.TEMPLATES`, repeated because the first module
 # imports scikit-learn, which takes a second.
 GLUE_TASKS = tuple(name for name, row in TASKS.items() if name != "snli" and "train" in row.sizes)
@@ -128,4 +126,10 @@ DATA = (
   "squad.dev_file",
   "prompt.directory",
 )
-RULES = Rules(SCHEMA, _together, addresses=("checkpoint", "vocabulary", *DATA))
+SCHEMA = fields.Schema(
+  finetune_base.get_config,
+  "configs/finetune_base.py",
+  settings.FIELDS,
+  lambda config, _: _together(fields.flatten(config)),
+  addresses=("checkpoint", "vocabulary", *DATA),
+)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # One run as N processes on this machine, for tests of what a cluster does: launch/local.sh N FLAGS...
 #
-#   launch/local.sh 2 --config=configs/coco_lm_tiny.py --workdir=runs/two
+#   launch/local.sh 2 --config=configs/coco_lm_base.py:tiny --workdir=runs/two
 #
 # Each process computes on the CPU and is one of N for JAX. SIGTERM and Ctrl-C reach all of them. The exit code
 # is the first that is not 0. PYTHON=... names another interpreter than .venv/bin/python.

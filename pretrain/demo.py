@@ -12,15 +12,15 @@ from collections.abc import Sequence
 
 import rich.console
 
-from data import command, files, log_lines
+from data import command, files, progress
 from data.errors import ConfigError, DataError
 from data.tables import Column, Report, Row, text_column
-from pretrain.command import flags
+from pretrain.command import read_arguments
 
 logger = logging.getLogger(__name__)
 
 CONFIG = "configs/demo.py"
-NEXT = "configs/amos_coco_taco_tiny.py"
+NEXT = "configs/amos_coco_taco_base.py:tiny"
 
 HELP = """\
 Pretrains a tiny encoder on the documentation of the installed packages, and reports what was learned.
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
   sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a pipe may have another encoding
   stopped = "stopped; the same command continues"
-  return command.exit_code(lambda: _run(argv), stopped=stopped, debug="--debug" in argv)
+  return command.run(lambda: _run(argv), stopped=stopped, debug="--debug" in argv)
 
 
 def _run(argv: list[str]) -> int:
@@ -53,9 +53,9 @@ def _run(argv: list[str]) -> int:
       f"and --debug; for other flags run\n  python -m pretrain.main --config={CONFIG}"
     )
   argv = [f"--config={CONFIG}", *argv]
-  arguments = flags.read_arguments(argv)
+  arguments = read_arguments(argv)
   config, workdir = arguments.config, arguments.workdir
-  log_lines.choose(quiet=arguments.quiet, verbose=arguments.verbose)
+  progress.choose(quiet=arguments.quiet, verbose=arguments.verbose)
   if problem := files.address_problem("--workdir", workdir):
     raise ConfigError(problem)  # the table reads the files of the run
   if not config.train.eval_batches:
@@ -64,7 +64,7 @@ def _run(argv: list[str]) -> int:
   if not mlm.weight or mlm.positions != "masked":
     raise ConfigError(
       "the demo needs masked LM, objectives.mlm.weight above 0 and objectives.mlm.positions 'masked'; to "
-      "train another recipe run\n  python -m pretrain.main --config=configs/coco_lm_tiny.py"
+      "train another recipe run\n  python -m pretrain.main --config=configs/coco_lm_base.py:tiny"
     )
   # Imported here, so that mistakes in flags are reported at once.
   from pretrain import main as pretraining
@@ -90,7 +90,7 @@ def what_was_learned(workdir: str, *, rows: int, batches: int) -> Report:
 
   The baselines are those of `batches` held-out batches of `rows` rows. DataError: the metrics are missing.
   """
-  from pretrain.checkpoints.opened import open_run
+  from pretrain.checkpoints.saved_model import open_run
   from pretrain.logs import heldout, metrics
 
   opened = open_run(workdir, rows=rows)

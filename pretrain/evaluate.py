@@ -8,8 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from data.mixture import MixedRecords
-from data.records import HeldoutRecords
+from data.records import HeldoutRecords, MixedRecords
 from pretrain.listener import Listener
 from pretrain.logs.heldout import frequency_loss
 from pretrain.logs.metrics import SOURCE_LOSS, Throughput, reduce_metrics
@@ -144,7 +143,7 @@ def _means(
   for index in range(-(-number // rows)):
     if is_stopping():
       return None
-    ids = heldout.numbered([index * rows + row for row in local])
+    ids = heldout.sample([index * rows + row for row in local])
     batch = sharding.to_global(run.mesh, pad_rows(ids, len(local), pad_id=run.recipe.tokens.pad))
     metrics = jax.device_get(eval_step(params, batch, jnp.int32(index), jnp.float32(progress)))
     for name, (total, weight) in metrics.items():

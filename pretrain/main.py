@@ -10,9 +10,10 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from data import command, log_lines
+from data import command, progress
 from pretrain import pod
-from pretrain.command import fields, flags, kept_memory
+from pretrain.command import Arguments, keep_temporaries, parse_arguments
+from pretrain.settings import fields
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
   is_last = argv is None  # a caller that passes arguments continues after the command
   argv = sys.argv[1:] if argv is None else argv
-  arguments = flags.parse_arguments(argv)
+  arguments = parse_arguments(argv)
   # This line is for a stop before the loop; once the loop runs, Ctrl-C asks it to save and stop.
   stopped = "stopped before training began; the same command starts again"
   levels = {"quiet": arguments.quiet, "verbose": arguments.verbose}
@@ -42,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     is_shown = index == 0 or arguments.debug or arguments.verbose
     if not is_shown:
-      log_lines.choose(quiet=True)
+      progress.choose(quiet=True)
     devices.start(arguments.config.train.platform, cache=not arguments.dry_run)
     if arguments.dry_run:
       described = dry_run.dry_run(arguments.config, workdir=arguments.workdir)
@@ -57,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   return end.code
 
 
-def _joined(arguments: flags.Arguments) -> contextlib.AbstractContextManager[int]:
+def _joined(arguments: Arguments) -> contextlib.AbstractContextManager[int]:
   """Connects to the other processes of the run, if any, before any other call of JAX; yields its index."""
   if arguments.plan or not (arguments.config.train.multihost or any(arguments.place.values())):
     return contextlib.nullcontext(0)
@@ -66,7 +67,7 @@ def _joined(arguments: flags.Arguments) -> contextlib.AbstractContextManager[int
 
 
 if __name__ == "__main__":
-  kept_memory.keep_temporaries()
+  keep_temporaries()
   try:
     code = main()
   except Exception:

@@ -11,13 +11,13 @@ import jax
 from ml_collections import ConfigDict
 
 from data.command import STOPPED
-from pretrain.checkpoints import addresses, warm_start
+from pretrain.checkpoints import warm_start
 from pretrain.checkpoints import workdir as workdir_files
-from pretrain.command import validate
 from pretrain.listener import Listener
 from pretrain.mesh import devices, sharding
 from pretrain.reading.batches import Batches, known_skips
 from pretrain.run import make_run
+from pretrain.settings import PRETRAINING
 from pretrain.start import beginning, listeners
 from pretrain.step import Metrics, TrainState
 from pretrain.stop import StopRequest
@@ -35,14 +35,14 @@ def train(
 ) -> int:
   """Trains, or resumes the run in `workdir`; returns 0 at the end, or 75 after a requested stop.
 
-  `config` is as a config file returns it, or `validate.Checked`; `workdir` may be an address at gs://.
+  `config` is as a config file returns it; `workdir` may be an address at gs://.
   `download` allows downloading text; `settle` is as in `StopRequest`. ConfigError: the config has problems.
   In a notebook `logging.basicConfig(level="INFO", force=True)` shows its lines.
   """
-  config = validate.check(config, num_devices=jax.device_count())
+  PRETRAINING.check(config, num_devices=jax.device_count())
   mesh = sharding.make_mesh(sharding.MeshSettings(**config.mesh.to_dict()))  # before text is prepared
   with contextlib.ExitStack() as opened:
-    place = opened.enter_context(addresses.opened(workdir))
+    place = opened.enter_context(workdir_files.opened(workdir))
     opened.enter_context(devices.enough_memory(config.train.batch_size, config.train.microbatches))
     origins = warm_start.origins(config.to_dict())
     config, records = beginning.open_records(config, origins, place, download)

@@ -4,7 +4,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 
-from data import log_lines
+from data import progress
 
 
 class _Listener(logging.Handler):
@@ -13,14 +13,14 @@ class _Listener(logging.Handler):
     self._say = say
 
   def emit(self, record: logging.LogRecord) -> None:
-    if record.name.partition(".")[0] in log_lines.OURS:
+    if record.name.partition(".")[0] in progress.OURS:
       self._say(self.format(record))
 
 
 @contextlib.contextmanager
 def heard(say: Callable[[str], object]) -> Iterator[None]:
   """Calls `say` with every line that the project logs within the block; what it raises, logging raises."""
-  listener, loggers = _Listener(say), [logging.getLogger(name) for name in log_lines.OURS]
+  listener, loggers = _Listener(say), [logging.getLogger(name) for name in progress.OURS]
   levels = [logger.level for logger in loggers]
   logging.root.addHandler(listener)
   for logger in loggers:

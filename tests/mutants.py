@@ -39,7 +39,7 @@ _OF_PRETRAIN = (
 )
 _ROOMS = {
   "pretrain": f"{_OF_PRETRAIN} reading search embed export/stock export/official.py export/tensor_rows.py",
-  "data": "records.py mixture.py prepare/packing.py prepare/pipeline.py vocabulary tasks clean",
+  "data": "records.py prepare/packing.py prepare/pipeline.py vocabulary tasks clean",
   "finetune": "papers squad glue own embedding prompt",
 }
 KINDS = ("comparison", "operator", "constant", "arguments", "statement", "key")

@@ -13,7 +13,7 @@ import pytest
 from data import errors
 from finetune import main as fine_tuning
 from pretrain import main
-from pretrain.command import flags
+from pretrain.command import read_arguments
 from pretrain.export import __main__ as export
 from tests.pretrain import small_run
 from tests.pretrain.conftest import small_records, text_file  # noqa: F401 (fixtures)
@@ -66,7 +66,7 @@ def test_paths_and_commands_that_a_page_names_are_there():
 
 def test_every_recipe_has_a_line_of_evidence():
   files = (path.stem for path in ROOT.glob("configs/*.py"))
-  others = ("__init__", "backbones", "base", "sizes")
+  others = ("__init__", "arguments", "backbones", "base", "sizes")
   recipes = {name for name in files if name not in others and not name.startswith("finetune")}
   methods = {re.sub(r"_(tiny|small|base|base_plus_plus|large_plus_plus)$", "", name) for name in recipes}
   lines = re.findall(
@@ -79,8 +79,8 @@ def test_every_recipe_has_a_line_of_evidence():
 
 
 _READ = {
-  "pretrain.main": flags.read_arguments,
-  "finetune.main": lambda words: flags.read_arguments(words, fine_tuning.PROGRAM),
+  "pretrain.main": read_arguments,
+  "finetune.main": lambda words: read_arguments(words, fine_tuning.PROGRAM),
 }
 
 
@@ -105,7 +105,10 @@ def _commands(page: str) -> list[str]:
   return [line for line in lines if read.match(line)]
 
 
-_UNKNOWN = re.compile(r"there is no such|unrecognized arguments: (?!--config\.)|invalid choice")
+_UNKNOWN = re.compile(
+  r"there is no such|no such field|is an argument now|[Uu]nknown (arg|command)|invalid choice|"
+  r"unrecognized arguments: (?!--config\.)"
+)
 
 
 def test_flags_fields_and_choices_of_the_pages_commands_exist():

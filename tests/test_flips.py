@@ -14,7 +14,7 @@ import pytest
 import transformers
 
 from data import errors, records, vocabulary
-from data.prepare import command
+from data.prepare import __main__ as command
 from pretrain.checkpoints.saved_model import open_model
 from pretrain.embed.schema import FILE, EmbeddingSchema
 from pretrain.export.import_checkpoint import import_checkpoint

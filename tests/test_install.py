@@ -12,7 +12,7 @@ import pytest
 from packaging import specifiers
 
 from data.errors import ConfigError
-from pretrain.command import config_file, programs
+from pretrain import command
 from tests import check_install, pins, pythons
 
 ROOT = pins.ROOT
@@ -91,7 +91,7 @@ def test_other_pythons_take_turns_by_the_day_and_nightly_all_are_tried():
 
 
 def test_everything_that_the_wheel_needs_is_in_its_packages():
-  assert {module.partition(".")[0] for module in programs.PROGRAMS.values()} | {"configs", "lab"} == {
+  assert {module.partition(".")[0] for module in command.PROGRAMS.values()} | {"configs", "lab"} == {
     *pins.packages()
   }
   files = [path for part in pins.packages() for path in (ROOT / part).rglob("*") if path.is_file()]
@@ -106,9 +106,9 @@ def test_everything_that_the_wheel_needs_is_in_its_packages():
 
 def test_every_command_is_a_module_that_runs_under_a_name_of_our_own():
   scripts = pins.project()["scripts"]
-  assert set(scripts.values()) == {"pretrain.command.programs:main"}
-  assert scripts.keys() == {f"{programs.PREFIX}{name}" for name in programs.PROGRAMS}
-  for module in programs.PROGRAMS.values():
+  assert set(scripts.values()) == {"pretrain.command:run_installed"}
+  assert scripts.keys() == {f"{command.PREFIX}{name}" for name in command.PROGRAMS}
+  for module in command.PROGRAMS.values():
     path = ROOT / module.replace(".", "/")
     source = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
     assert 'if __name__ == "__main__":' in source.read_text()
@@ -119,22 +119,22 @@ def test_a_command_runs_its_module_as_python_m_does(tmp_path, monkeypatch, capsy
     "import sys\nprint(__name__, sys.argv, sys.modules['__main__'].__spec__.name)"
   )
   monkeypatch.syspath_prepend(tmp_path)
-  monkeypatch.setitem(programs.PROGRAMS, "pretrain", "a_program")
+  monkeypatch.setitem(command.PROGRAMS, "pretrain", "a_program")
   monkeypatch.setattr(sys, "argv", ["/bin/text-encoder-pretrain", "--config=x"])
-  programs.main()
+  command.run_installed()
   assert capsys.readouterr().out == f"__main__ {[str(tmp_path / 'a_program.py'), '--config=x']} a_program\n"
 
 
 def test_recipes_are_found_without_a_checkout_and_files_of_ones_own_come_first(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  recipe = config_file.load_config("configs/bert_tiny.py")
-  assert recipe == config_file.load_config(str(ROOT / "configs" / "bert_tiny.py"))
-  with pytest.raises(ConfigError, match="no such file; recipes are in"):
-    config_file.load_config("configs/../pretrain/main.py")
+  recipe = command.load_config("configs/bert_base.py:tiny")
+  assert recipe == command.load_config(f"{ROOT}/configs/bert_base.py:tiny")
+  with pytest.raises(ConfigError, match="no such file"):
+    command.load_config("configs/../pretrain/main.py")
   (tmp_path / "configs").mkdir()
   own = "from ml_collections import ConfigDict\ndef get_config():\n  return ConfigDict({'own': 1})\n"
-  (tmp_path / "configs" / "bert_tiny.py").write_text(own)
-  assert config_file.load_config("configs/bert_tiny.py").to_dict() == {"own": 1}
+  (tmp_path / "configs" / "bert_base.py").write_text(own)
+  assert command.load_config("configs/bert_base.py").to_dict() == {"own": 1}
 
 
 def test_the_check_says_what_does_not_resolve_and_fails(tmp_path, monkeypatch, capsys):

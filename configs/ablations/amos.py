@@ -14,7 +14,7 @@ from configs.ablations.row import Row, build
 
 
 def _row(paper: str, note: str, changes: dict[str, Any], **others: Any) -> Row:
-  return Row("amos_base", changes, paper, note, "amos_tiny", **others)
+  return Row("amos_base", changes, paper, note, **others)
 
 
 def _single(depth: int) -> dict[str, Any]:

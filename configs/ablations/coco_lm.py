@@ -19,7 +19,7 @@ _NO_RTD = {"objectives.rtd.weight": 0.0}
 
 
 def _row(paper: str, note: str, changes: dict[str, Any], **others: Any) -> Row:
-  return Row("coco_lm_base", changes, paper, note, "coco_lm_tiny", **others)
+  return Row("coco_lm_base", changes, paper, note, **others)
 
 
 WHOLE = {"coco_lm_base": "MNLI 88.5/88.3, average 87.2"}  # {recipe: the paper's result for the whole method}

@@ -1,12 +1,12 @@
 """Rows of the papers' ablation tables: a recipe and a few changed fields."""
 
 import dataclasses
-import importlib
 from collections.abc import Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
 
+from configs import arguments
 from data.errors import ConfigError, did_you_mean
 
 
@@ -14,15 +14,17 @@ from data.errors import ConfigError, did_you_mean
 class Row:
   """An ablation: a recipe, the fields that it changes, and the paper's result."""
 
-  recipe: str  # name, without '.py', of the config file from which the row starts
+  recipe: str  # name of the recipe from which the row starts, as of `arguments.recipe`
   changes: Mapping[str, Any]  # {dotted field: value}; nothing else differs from the recipe
   paper: str  # the paper's result; '': it reports none
   note: str  # how the row changes the method, and how an unclear paper was interpreted
-  tiny_recipe: str  # the recipe of the tiny counterpart
   tiny_changes: Mapping[str, Any] | None = None  # if the depths of `changes` do not fit; None: `changes`
-  required: tuple[
-    str, ...
-  ] = ()  # fields whose value is the result of another run; the user or `pretrain.ablations` sets them
+  required: tuple[str, ...] = ()  # fields with the result of another run; `pretrain.ablations` sets them
+
+  @property
+  def tiny_recipe(self) -> str:
+    """The recipe of the tiny counterpart."""
+    return self.recipe.partition(":")[0] + ":tiny"
 
 
 def build(rows: Mapping[str, Row], argument: str, *, family: str) -> ConfigDict:
@@ -41,7 +43,7 @@ def build(rows: Mapping[str, Row], argument: str, *, family: str) -> ConfigDict:
   row = rows[name]
   recipe = row.tiny_recipe if size else row.recipe
   changes = row.tiny_changes if size and row.tiny_changes is not None else row.changes
-  config: ConfigDict = importlib.import_module(f"configs.{recipe}").get_config()
+  config = arguments.recipe(recipe)
   config.recipe = f"{family}:{argument}"
   config.update_from_flattened_dict(changes)
   return config

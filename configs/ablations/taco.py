@@ -4,7 +4,7 @@ Command: python -m pretrain.main --config=configs/ablations/taco.py:taco_masked1
 Source: TACO (Fu et al., ACL 2022), sections 4 and 5; the grid and the variants of anchors are the official
   code's (FUZHIYI/TACO, train_small.sh).
 Expected: `ROWS[name].paper`: GLUE dev average of 8 tasks.
-Cost: about that of taco_small, 81.9 B tokens; `--dry_run` prints it.
+Cost: about that of taco_base:small, 81.9 B tokens; `--dry_run` prints it.
 """
 
 from typing import Any
@@ -16,20 +16,20 @@ from configs.ablations.row import Row, build
 _NO_TACO = {"objectives.taco.weight": 0.0}
 
 
-def _row(paper: str, note: str, changes: dict[str, Any], *, size: str = "small", **others: Any) -> Row:
-  return Row(f"taco_{size}", changes, paper, note, "taco_tiny", **others)
+def _row(paper: str, note: str, changes: dict[str, Any], *, size: str = ":small", **others: Any) -> Row:
+  return Row(f"taco_base{size}", changes, paper, note, **others)
 
 
 WHOLE = {
-  "taco_small": "76.2 (TACO-250k, table 1)",
+  "taco_base:small": "76.2 (TACO-250k, table 1)",
   "taco_base": "81.8 (TACO-500k, table 3)",
 }  # {recipe: the paper's result for the whole method}
 
 ROWS = {
   "mlm_small": _row("75.0 (MLM-250k, table 1)", "masked LM only", _NO_TACO),
-  "mlm_base": _row("80.9 (MLM-500k, table 3)", "masked LM only", _NO_TACO, size="base"),
+  "mlm_base": _row("80.9 (MLM-500k, table 3)", "masked LM only", _NO_TACO, size=""),
   "taco_small": _row("76.2 (TACO-250k, table 1)", "the whole method", {}),
-  "taco_base": _row("81.8 (TACO-500k, table 3)", "the whole method", {}, size="base"),
+  "taco_base": _row("81.8 (TACO-500k, table 3)", "the whole method", {}, size=""),
   "taco_masked15": _row(
     "figure 6", "only masked positions are anchors", {"objectives.taco.anchors": "masked"}
   ),

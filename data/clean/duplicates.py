@@ -43,7 +43,7 @@ Documents = Callable[[sources.Unit], Iterable[tuple[int, list[str]]]]  # unit ->
 
 
 class Pool(Protocol):
-  """The interface of `data.prepare.workers.Pool`: maps functions over items, in several processes."""
+  """The interface of `data.prepare.engine.Pool`: maps functions over items, in several processes."""
 
   def map(self, function: Callable, *items: Sequence[Any], name: str) -> list[Any]: ...
 

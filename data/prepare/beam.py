@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from data import errors
-from data.prepare import steps, workers
+from data.prepare import steps
 
 logging.disable(logging.WARNING)  # Beam warns of missing libraries for clouds
 try:
@@ -146,7 +146,7 @@ def engine(options: Options, work: pathlib.Path, seen: Sequence[str]) -> Iterato
 
 def _start(log: str) -> None:
   """Initialises the child process; its output and that of its children are appended to `log`, unless ''."""
-  workers.start_worker()
+  steps.start_worker()
   logging.getLogger().setLevel(logging.ERROR)
   if log:
     with open(log, "ab") as file:
@@ -168,7 +168,7 @@ def _run(flags: list[str], directory: str, parts: int) -> str:
 
 
 class Engine:
-  """Maps functions over items with Beam pipelines; the interface is that of `workers.Pool`."""
+  """Maps functions over items with Beam pipelines; the interface is that of `data.prepare.engine.Pool`."""
 
   def __init__(self, executor: concurrent.futures.Executor, options: Options, work: pathlib.Path):
     self._executor, self._options, self._work = executor, options, work

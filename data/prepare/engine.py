@@ -1,21 +1,26 @@
-"""Engines, the processes that run a preparation's steps: `--engine=` and their options after `--`.
+"""The processes that run a preparation's steps: a pool of this machine, or `--engine=beam`.
 
 An engine has one method, `map(function, *items, name=)`, which returns the results in order. Functions are
 pure and write files completely or not at all, so an engine may repeat any part, even at the same time.
 """
 
 import argparse
+import concurrent.futures.process  # by its full name: nothing else need have imported it
 import contextlib
+import dataclasses
+import multiprocessing
 import os
 import pathlib
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from data import command, errors, fetched, files, sources
-from data.clean import steps
-from data.prepare import workers
+from data import command, errors, fetched, files, installed_docs, progress, sources
+from data.clean import steps as cleaning_steps
+from data.prepare.steps import start_worker
 
 NAMES = ("pool", "beam")
+FILES_PER_TASK = 200  # files of installed modules that one call reads
 
 
 class Engine(Protocol):
@@ -76,7 +81,7 @@ def check(args: argparse.Namespace, options: list[str]) -> None:
 
 def _refuse_relative_step(clean: str) -> None:
   """Raises ConfigError if a user's step is in a file with a relative path; workers may run elsewhere."""
-  for label in (step.label for step in steps.parse(clean) if step.is_own):
+  for label in (step.label for step in cleaning_steps.parse(clean) if step.is_own):
     file, _, name = label.rpartition(":")
     if os.path.isfile(file) and not os.path.isabs(file):
       raise errors.ConfigError(
@@ -117,5 +122,81 @@ def opened(args: argparse.Namespace) -> Iterator[Engine]:
     with beam.engine(args.engine_options, work, seen) as engine:
       yield engine
   else:
-    with workers.pool(args.workers) as engine:
+    with pool(args.workers) as engine:
       yield engine
+
+
+class Pool:
+  """Maps functions over items in an executor's processes, or in this process if there is none."""
+
+  def __init__(self, executor: concurrent.futures.Executor | None):
+    self._executor = executor
+
+  def map(self, function: Callable, *items: Sequence[Any], name: str) -> list[Any]:
+    """Returns `function`'s results for all items, in order; shows progress. ResumableError: a worker died."""
+    run = self._executor.map if self._executor else map
+    try:
+      return list(progress.track(run(function, *items), name=name, total=len(items[0])))
+    except concurrent.futures.process.BrokenProcessPool as error:
+      raise errors.ResumableError(
+        "a worker process died (out of memory?); to resume, run the same command again with a smaller "
+        "--workers"
+      ) from error
+
+
+@contextlib.contextmanager
+def pool(num_workers: int) -> Iterator[Pool]:
+  """Opens a pool of `num_workers` processes (0: one per core)."""
+  number = num_workers or len(os.sched_getaffinity(0))
+  if number == 1:
+    yield Pool(None)
+    return
+  # Spawned, because forking a process that has threads of TensorFlow or tokenizers can deadlock.
+  context = multiprocessing.get_context("spawn")
+  executor = concurrent.futures.ProcessPoolExecutor(number, mp_context=context, initializer=start_worker)
+  try:
+    yield Pool(executor)
+  finally:
+    executor.shutdown(wait=True, cancel_futures=True)
+
+
+def gathered(request: sources.Request, directory: pathlib.Path, num_workers: int) -> sources.Request:
+  """Returns `request`; writes the text of `installed_docs` to a file, which then is the source."""
+  if request.source != "installed_docs":
+    return request
+  with pool(num_workers) as here:
+    path = gather_installed_docs(directory / "source", here)
+  return dataclasses.replace(request, source=str(path))
+
+
+def gather_installed_docs(directory: pathlib.Path, pool: Pool) -> pathlib.Path:
+  """Writes the `installed_docs` corpus as a text file in `directory`, unless it exists; returns its path.
+
+  DataError: no documentation is found.
+  """
+  path = directory / "installed_docs.txt"
+  if path.is_file():
+    return path
+  root = installed_docs.default_root()
+  names = installed_docs.module_files(root)
+  tasks = [names[i : i + FILES_PER_TASK] for i in range(0, len(names), FILES_PER_TASK)]
+  new = installed_docs.Deduplicator()
+  documents = 0
+  directory.mkdir(parents=True, exist_ok=True)
+  with (
+    files.whole_file(path) as aside,
+    open(aside, "w", encoding="utf-8", errors="replace", newline="\n") as file,
+  ):
+    for modules in pool.map(
+      installed_docs.read_modules, [root] * len(tasks), tasks, name="gather documentation"
+    ):
+      for document in filter(None, map(new, modules)):
+        file.write("\n".join(document) + "\n\n")
+        documents += 1
+    if not documents:
+      shutil.rmtree(directory)
+      raise errors.DataError(
+        f"--source=installed_docs: no documentation in {root}; install packages there:\n"
+        "  pip install -r requirements-base.txt"
+      )
+  return path

@@ -1,27 +1,38 @@
-"""The first step of a preparation: `pack_unit` converts one unit of input to files of packed records.
+"""The steps of a preparation: `pack_unit` converts a unit of input to files of records, in order of the text.
 
-`pack_unit` and the second step, `shards.write_shard`, depend only on their arguments and on files. They write
-a file completely or not at all, and return at once if it exists. So any number of processes on any number of
-machines gives the same bytes, and a killed preparation resumes where it stopped.
+A step depends only on its arguments and on files, and returns at once if its files exist. An engine may run a
+unit twice at the same time, for example as a retry of a slow try. So each try writes into its own directory
+and renames the files when all are complete, the counts last; all tries write the same bytes. Any number of
+processes on any number of machines gives the same records, and a killed preparation resumes where it stopped.
 """
 
 import collections
+import contextlib
 import dataclasses
 import hashlib
+import itertools
 import json
+import logging
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from data import manifest, sources, vocabulary
+from data import errors, files, manifest, seqio_tasks, sources, vocabulary
 from data.clean import apply as clean
-from data.prepare import packing, sentences, tokenised, unit_files
+from data.prepare import packing
+
+logger = logging.getLogger(__name__)
 
 SPLITS = ("train", "heldout")
 CHUNK_CHARACTERS = 2_000_000  # of text packed at a time; only the last block of a chunk is short
 CHUNK_IDS = 500_000  # the same for sources of ids
+COUNTS = "json"  # kind of a unit's file that is written last
+BLOCKS = "blocks"  # in the directory of intermediate files: units of which single blocks are held out
+RECORDS_AT_ONCE = 10_000  # that are copied at a time
 OF_FILE = "of file: "  # begins the names of the counts of one input file: 'of file: surrogates a.txt'
 
 
@@ -33,7 +44,7 @@ class Job:
   output: str  # directory of the finished preparation
   length: int  # most tokens in a record
   packing: str  # one of packing.MODES
-  seed: int  # decides the order of records and which documents are held out
+  seed: int  # decides which documents are held out
   heldout_fraction: float  # of documents
   fraction: float  # of documents that are used
   cleaning: clean.Cleaning = clean.OFF
@@ -107,7 +118,7 @@ def text_chunks(
     found: collections.Counter = collections.Counter()
     for split, document in documents(job, part, found, examples):
       document_sentences = [
-        sentence for paragraph in document for sentence in sentences.split(paragraph, found)
+        sentence for paragraph in document for sentence in packing.split_sentences(paragraph, found)
       ]
       if not document_sentences:
         found["empty_documents"] += 1
@@ -139,8 +150,8 @@ def tokenised_chunks(
   """
   chunk: dict[str, list[np.ndarray]] = {split: [] for split in SPLITS}
   size = 0
-  for example in tokenised.read(unit, job.request):
-    ids = tokenised.checked(unit, example, words)
+  for example in tokenised(unit, job.request):
+    ids = without_padding(unit, example, words)
     counts["documents_found"] += 1
     text = [" ".join(map(str, ids.tolist()))]
     if job.fraction < 1 and document_fraction(text, "fraction", job.seed) >= job.fraction:
@@ -158,25 +169,84 @@ def tokenised_chunks(
   yield chunk
 
 
+def path(work: pathlib.Path, number: int, what: str) -> pathlib.Path:
+  """Returns the path of a packed unit's file, such as `what` 'train' or 'unigram'."""
+  return work / f"unit-{number:06d}.{what}"
+
+
+def _facts(work: pathlib.Path, number: int) -> dict[str, dict]:
+  """Returns {'counts': ..., 'files': {kind: sha256}} of a packed unit; ValueError if they were damaged."""
+  described = json.loads(path(work, number, COUNTS).read_bytes())
+  if described.pop("sha256") != files.digest_json(described):
+    raise ValueError("they changed since they were written")
+  return described
+
+
+def counts_of(work: pathlib.Path, number: int) -> dict[str, int] | None:
+  """Returns the counts of a unit that is packed; None if it is not, or if a file of it was damaged since."""
+  done = path(work, number, COUNTS)
+  if not done.is_file():
+    return None
+  with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, OSError):
+    found = _facts(work, number)
+    if all(files.sha256(path(work, number, what)) == digest for what, digest in found["files"].items()):
+      return found["counts"]
+  logger.warning(f"{done}: its files changed since they were written; this part is packed again")
+  done.unlink()
+  return None
+
+
+@contextlib.contextmanager
+def _attempt(
+  work: pathlib.Path, number: int, counts: collections.Counter
+) -> Iterator[tuple[pathlib.Path, dict[str, Callable[[bytes], None]]]]:
+  """Opens a directory for a try and {split: function that writes a record}; a success gets its final names.
+
+  `counts` is read at the end of the block.
+  """
+  from array_record.python import array_record_module  # here: only writers need it
+
+  aside = path(work, number, f"{secrets.token_hex(4)}.part")
+  aside.mkdir(parents=True)
+  try:
+    with files.full_disk_at(path(work, number, COUNTS)):
+      # One record per group, because the trainer reads single records in random order.
+      writers = {
+        split: array_record_module.ArrayRecordWriter(str(aside / split), "group_size:1") for split in SPLITS
+      }
+      yield aside, {split: writer.write for split, writer in writers.items()}
+      for writer in writers.values():
+        writer.close()
+      written = {file.name: files.sha256(file) for file in sorted(aside.iterdir())}
+      described = {"counts": dict(counts), "files": written}
+      described["sha256"] = files.digest_json(described)
+      (aside / COUNTS).write_text(json.dumps(described, sort_keys=True))
+      # If another try has finished, its files stay: a reader on a network file system may have them open.
+      if not path(work, number, COUNTS).exists():
+        for file in sorted(aside.iterdir(), key=lambda file: file.name == COUNTS):
+          file.rename(path(work, number, file.name))
+  finally:
+    shutil.rmtree(aside, ignore_errors=True)
+
+
 def pack_unit(job: Job, number: int, unit: sources.Unit) -> dict[str, int]:
   """Tokenises and packs one unit into `work/unit-<number>.*` and returns its counts.
 
-  Files: `<split>.ids` and `<split>.index` (`unit_files.Unsorted.sort`), `unigram` (int64 [size], counts of
-  ids in the training records), `dropped` (JSON, examples of documents that cleaning dropped) and, written
-  last, `json` with the counts. DataError: the input is damaged.
+  Files: `train` and `heldout` (ArrayRecord), `unigram` (int64 [size], counts of ids in the training records),
+  `dropped` (JSON, examples of documents that cleaning dropped) and, written last, `json` with the counts.
+  DataError: the input is damaged.
   """
-  if (known := unit_files.counts_of(job.work, number)) is not None:
+  if (known := counts_of(job.work, number)) is not None:
     return known
   words = vocabulary.load_cached(job.vocabulary)
   counts: collections.Counter = collections.Counter()
   unigram, examples = np.zeros(words.size, np.int64), []
-  with unit_files.attempt(job.work, number) as aside:
-    packed = {split: unit_files.Unsorted(aside, split, id_dtype(words.size)) for split in SPLITS}
+  with _attempt(job.work, number, counts) as (aside, write):
+    dtype = id_dtype(words.size)
     for split, records in _packed(job, unit, words, counts, examples):
       if not records:
         continue
       flat = np.concatenate(records)
-      packed[split].add(records, flat)
       counts[f"{split}_records"] += len(records)
       counts[f"{split}_tokens"] += flat.size
       counts["max_id"] = max(counts["max_id"], int(flat.max()))
@@ -186,13 +256,78 @@ def pack_unit(job: Job, number: int, unit: sources.Unit) -> dict[str, int]:
         counts[manifest.MOST_SEGMENTS] = max(counts[manifest.MOST_SEGMENTS], *begins)
       if split == "train":
         unigram += np.bincount(flat, minlength=words.size)
-    for split in SPLITS:
-      packed[split].sort(job.seed, number)
+      for record in records:
+        write[split](record.astype(dtype).tobytes())
     unigram.tofile(aside / "unigram")
     if job.cleaning.listed:
       (aside / "dropped").write_text(json.dumps(examples))
-    unit_files.write_counts(aside, counts)
   return dict(counts)
+
+
+def chosen_blocks(records: Sequence[int], fraction: float) -> list[list[int]]:
+  """Returns the training records to hold out of each unit, by index: `fraction` of all, at least one.
+
+  `records` has their number in each unit. The chosen ones are evenly spread, so their neighbours are usually
+  trained on.
+  """
+  ends = np.cumsum(records)
+  number = max(1, int(fraction * ends[-1]))
+  places = (2 * np.arange(number) + 1) * ends[-1] // (2 * number)
+  parts = np.split(places, np.searchsorted(places, ends[:-1]))
+  return [(part - end + size).tolist() for part, end, size in zip(parts, ends, records)]
+
+
+def hold_out_blocks(job: Job, number: int, blocks: list[int]) -> dict[str, int]:
+  """Writes a packed unit again, into `work/blocks`, with some training records held out; returns its counts.
+
+  With enough documents, whole documents are held out (`split_of`). But a text file without blank lines is one
+  document, and 2 % of twenty documents is often none.
+  """
+  work = job.work / BLOCKS
+  if (known := counts_of(work, number)) is not None:
+    return known
+  from array_record.python import array_record_module
+
+  counts = collections.Counter(_facts(job.work, number)["counts"])
+  unigram = np.fromfile(path(job.work, number, "unigram"), np.int64)
+  dtype, held, size = id_dtype(unigram.size), set(blocks), counts["train_records"]
+  reader = array_record_module.ArrayRecordReader(str(path(job.work, number, "train")))
+  with _attempt(work, number, counts) as (aside, write):
+    for start in range(0, size, RECORDS_AT_ONCE):
+      for at, record in enumerate(reader.read(start, min(start + RECORDS_AT_ONCE, size)), start):
+        write["heldout" if at in held else "train"](record)
+        if at in held:
+          ids = np.frombuffer(record, dtype)
+          unigram -= np.bincount(ids, minlength=unigram.size)
+          counts.update(heldout_blocks=1, heldout_records=1, heldout_tokens=ids.size)
+          counts["train_records"] -= 1
+          counts["train_tokens"] -= ids.size
+    unigram.tofile(aside / "unigram")
+  reader.close()
+  return dict(counts)
+
+
+def finished_shards(work: pathlib.Path, output: pathlib.Path, units: int) -> dict[str, manifest.Split]:
+  """Gives the records of all packed units in `work` their final names in `output`; returns the splits."""
+  splits = {}
+  every = [_facts(work, number) for number in range(units)]
+  for split in SPLITS:
+    numbers = [number for number, of in enumerate(every) if of["counts"].get(f"{split}_records")]
+    shards = []
+    for at, number in enumerate(numbers):
+      name = f"{split}-{at:05d}-of-{len(numbers):05d}.arrayrecord"
+      source, of = path(work, number, split), every[number]
+      (output / name).unlink(missing_ok=True)
+      try:
+        os.link(source, output / name)  # it stays in `work` too, for a command that is killed before its end
+      except OSError:  # a file system without links
+        with files.whole_file(output / name) as aside:
+          shutil.copyfile(source, aside)
+      size = source.stat().st_size
+      shards.append(manifest.Shard(name, of["counts"][f"{split}_records"], size, of["files"][split]))
+    tokens = sum(of["counts"].get(f"{split}_tokens", 0) for of in every)
+    splits[split] = manifest.Split(sum(shard.records for shard in shards), tokens, tuple(shards))
+  return splits
 
 
 def pack_documents(
@@ -255,9 +390,47 @@ def _packed(
     for split, rows in chunk.items():
       blocks, texts = [], []
       for ids in rows:
-        if tokenised.is_block(unit, ids, words, length=job.length):
+        if is_block(unit, ids, words, length=job.length):
           blocks.append(ids)
           counts["unknown_tokens"] += int(np.count_nonzero(ids == words.special_ids.unk))
         else:
           texts.append([ids])
       yield split, blocks + pack_tokenised(words, texts, **options)
+
+
+def tokenised(unit: sources.Unit, request: sources.Request) -> Iterator[np.ndarray]:
+  """Yields the ids, [tokens] int32, of each example of a tokenised unit; DataError if it cannot be read."""
+  assert unit.part
+  examples = seqio_tasks.read(unit.part, unit.start, **sources.seqio_options(request))
+  return map(np.asarray, itertools.islice(examples, request.limit or None))
+
+
+def without_padding(unit: sources.Unit, ids: np.ndarray, words: vocabulary.Vocabulary) -> np.ndarray:
+  """Removes padding from an example's ids, as int64; DataError if one is not an id of `words`."""
+  if ids.size and (ids.min() < 0 or ids.max() >= words.size):
+    raise errors.DataError(
+      f"seqio Task {unit.name!r} has ids {ids.min()} to {ids.max()}, its vocabulary has {words.size:,} ids"
+    )
+  return ids[ids != words.special_ids.pad].astype(np.int64)
+
+
+def is_block(unit: sources.Unit, ids: np.ndarray, words: vocabulary.Vocabulary, *, length: int) -> bool:
+  """Returns whether an example is a finished block: it begins with [CLS], or its Task has blocks.
+
+  DataError: a block is longer than `length`, or other ids contain [CLS], [SEP] or [MASK].
+  """
+  special = words.special_ids
+  assert unit.part and unit.part.tokenised
+  if unit.part.tokenised.packing or ids[0] == special.cls:
+    if ids.size > length:
+      raise errors.DataError(
+        f"seqio Task {unit.name!r} has a block of {ids.size} ids, more than --length={length}; raise it:\n"
+        f"  --length={ids.size}"
+      )
+    return True
+  if np.isin(ids, (special.cls, special.sep, special.mask)).any():
+    raise errors.DataError(
+      f"seqio Task {unit.name!r} has an example with [CLS], [SEP] or [MASK] that does not begin with [CLS]; "
+      "give the ids of the text alone, or blocks that begin with [CLS]"
+    )
+  return False

@@ -22,14 +22,9 @@ from data.clean import apply as clean
 from data.clean import steps as cleaning_steps
 from data.prepare import (
   engine,
-  heldout_blocks,
   output_directory,
   pipeline,
-  shards,
-  summary,
   training_text,
-  unit_files,
-  workers,
 )
 from data.vocabulary import train as vocabulary_train
 
@@ -42,7 +37,7 @@ MAX_DAMAGED_FILES = 100  # named in the manifest
 
 
 def prepare(args: argparse.Namespace) -> None:
-  """Makes, or finishes, the preparation that the flags of `data.prepare.command` describe."""
+  """Makes, or finishes, the preparation that the flags of `data.prepare` describe."""
   begin = time.monotonic()
   output = pathlib.Path(args.output)
   settings = settings_of(args)
@@ -52,7 +47,7 @@ def prepare(args: argparse.Namespace) -> None:
     advice = f"name another --output, or remove this one to prepare it again:\n  rm -r {output}"
     output_directory.refuse_changed_files(output, args.source, made.input_digest, advice=advice)
     shutil.rmtree(output / "work", ignore_errors=True)
-    logger.info(f"{output} is finished already: nothing to do\n{summary.of(made)}")
+    logger.info(f"{output} is finished already: nothing to do\n{output_directory.summary(made)}")
     return
   request = sources.request(args)
   sources.check(request)
@@ -71,7 +66,7 @@ def prepare(args: argparse.Namespace) -> None:
     made = _make(args, request, settings, pool)
   manifest.write(output, made)
   shutil.rmtree(output / "work", ignore_errors=True)  # a worker of an earlier run may still write there
-  logger.info(f"{output}: done in {time.monotonic() - begin:.1f} s\n{summary.of(made)}")
+  logger.info(f"{output}: done in {time.monotonic() - begin:.1f} s\n{output_directory.summary(made)}")
 
 
 def settings_of(args: argparse.Namespace) -> dict[str, Any]:
@@ -103,7 +98,7 @@ def _pack_units(
   pool.map(pack, own, [units[unit] for unit in own], name="tokenise and pack")
   logger.info(
     f"{args.output}: part {index} of {number} is packed, {len(own)} of {errors.counted(len(units), 'unit')}; "
-    "when all parts are, the same command without --units writes the records"
+    "when all parts are, the same command without --units finishes the directory"
   )
 
 
@@ -124,7 +119,7 @@ def _make(
 ) -> manifest.Manifest:
   """Runs every step of a preparation whose result is missing; returns the manifest."""
   output = pathlib.Path(args.output)
-  request = workers.gathered(request, output, args.workers)  # here: other machines have other packages
+  request = engine.gathered(request, output, args.workers)  # here: other machines have other packages
   plan = sources.plan(request, digests=lambda paths: pool.map(sources.content_digest, paths, name="read"))
   output_directory.refuse_other_input(output, plan.input_digest)
   job, units = _job(args, request, plan)
@@ -135,6 +130,14 @@ def _make(
     functools.partial(pipeline.pack_unit, job), range(len(units)), units, name="tokenise and pack"
   )
   counts = _sum(unit_counts)
+  work = job.work
+  has_heldout = counts["heldout_records"] or not args.heldout_fraction
+  if not has_heldout and counts["train_records"] > 1:  # one block for training, one for evaluation
+    sizes = [count.get("train_records", 0) for count in unit_counts]
+    blocks = pipeline.chosen_blocks(sizes, args.heldout_fraction)
+    hold_out = functools.partial(pipeline.hold_out_blocks, job)
+    counts = _sum(pool.map(hold_out, range(len(units)), blocks, name="hold out blocks"))
+    work /= pipeline.BLOCKS
   damaged = _damaged_files(counts)
   counts[manifest.NO_DOCUMENTS] = sum(manifest.NO_DOCUMENTS in count for count in damaged.values())
   if not counts["train_records"]:
@@ -149,13 +152,14 @@ def _make(
       f"--source={args.source} has no usable text for training (documents with text: {counts['documents']}, "
       f"without: {counts['empty_documents']}; --heldout_fraction={args.heldout_fraction})"
     )
-  packed, unigram = _hold_out_blocks(shards.Packed(job, len(units), words.size), counts)
-  splits = _write_splits(packed, counts, pool)
+  unigram = np.zeros(words.size, np.int64)
+  for number in range(len(units)):
+    unigram += np.fromfile(pipeline.path(work, number, "unigram"), np.int64)
   buffer = io.BytesIO()
   np.save(buffer, unigram)
   files.write_atomically(output / records.UNIGRAM, buffer.getvalue())
   if args.clean:
-    dropped = (unit_files.path(job.work, number, "dropped") for number in range(len(units)))
+    dropped = (pipeline.path(job.work, number, "dropped") for number in range(len(units)))
     clean.write_examples(output / clean.EXAMPLES, (json.loads(path.read_text()) for path in dropped))
   return manifest.Manifest(
     settings=settings,
@@ -165,9 +169,9 @@ def _make(
     ),
     length=args.length,
     packing=args.packing,
-    dtype=packed.dtype.name,
+    dtype=manifest.dtype_of(words.size),
     max_id=counts.pop("max_id"),
-    splits=splits,
+    splits=pipeline.finished_shards(work, output, len(units)),
     counts={name: counts[name] for name in sorted(counts) if counts[name]},
     damaged_files=dict(itertools.islice(damaged.items(), MAX_DAMAGED_FILES)),
     unigram=files.sha256(output / records.UNIGRAM),
@@ -238,39 +242,6 @@ def _sum(unit_counts: list[dict[str, int]]) -> collections.Counter:
   for name in ("max_id", manifest.MOST_SEGMENTS):
     total[name] = max((count.get(name, 0) for count in unit_counts), default=0)
   return total
-
-
-def _hold_out_blocks(packed: shards.Packed, counts: collections.Counter) -> tuple[shards.Packed, np.ndarray]:
-  """Holds out single blocks if held-out records are wanted but no document was held out; updates `counts`.
-
-  Returns `packed` with the shuffle key that separates the splits, and the count of each id in the training
-  records, [vocab_size] int64.
-  """
-  has_heldout = counts["heldout_records"] or not packed.job.heldout_fraction
-  if has_heldout or counts["train_records"] < heldout_blocks.MIN_RECORDS:
-    return packed, packed.unigram()
-  blocks = heldout_blocks.choose(packed)
-  counts.update(heldout_blocks=blocks.records, heldout_records=blocks.records, heldout_tokens=blocks.tokens)
-  counts["train_records"] -= blocks.records
-  counts["train_tokens"] -= blocks.tokens
-  return dataclasses.replace(packed, border=blocks.border), blocks.unigram
-
-
-def _write_splits(
-  packed: shards.Packed, counts: collections.Counter, pool: engine.Engine
-) -> dict[str, manifest.Split]:
-  """Writes the shards of all splits in one step, because starting a step may take an engine seconds."""
-  number = {split: packed.num_shards(counts[f"{split}_tokens"]) for split in pipeline.SPLITS}
-  parts = [(split, number[split], shard) for split in pipeline.SPLITS for shard in range(number[split])]
-  written = pool.map(functools.partial(shards.write_shard, packed), *zip(*parts), name="write records")
-  return {
-    split: manifest.Split(
-      counts[f"{split}_records"],
-      counts[f"{split}_tokens"],
-      tuple(made for made, part in zip(written, parts) if part[0] == split),
-    )
-    for split in pipeline.SPLITS
-  }
 
 
 def _damaged_files(counts: collections.Counter) -> dict[str, dict[str, int]]:

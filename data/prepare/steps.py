@@ -3,25 +3,31 @@
 `publish` writes the call (a function and its parts) into a directory. Any process can `run` part N: it writes
 the mark `N.begun`, then `N.done` with the result or `errors/N.error` with a user's error. So an engine only
 distributes numbers, and a waiting process can see who does which part.
+
+Calls and results are JSON. Reading a pickle could run any code that somebody put into the directory; `decode`
+has only plain values and the names of functions and dataclasses in PLACES.
 """
 
 import contextlib
 import dataclasses
 import functools
 import hashlib
+import importlib
 import json
 import logging
+import multiprocessing
 import os
 import pathlib
 import secrets
 import shutil
+import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from data import errors, files, progress
-from data.prepare import calls
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +36,7 @@ SHARED = "give paths on a disk that all workers mount, and for addresses a TEXT_
 FOLDER = "steps"  # in the directory `work` of a preparation
 CALL = "call"
 ERRORS = "errors"  # a separate directory, because every part searches it, and there may be 50,000 other marks
+PLACES = ("data.clean.", "data.manifest", "data.prepare.", "data.seqio_tasks", "data.sources")
 LOOK = 0.5  # seconds between two checks of the marks
 SILENCE = 60.0  # seconds without a finished part after which a line names the workers
 
@@ -44,11 +51,24 @@ class Call(NamedTuple):
 
 
 def _read(path: pathlib.Path) -> Any:
-  return calls.decode(json.loads(path.read_text(encoding="utf-8")))
+  return decode(json.loads(path.read_text(encoding="utf-8")))
 
 
 class _Ended(Exception):
   """Raised when a step ends before all its parts are done."""
+
+
+def start_worker() -> None:
+  """Makes a worker exit when its parent process ends; otherwise it would wait for work forever."""
+  signal.signal(signal.SIGINT, signal.SIG_DFL)  # else Ctrl-C prints a traceback of each worker
+
+  def wait() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "a worker is a child process"
+    parent.join()
+    os._exit(1)
+
+  threading.Thread(target=wait, daemon=True).start()
 
 
 @functools.cache
@@ -79,7 +99,7 @@ def publish(work: pathlib.Path, function: Callable, items: Sequence[Sequence[Any
   step = Step(folder / f"{number:02d}-{secrets.token_hex(4)}")
   (step.directory / ERRORS).mkdir(parents=True)
   call = Call(name, code_digest(), function, list(zip(*items)))
-  files.write_json(step.directory / CALL, calls.encode(tuple(call)))
+  files.write_json(step.directory / CALL, encode(tuple(call)))
   return step
 
 
@@ -151,7 +171,7 @@ class Step:
       files.write_json(self._mark(number, "error"), {"code": error.exit_code, "line": str(error)})
       return error
     self.check_there()
-    files.write_json(done, calls.encode(result))
+    files.write_json(done, encode(result))
     return None
 
   def error(self) -> errors.UserError | None:
@@ -220,3 +240,57 @@ class Step:
 
   def _folder(self, what: str) -> pathlib.Path:
     return self.directory / ERRORS if what == "error" else self.directory
+
+
+def encode(value: Any) -> Any:
+  """Returns `value` as types of JSON; TypeError if `decode` could not restore it."""
+  if value is None or isinstance(value, bool | int | float | str):
+    return value
+  if isinstance(value, list):
+    return [encode(item) for item in value]
+  if isinstance(value, tuple):
+    return {"tuple": [encode(item) for item in value]}
+  if isinstance(value, dict):
+    return {"dict": [[encode(key), encode(item)] for key, item in value.items()]}
+  if isinstance(value, functools.partial):
+    return {"partial": _name(value.func), "arguments": encode(value.args), "keywords": encode(value.keywords)}
+  if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return {"object": _name(type(value)), "fields": encode(fields)}
+  return {"function": _name(value)}
+
+
+def decode(value: Any) -> Any:
+  """Returns the value that `encode` encoded; ValueError for a name outside PLACES."""
+  if isinstance(value, list):
+    return [decode(item) for item in value]
+  match value:
+    case {"tuple": items}:
+      return tuple(decode(items))
+    case {"dict": items}:
+      return {decode(key): decode(item) for key, item in items}
+    case {"partial": name, "arguments": arguments, "keywords": keywords}:
+      return functools.partial(_named(name), *decode(arguments), **decode(keywords))
+    case {"object": name, "fields": fields}:
+      return _named(name)(**decode(fields))
+    case {"function": name}:
+      return _named(name)
+  return value
+
+
+def _name(value: Any) -> str:
+  name = getattr(value, "__qualname__", "")
+  # Methods, lambdas and nested functions have qualified names that are not identifiers.
+  if not (name.isidentifier() and value.__module__.startswith(PLACES)):
+    raise TypeError(f"{value!r} cannot be sent to other processes")
+  return f"{value.__module__}:{name}"
+
+
+def _named(name: str) -> Callable:
+  module, _, name_there = name.partition(":")
+  if not module.startswith(PLACES):
+    raise ValueError(f"{name} is in none of {', '.join(PLACES)}")
+  value = getattr(importlib.import_module(module), name_there)
+  if getattr(value, "__module__", "") != module:  # imported there from another module
+    raise ValueError(f"{name} is not defined there")
+  return value

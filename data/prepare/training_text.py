@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 
 from data import errors, files, sources
 from data.clean import apply as clean
-from data.prepare import engine, pipeline, sentences
+from data.prepare import engine, packing, pipeline
 from data.vocabulary import train
 
 logger = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ def write(job: pipeline.Job, keep: float, unit: sources.Unit, path: str) -> int:
       if pipeline.document_fraction(document, "vocabulary", job.seed) < keep:
         number += 1
         for paragraph in document:
-          file.writelines(f"{line}\n" for line in sentences.split(paragraph, collections.Counter()))
+          file.writelines(f"{line}\n" for line in packing.split_sentences(paragraph, collections.Counter()))
   return number
 
 

@@ -14,8 +14,9 @@ import seqio
 import tensorflow as tf
 
 from data import errors, seqio_tasks, sources, tfds_reader
-from data.prepare import packing as modes
-from data.prepare import pipeline, sentences, workers
+from data.prepare import engine, pipeline
+from data.prepare.packing import MODES, repair
+from data.prepare.packing import split_sentences as sentences_of
 from data.tasks import generated
 from data.tasks.blocks import FEATURE, BlocksTask
 from data.tasks.vocabulary import DirectoryVocabulary
@@ -42,7 +43,7 @@ class DocumentSource(seqio.DataSource):
   def _units(self) -> tuple[sources.Unit, ...]:
     """The parts into which the text source is split; DataError: it is missing, or has ids instead of text."""
     self._folder = tempfile.TemporaryDirectory()  # removed with this object
-    request = workers.gathered(self._request, pathlib.Path(self._folder.name), 1)
+    request = engine.gathered(self._request, pathlib.Path(self._folder.name), 1)
     units = sources.plan(request).units
     units = tuple(unit for unit in units if self._heldout_fraction or not unit.is_heldout)
     if any(unit.is_tokenised for unit in units):
@@ -98,7 +99,7 @@ class DocumentSource(seqio.DataSource):
       for number in numbers:
         for document in sources.read_documents(self._units[number], self._request, counts):
           yield {
-            "text": sentences.repair("\n".join(document), counts),  # TensorFlow rejects lone surrogates
+            "text": repair("\n".join(document), counts),  # TensorFlow rejects lone surrogates
             "unit": number,
             "is_read": self._split_of(self._units[number], document) == split,
           }
@@ -114,7 +115,7 @@ def split_sentences(dataset: tf.data.Dataset) -> tf.data.Dataset:
   def split(text: bytes):
     paragraphs = tfds_reader.as_text(text).split("\n")
     counts: collections.Counter = collections.Counter()
-    texts = [sentence.encode() for paragraph in paragraphs for sentence in sentences.split(paragraph, counts)]
+    texts = [sentence.encode() for paragraph in paragraphs for sentence in sentences_of(paragraph, counts)]
     return np.asarray(texts, object)
 
   def replace(example: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -214,8 +215,8 @@ def register_packed(
 
   ConfigError: length, packing, heldout_fraction or seed is invalid.
   """
-  if packing not in modes.MODES:
-    raise errors.ConfigError(errors.unknown("packing", packing, modes.MODES))
+  if packing not in MODES:
+    raise errors.ConfigError(errors.unknown("packing", packing, MODES))
   if length < MIN_LENGTH or not 0 <= heldout_fraction < 1 or seed < 0:
     raise errors.ConfigError(
       f"register_packed: length={length}, heldout_fraction={heldout_fraction}, seed={seed}; expected a "

@@ -27,8 +27,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from data import errors, files
-from data.vocabulary import extension, remembered, tokenizer_files, tokenizer_json
 from data.vocabulary import official as official_tokenizer
+from data.vocabulary import tokenizer_files, tokenizer_json
 
 NAME = "vocabulary.json"
 FORMAT = 1
@@ -36,13 +36,45 @@ KINDS = ("sentencepiece", "wordpiece")  # that can be trained here
 TOKENIZER_JSON = "tokenizer_json"  # a kind that can only be imported
 MODEL_FILES = {
   "sentencepiece": ("sp.model", "dict.txt"),
-  "wordpiece": ("vocab.txt",),
+  "wordpiece": ("vocab.txt", tokenizer_json.NAME),  # the file that vocab.txt was read from, for exports
   TOKENIZER_JSON: (tokenizer_json.NAME,),
 }
 FILES = (NAME, *itertools.chain(*MODEL_FILES.values()))  # all files of a vocabulary directory
 # Entries of NAME that some vocabularies have.
 _SPECIAL_PIECES, _EXTENDS = "special_pieces", "extends"
 PRETOKENIZATIONS = ("none", "official")  # how text is split before sentencepiece: data/vocabulary/official.py
+ROWS = 64  # rows of a token table are a multiple of it, which suits matrix units
+
+
+@dataclasses.dataclass(frozen=True)
+class Extension:
+  """The vocabulary that another one extends, and the pieces that it had for each new word.
+
+  A model gets the rows of the new words from the rows of these pieces.
+  """
+
+  digest: str  # of the old vocabulary
+  size: int  # its ids
+  pieces: Mapping[int, tuple[int, ...]]  # new id -> ids of the old vocabulary
+
+  @classmethod
+  def read(cls, stored: Any) -> "Extension":
+    """Returns the extension of JSON values; ValueError, KeyError or TypeError if they are damaged."""
+    pieces = {int(new): tuple(map(int, old)) for new, old in dict(stored["pieces"]).items()}
+    extension = cls(str(stored["digest"]), int(stored["size"]), pieces)
+    if not all(old and min(old) >= 0 and max(old) < extension.size for old in pieces.values()):
+      raise ValueError("a new word has pieces outside the old vocabulary")
+    return extension
+
+  def stored(self) -> dict[str, Any]:
+    """Returns the extension as JSON values, for `read`."""
+    pieces = {str(new): list(old) for new, old in self.pieces.items()}
+    return {"digest": self.digest, "size": self.size, "pieces": pieces}
+
+
+def table_rows(size: int) -> int:
+  """Returns the rows of a token table for `size` ids: the next multiple of ROWS."""
+  return -(-size // ROWS) * ROWS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,9 +101,10 @@ class Vocabulary:
   _pieces: tuple[str, ...] = dataclasses.field(repr=False)
   _encode_batch: Callable[[Sequence[str]], list[list[int]]] = dataclasses.field(repr=False)
   _join: Callable[[list[str]], str] = dataclasses.field(repr=False)
+  between: tuple[int, ...]  # ids between two texts: one [SEP] for BERT, two for COCO-LM, MPNet and RoBERTa
   _mark: str = ""  # of a tokenizer.json; '': that of the kind
   _show: Callable[[str], str] = str  # the text of a piece without its mark
-  extends: extension.Extension | None = None  # the vocabulary whose ids it kept
+  extends: Extension | None = None  # the vocabulary whose ids it kept
 
   def encode(self, text: str) -> list[int]:
     """Returns the ids of `text` without special ids; even text like '[MASK]' produces none of them."""
@@ -101,25 +134,18 @@ class Vocabulary:
     alone, behind = self.encode_batch(["a", " a"])
     return bool(alone and behind) and not self.letters(alone[0])[1] and self.letters(behind[0])[1]
 
-  @property
-  def separators(self) -> int:
-    """The number of [SEP] between two texts: 1 for BERT, 2 for COCO-LM and for MPNet (where it is </s>)."""
-    is_bert = self.kind == "wordpiece" and self.piece(self.special_ids.sep) != "</s>"
-    return 1 if is_bert or self.kind == TOKENIZER_JSON else 2
-
   def with_special_ids(
     self, first: Sequence[int], second: Sequence[int] | None = None, *, max_length: int = sys.maxsize
   ) -> list[int]:
     """Returns `[CLS] A [SEP]` or, with `second`, a pair, of at most `max_length` ids.
 
-    A pair has `separators` [SEP] between its parts. A is cut at its end, a pair by `truncate_pair`.
+    A pair has `between` between its parts. A is cut at its end, a pair by `truncate_pair`.
     """
     cls, sep = self.special_ids.cls, self.special_ids.sep
     if second is None:
       return [cls, *first[: max(max_length - 2, 0)], sep]
-    between = [sep] * self.separators
-    first, second = official_tokenizer.truncate_pair(first, second, max_length - 2 - len(between))
-    return [cls, *first, *between, *second, sep]
+    first, second = official_tokenizer.truncate_pair(first, second, max_length - 2 - len(self.between))
+    return [cls, *first, *self.between, *second, sep]
 
   def decode(self, ids: Iterable[int]) -> str:
     """Returns the ids as readable text with special pieces; DataError for an id outside the vocabulary."""
@@ -187,7 +213,7 @@ def load(directory: str | os.PathLike) -> Vocabulary:
     kind, cased, digest = described["kind"], described["cased"], described["digest"]
     pretokenization = described.get("pretokenization", "none")  # older versions have no such field
     special = described.get(_SPECIAL_PIECES)
-    extends = extension.read(described[_EXTENDS]) if _EXTENDS in described else None
+    extends = Extension.read(described[_EXTENDS]) if _EXTENDS in described else None
     if described["format"] != FORMAT or kind not in MODEL_FILES or not isinstance(cased, bool):
       raise ValueError("format, kind or cased has an unknown value")
     if (kind == TOKENIZER_JSON) != (
@@ -218,7 +244,7 @@ def write_description(
   cased: bool,
   pretokenization: str = "none",
   special: Mapping[str, str] | None = None,
-  extends: extension.Extension | None = None,
+  extends: Extension | None = None,
 ) -> Vocabulary:
   """Writes `vocabulary.json` for the model files in `directory`; returns the vocabulary.
 
@@ -252,24 +278,24 @@ def build(
   cased: bool,
   pretokenization: str = "none",
   special: Mapping[str, str] | None = None,
-  extends: extension.Extension | None = None,
+  extends: Extension | None = None,
 ) -> Vocabulary:
   """Builds a vocabulary from model files; DataError if one is missing, damaged or lacks a special piece."""
   directory = pathlib.Path(directory)
-  mark, show = "", str
+  mark, show, between = "", str, ()
   if kind == "wordpiece":
     path = directory / "vocab.txt"
     if pretokenization != "none":
       raise errors.DataError(f"{path}: pretokenization {pretokenization!r} is for sentencepiece vocabularies")
     pieces = tokenizer_files.read_vocab_txt(path)
-    encode_batch = remembered.encoder(tokenizer_files.wordpiece_encoder(pieces, cased=cased))
+    encode_batch = tokenizer_files.remembering(tokenizer_files.wordpiece_encoder(pieces, cased=cased))
     contents = [tokenizer_files.read_bytes(path)]
     join = tokenizer_files.join_wordpieces
   elif kind == TOKENIZER_JSON:
     path = directory / tokenizer_json.NAME
     assert special is not None
     opened = tokenizer_json.open_file(path, special)
-    pieces, encode_batch, join, cased, mark, show = opened
+    pieces, encode_batch, join, cased, mark, show, between = opened
     contents = [tokenizer_files.read_bytes(path)]
   else:
     path, pieces, contents, encode_batch = _sentencepiece(directory, pretokenization)
@@ -279,6 +305,8 @@ def build(
   special_ids = SpecialIds(
     **{name: tokenizer_files.special_id(path, pieces, piece) for name, piece in names.items()}
   )
+  is_bert = kind == "wordpiece" and pieces[special_ids.sep] != "</s>"
+  between = between or (special_ids.sep,) * (1 if is_bert else 2)
   # 'none' adds nothing, so that digests of older versions stay valid.
   suffix = "" if pretokenization == "none" else f" {pretokenization}"
   suffix += f" {files.digest_json(special)}" if special else ""
@@ -296,6 +324,7 @@ def build(
     _pieces=tuple(pieces),
     _encode_batch=encode_batch,
     _join=join,
+    between=between,
     _mark=mark,
     _show=show,
     extends=extends,
@@ -313,13 +342,13 @@ def _sentencepiece(directory: pathlib.Path, pretokenization: str):
     contents.append(tokenizer_files.read_bytes(path))
   if pretokenization == "none":
     encode_batch = tokenizer_files.sentencepiece_encoder(processor, model_pieces, pieces)
-    touches_others = remembered.has_space_mark
+    touches_others = tokenizer_files.has_space_mark
   else:
     ids, unknown = tokenizer_files.ids_of_text(pieces)
     encode_batch = official_tokenizer.encoder(processor, ids, unknown=unknown)
     touches_others = official_tokenizer.touches_others
-  if remembered.splits_at_spaces(processor):
-    encode_batch = remembered.encoder(encode_batch, touches_others=touches_others)
+  if tokenizer_files.splits_at_spaces(processor):
+    encode_batch = tokenizer_files.remembering(encode_batch, touches_others=touches_others)
   return path, pieces, contents, encode_batch
 
 

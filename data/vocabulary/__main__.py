@@ -12,8 +12,7 @@ import tempfile
 from data import command, errors, fertility, files, sources, vocabulary
 from data.clean import apply as clean
 from data.clean import steps as cleaning_steps
-from data.prepare import pipeline, training_text, workers
-from data.vocabulary import extend, extension
+from data.prepare import engine, pipeline, training_text
 from data.vocabulary import train as vocabulary_train
 
 logger = logging.getLogger(__name__)
@@ -89,7 +88,7 @@ def _extend(args: argparse.Namespace) -> vocabulary.Vocabulary:
   if min(args.workers, args.limit) < 0:
     raise errors.ConfigError("--workers and --limit must not be negative")
   files.refuse_others(args.output)
-  extend.check(pathlib.Path(args.old))
+  vocabulary_train.check_extendable(pathlib.Path(args.old))
   request = sources.request(args)
 
   def counted(directory: str) -> fertility.Counts:
@@ -97,10 +96,12 @@ def _extend(args: argparse.Namespace) -> vocabulary.Vocabulary:
     return fertility.of_text(words, request, most=0, num_workers=args.workers).counts
 
   before = counted(args.old)
-  made = extend.extend(pathlib.Path(args.old), before.most_cut(), pathlib.Path(args.output), most=args.words)
+  made = vocabulary_train.extend(
+    pathlib.Path(args.old), before.most_cut(), pathlib.Path(args.output), most=args.words
+  )
   fertility.by_script({args.old: before, args.output: counted(args.output)}).print()
   assert made.extends
-  appended, rows = made.size - made.extends.size, extension.table_rows(made.size)
+  appended, rows = made.size - made.extends.size, vocabulary.table_rows(made.size)
   in_slots = len(made.extends.pieces) - appended
   logger.info(
     f"new words: {in_slots:,} in spare slots, {appended:,} behind the {made.extends.size:,} ids; a model of "
@@ -118,10 +119,10 @@ def _train(args: argparse.Namespace) -> vocabulary.Vocabulary:
   # Next to the output, because lists of near duplicates may be too large for the disk of /tmp.
   beside = next(path for path in output.absolute().parents if path.is_dir())
   aside = tempfile.TemporaryDirectory(prefix=".vocabulary-", dir=beside, ignore_cleanup_errors=True)
-  with workers.pool(args.workers) as pool, aside as temporary:
+  with engine.pool(args.workers) as pool, aside as temporary:
     taken = []
     for number, (request, rate) in enumerate(zip(requests, args.rate or [1.0] * len(requests), strict=True)):
-      request = workers.gathered(request, pathlib.Path(temporary), args.workers)
+      request = engine.gathered(request, pathlib.Path(temporary), args.workers)
       code = cleaning_steps.code_digest(args.clean)
       cleaning = clean.Cleaning(args.clean, f"{temporary}/clean-{number}", code)
       # The sample depends on neither length nor packing.
@@ -191,7 +192,7 @@ def _run(args: argparse.Namespace) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return command.run_parsed(_parser().parse_args, _run, arguments)
+  return command.run(lambda: _run(_parser().parse_args(arguments)))
 
 
 if __name__ == "__main__":

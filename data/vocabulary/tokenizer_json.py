@@ -32,22 +32,24 @@ class OpenedTokenizer(NamedTuple):
   is_cased: bool
   mark: str  # '##' before a piece that continues a word; 'Ġ' or '▁' before one that begins a word
   show: Callable[[str], str]  # the text of a piece without its mark
+  between: tuple[int, ...]  # ids between two texts
 
 
-def special_pieces(path: pathlib.Path, pieces: Sequence[str]) -> dict[str, str]:
-  """Returns {'cls': '[CLS]', ...} as config files beside `path` name them, else BERT's or fairseq's names.
+def special_pieces(path: pathlib.Path, tokenizer: Any) -> dict[str, str]:
+  """Returns {'cls': '[CLS]', ...} as config files beside `path` name them, else as the tokenizer uses them.
 
-  DataError: a piece is missing, or one piece has two roles.
+  It writes cls and sep around a text, and its model has unk. Pieces without a role have BERT's or fairseq's
+  names. DataError: a piece is missing, or one piece has two roles.
   """
-  known = set(pieces)
+  known = set(pieces_of(tokenizer))
   named = tokenizer_files.special_names(path.parent, (*tokenizer_files.PIECES, *_ROLES_OF_OTHERS))
   for other, role in _ROLES_OF_OTHERS.items():
     if other in named:
       named.setdefault(role, named[other])
-  special = {}
+  used, special = _roles(tokenizer), {}
   for role, official in tokenizer_files.PIECES.items():
     names = [official, *(alias for alias, name in tokenizer_files.ALIASES.items() if name == official)]
-    names = [named[role]] if role in named else names
+    names = [named[role]] if role in named else [*used.get(role, ()), *names]
     special[role] = next((name for name in names if name in known), "")
     if not special[role]:
       raise errors.DataError(
@@ -57,6 +59,17 @@ def special_pieces(path: pathlib.Path, pieces: Sequence[str]) -> dict[str, str]:
   if len(set(special.values())) < len(special):
     raise errors.DataError(f"{path}: the special pieces are {special}; expected five different ones")
   return special
+
+
+def _roles(tokenizer: Any) -> dict[str, list[str]]:
+  """Returns the pieces that a `tokenizers.Tokenizer` itself uses as 'cls', 'sep', 'unk' and 'pad'."""
+  padding = tokenizer.padding
+  tokenizer.no_padding()
+  plain = tokenizer.encode("a", add_special_tokens=False).tokens
+  around = [token for token in tokenizer.encode("a").tokens if token not in plain]
+  roles = {"cls": around[:1], "sep": around[-1:]} if len(around) == 2 else {}
+  roles["unk"] = [piece] if (piece := getattr(tokenizer.model, "unk_token", None)) else []
+  return roles | ({"pad": [padding["pad_token"]]} if padding else {})
 
 
 def read(path: pathlib.Path) -> tuple[Any, dict[str, Any]]:
@@ -92,13 +105,15 @@ def pieces_of(tokenizer: Any) -> list[str]:
 def open_file(path: pathlib.Path, special: Mapping[str, str]) -> OpenedTokenizer:
   """Opens a file whose special pieces are {'cls': '[CLS]', ...}.
 
-  DataError: it is unreadable, truncates or pads, has another model than `MODELS`, or writes other inputs than
-  `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`.
+  Its truncation and padding are those of its last call, as its library stores them; they are not used.
+
+  DataError: it is unreadable, has another model than `MODELS`, or writes other inputs than `[CLS] A [SEP]`
+  and `[CLS] A [SEP] B [SEP]`, with one or two special pieces between the texts.
   """
   tokenizer, content = read(path)
-  for what in ("truncation", "padding"):
-    if getattr(tokenizer, what):
-      raise errors.DataError(f'{path}: it has {what}, expected none; {_ADVICE}\n  "{what}": null')
+  tokenizer.no_truncation()
+  tokenizer.no_padding()
+  content |= {"truncation": None, "padding": None}
   model = content["model"]
   kind = model_of(tokenizer)
   if kind not in MODELS or model.get("end_of_word_suffix"):
@@ -106,7 +121,7 @@ def open_file(path: pathlib.Path, special: Mapping[str, str]) -> OpenedTokenizer
     raise errors.DataError(f"{path}: its model is {kind}; expected {', '.join(MODELS)}; {_ADVICE}")
   pieces = pieces_of(tokenizer)
   ids = {role: tokenizer_files.special_id(path, pieces, piece) for role, piece in special.items()}
-  _check_template(path, tokenizer, ids)
+  between = _between(path, tokenizer, ids)
   encode_batch = _encoder(tokenizer, content, special, ids)
   is_bytes = _is_byte_level(content)
   mark = (
@@ -120,6 +135,7 @@ def open_file(path: pathlib.Path, special: Mapping[str, str]) -> OpenedTokenizer
     normalize("A") == "A",
     mark,
     _show_bytes if is_bytes else str,
+    between,
   )
 
 
@@ -136,17 +152,24 @@ def _show_bytes(piece: str) -> str:
   return decoders.ByteLevel().decode([piece])
 
 
-def _check_template(path: pathlib.Path, tokenizer: Any, ids: Mapping[str, int]) -> None:
+def _between(path: pathlib.Path, tokenizer: Any, ids: Mapping[str, int]) -> tuple[int, ...]:
+  """Returns the ids that the tokenizer writes between two texts; DataError for another form of inputs."""
   plain = tokenizer.encode("a", add_special_tokens=False).ids
-  cls, sep = [ids["cls"]], [ids["sep"]]
-  for texts, expected, shown in (
-    (["a"], [*cls, *plain, *sep], "[CLS] a [SEP]"),
-    (["a", "a"], [*cls, *plain, *sep, *plain, *sep], "[CLS] a [SEP] a [SEP]"),
+  cls, sep = ids["cls"], ids["sep"]
+  first, last = [cls, *plain], [*plain, sep]
+  pair = tokenizer.encode("a", "a").ids
+  between = tuple(pair[len(first) : len(pair) - len(last)])
+  known = between if 1 <= len(between) <= 2 and {cls, sep}.issuperset(between) else (sep,)
+  shown = " ".join("[CLS]" if i == cls else "[SEP]" for i in known)
+  for texts, expected, form in (
+    (["a"], [*first, sep], "[CLS] a [SEP]"),
+    (["a", "a"], [*first, *known, *last], f"[CLS] a {shown} a [SEP]"),
   ):
     encoding = tokenizer.encode(*texts)
     if encoding.ids != expected:
       written = f"{' '.join(encoding.tokens)[:60]!r} {encoding.ids[:9]}"
-      raise errors.DataError(f"{path}: its input is {written}; expected {shown!r} {expected}; {_ADVICE}")
+      raise errors.DataError(f"{path}: its input is {written}; expected {form!r} {expected}; {_ADVICE}")
+  return between
 
 
 def own_tokens(content: Mapping[str, Any], special: Mapping[str, str]) -> list[str]:

@@ -26,7 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from data import manifest, tables, vocabulary  # noqa: E402
-from data.prepare import sentences  # noqa: E402
+from data.prepare import packing  # noqa: E402
 
 # Directories of man pages, and the languages that CLD2 calls them.
 LANGUAGES = {name: name[:2] for name in ("de", "es", "fr", "it", "ja", "pl", "pt_BR", "ru", "uk", "zh_CN")}
@@ -116,7 +116,7 @@ def train(output: pathlib.Path, temperature: int, steps: int) -> dict[str, float
   flags = [f"--config.data.mixture={mixture}", f"--config.data.temperature={temperature}"]
   flags += [f"--config.model.vocab_size={VOCABULARY_SIZE}", f"--config.train.total_steps={steps}"]
   flags += ["--config.train.eval_batches=20", f"--workdir={workdir}"]
-  _run("pretrain.main", "--config=configs/roberta_tiny.py", *flags)
+  _run("pretrain.main", "--config=configs/roberta_base.py:tiny", *flags)
   lines = (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
   evaluated = [line for line in map(json.loads, lines) if f"{_LOSS}{next(iter(LANGUAGES))}" in line]
   return {name: evaluated[-1][f"{_LOSS}{name}"] for name in LANGUAGES}
@@ -133,7 +133,7 @@ def measure(text: pathlib.Path, output: pathlib.Path, name: str) -> dict[str, fl
   normalizer = sentencepiece.SentencePieceProcessor(model_file=str(output / "vocabulary" / "sp.model"))
   pages = [json.loads(line)["text"] for line in (text / f"{name}.jsonl").read_text("utf-8").splitlines()]
   counts: collections.Counter = collections.Counter()
-  lines = [s for page in pages for line in page.split("\n") for s in sentences.split(line, counts)]
+  lines = [s for page in pages for line in page.split("\n") for s in packing.split_sentences(line, counts)]
   normal = [normalizer.normalize(line).replace("▁", " ").strip() for line in lines]
   encoded = words.encode_batch(lines)
   pieces = sum(map(len, encoded))

@@ -51,7 +51,7 @@ def main() -> None:
   parser.add_argument("--workdir", default="runs/similarity")
   parser.add_argument("--output", default="exported/similarity", type=pathlib.Path)
   arguments, others = parser.parse_known_args()
-  recipe = ("--config=configs/coco_lm_tiny.py", f"--config.train.total_steps={arguments.steps}")
+  recipe = ("--config=configs/coco_lm_base.py:tiny", f"--config.train.total_steps={arguments.steps}")
   warmup = f"--config.optimizer.warmup_steps={min(200, arguments.steps // 5)}"
   run("pretrain.main", *recipe, warmup, f"--workdir={arguments.workdir}", *others)
   run("pretrain.export", f"--checkpoint={arguments.workdir}", f"--output={arguments.output}")

@@ -23,7 +23,7 @@ from finetune.search.search import Search
 from finetune.search.session import Session
 from finetune.search.summary import Record
 from finetune.search.texts import Encoding
-from pretrain.command import fields
+from pretrain.settings import fields
 
 logger = logging.getLogger(__name__)
 

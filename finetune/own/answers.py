@@ -60,7 +60,7 @@ def _windows(text: Sequence[int], pair: Sequence[int] | None, max_length: int, v
     for start in _starts(len(text), room):
       yield vocabulary.with_special_ids(text[start : start + room])
     return
-  room -= vocabulary.separators
+  room -= len(vocabulary.between)
   short, whole = sorted((text, pair), key=len)
   short = short[: room // 2]
   room -= len(short)

@@ -32,11 +32,11 @@ from finetune.search.results import Results
 from finetune.search.search import Search
 from finetune.search.session import Session
 from finetune.search.summary import Record
-from pretrain.command import fields
 from pretrain.models import heads
 from pretrain.models.encoder import encode
 from pretrain.models.layers import EncoderConfig
 from pretrain.ops.vocab import vocab_logits
+from pretrain.settings import fields
 from pretrain.step import Metrics
 
 logger = logging.getLogger(__name__)

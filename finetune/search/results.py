@@ -12,11 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from data import errors, files
-from data.changes import changes
-from data.errors import ConfigError, DataError
+from data.errors import ConfigError, DataError, changes
 from finetune.papers.protocols import Cell
 from finetune.search.summary import Evaluation, Record, best
-from pretrain.command import fields
+from pretrain.settings import fields
 
 FORMAT = 2
 

@@ -144,7 +144,7 @@ def _check_room(vocabulary: Vocabulary, settings: Settings) -> None:
   length, query = settings.max_length, settings.max_query_length
   if settings.stride < 1 or query < 1:
     raise ConfigError(f"squad.stride={settings.stride}, squad.max_query_length={query}: expected 1 or more")
-  least = query + vocabulary.separators + 3
+  least = query + len(vocabulary.between) + 3
   if length < least:
     raise ConfigError(
       f"windows of {length} tokens: questions of up to {query} tokens need windows of at least {least}, or "
@@ -183,7 +183,7 @@ def _windows(
   number: int, query: list[int], document: Document, vocabulary: Vocabulary, settings: Settings
 ) -> Iterator[Window]:
   special = vocabulary.special_ids
-  head = [special.cls, *query, *[special.sep] * vocabulary.separators]
+  head = [special.cls, *query, *vocabulary.between]
   for first, count in _cut(len(document.ids), settings.max_length - len(head) - 1, settings.stride):
     ids = np.concatenate([head, document.ids[first : first + count], [special.sep]])
     yield Window(number, first, count, len(head), document, ids.astype(np.int32))

@@ -14,7 +14,7 @@ from data import command
 from data.command import Parser
 from data.errors import ConfigError, DataError, UserError, reason, unknown
 from data.tables import Report, text_column
-from pretrain.command import kept_memory
+from pretrain.command import keep_temporaries
 
 logger = logging.getLogger(__name__)
 
@@ -135,5 +135,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-  kept_memory.keep_temporaries()
+  keep_temporaries()
   sys.exit(main())

@@ -14,7 +14,7 @@ import numpy as np
 from data.page.plot import Curve, Plot
 from lab.analysis.request import LeftOut, Needs, Outcome, Request, over_steps
 from lab.analysis.space import densities
-from pretrain.checkpoints.opened import OpenedRun
+from pretrain.checkpoints.saved_model import OpenedRun
 from pretrain.logs.heldout import Arrays, collect, describe_replaced, ranking_area
 from pretrain.models import heads
 from pretrain.objectives.clm import mixture_prediction

@@ -18,8 +18,7 @@ from data.rows.spans import targets_of, words_of
 from lab.analysis import probes
 from lab.analysis.frozen_encoder import FrozenEncoder
 from lab.analysis.request import Needs, Outcome, Request
-from pretrain.checkpoints.opened import open_generator
-from pretrain.checkpoints.saved_model import SavedModel
+from pretrain.checkpoints.saved_model import SavedModel, open_generator
 
 FOLDER = "edges"  # of --data: <task>.train.jsonl and <task>.test.jsonl
 

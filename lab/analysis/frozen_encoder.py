@@ -12,8 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrain.build import build
-from pretrain.checkpoints.opened import OpenedGenerator, config_of, tokens_of
-from pretrain.checkpoints.saved_model import OpenedEncoder, SavedModel, open_model
+from pretrain.checkpoints.saved_model import (
+  OpenedEncoder,
+  OpenedGenerator,
+  SavedModel,
+  config_of,
+  open_model,
+  tokens_of,
+)
 from pretrain.corruption import generator
 from pretrain.corruption.generator import GeneratorConfig
 from pretrain.corruption.masking import Masking, TokenIds

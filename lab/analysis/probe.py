@@ -17,7 +17,7 @@ from data.errors import ConfigError
 from data.tables import Column, Report, Row, percent, text_column
 from lab.analysis import probing
 from lab.analysis.probes import MOST_ROWS, WITHOUT, Figure, Probe
-from pretrain.command import kept_memory
+from pretrain.command import keep_temporaries
 
 logger = logging.getLogger(__name__)
 
@@ -77,10 +77,10 @@ def parser() -> Parser:
 def _asked(argv: Sequence[str] | None) -> argparse.Namespace:
   asked = parser().parse_args(argv)
   if not asked.output:
-    from pretrain.checkpoints import addresses  # which imports JAX
+    from pretrain.checkpoints.workdir import split  # which imports JAX
 
     first, *others = command.names(asked.checkpoint) or [""]
-    workdir, step = addresses.split(first if files.is_address(first) else os.path.abspath(first))
+    workdir, step = split(first if files.is_address(first) else os.path.abspath(first))
     own = os.path.join(workdir, "probe" if step is None else f"probe_{step}")
     asked.output = "probe_comparison" if others else own  # a workdir has only results about its own run
     if problem := files.address_problem("--output", asked.output):
@@ -178,9 +178,9 @@ def _difference(now: Figure, then: Figure) -> float:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return command.run_parsed(_asked, _run, argv)
+  return command.run(lambda: _run(_asked(argv)))
 
 
 if __name__ == "__main__":
-  kept_memory.keep_temporaries()
+  keep_temporaries()
   sys.exit(main())

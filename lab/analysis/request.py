@@ -15,8 +15,7 @@ from data import files
 from data.page.plot import Curve, Plot
 from data.tables import Column, Report
 from pretrain.checkpoints import checkpoint
-from pretrain.checkpoints.opened import OpenedRun, open_run
-from pretrain.checkpoints.saved_model import OpenedEncoder, SavedModel, open_model
+from pretrain.checkpoints.saved_model import OpenedEncoder, OpenedRun, SavedModel, open_model, open_run
 from pretrain.ops.positions import segments_of
 from pretrain.recipe import Recipe
 

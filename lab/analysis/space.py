@@ -17,7 +17,7 @@ from data.glue.tasks import known_task
 from data.page.plot import Curve, Plot
 from data.records import HeldoutRecords
 from lab.analysis.request import LeftOut, Needs, Outcome, Request, first_texts, over_steps
-from pretrain.checkpoints.opened import contrast_head
+from pretrain.checkpoints.saved_model import contrast_head
 from pretrain.corruption import cropping, generator
 from pretrain.embed.schema import EmbeddingSchema, unit
 from pretrain.embed.vectors import Embedder

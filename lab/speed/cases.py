@@ -19,13 +19,12 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from data import command
-from data.errors import ConfigError
-from pretrain.command import fields, validate
-from pretrain.command.config_file import load_config
+from pretrain.command import load_config, override
 from pretrain.corruption.masking import TokenIds
 from pretrain.mesh import chips, sharding
 from pretrain.plan import flops
 from pretrain.run import Run, make_run
+from pretrain.settings import PRETRAINING
 from pretrain.settings.run import WITHOUT_WARMUP
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -38,15 +37,11 @@ def make_config(recipe: str, *, batch: int, length: int, changes: Iterable[str] 
 
   `changes` are 'field=value'. Contrast groups are reduced to divide the batch. ConfigError as the command.
   """
-  path = recipe if recipe.endswith(".py") else f"{ROOT / 'configs' / recipe}.py"
-  config, changed = load_config(path), {}
-  for change in changes:
-    name, _, text = change.partition("=")
-    if name not in fields.known_fields():
-      raise ConfigError(fields.unknown_field(name))
-    changed[name] = fields.parse_value(name, text)
-  sizes = {"train.batch_size": batch, "data.length": length}
-  config.update_from_flattened_dict(changed | sizes)
+  stem, separator, argument = recipe.partition(":")
+  path = recipe if ".py" in recipe else f"{ROOT / 'configs' / stem}.py{separator}{argument}"
+  config = load_config(path)
+  override(config, [f"--config.{change}" for change in changes], PRETRAINING)
+  config.update_from_flattened_dict({"train.batch_size": batch, "data.length": length})
   config.train.update(WITHOUT_WARMUP)
   config.model.max_length = max(length, config.model.max_length)
   for objective in config.objectives.values():
@@ -76,7 +71,7 @@ class Step:
     special: Mapping[str, int] = SPECIAL,
   ) -> None:
     """Compiles the step; `seconds_to_compile` is the time, `special` are the ids of the special tokens."""
-    validate.check(config, num_devices=len(devices or jax.devices()))
+    PRETRAINING.check(config, num_devices=len(devices or jax.devices()))
     size = config.model.vocab_size
     tokens = TokenIds(**special, vocab_size=size, word_starts=b"\1" * size)
     self.run: Run = make_run(config, tokens, devices=devices)

@@ -28,7 +28,7 @@ import numpy as np
 from data import command
 from data.errors import UserError
 from lab.speed import cases
-from pretrain.command import kept_memory
+from pretrain.command import keep_temporaries
 
 PEERS = ("torch", "torch_compiled", "hugging_face", "hugging_face_compiled")
 
@@ -138,7 +138,7 @@ def serve(words: Sequence[str]) -> None:
   """
   kind, recipe, shape, threads, *changes = words
   if kind == "ours":
-    kept_memory.keep_temporaries()
+    keep_temporaries()
   batch, length = cases.shape(shape)
   config = cases.make_config(recipe, batch=batch, length=length, changes=changes)
   started = time.perf_counter()

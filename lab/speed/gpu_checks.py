@@ -1,7 +1,7 @@
 """Checks correctness on a GPU: golden files, steps against those on the CPU, repeatability.
 
   python -m benchmarks.gpu_checks goldens --goldens=DIR
-  python -m benchmarks.gpu_checks twenty_steps --recipe=coco_lm_tiny
+  python -m benchmarks.gpu_checks twenty_steps --recipe=coco_lm_base:tiny
   python -m benchmarks.gpu_checks resume --rehearse  # tiny, on this machine's CPU
 
 Prints lines of JSON with 'error' (the largest difference relative to the largest number), 'tolerance' and
@@ -107,7 +107,7 @@ def main() -> None:
   """Runs the check that the command line names."""
   parser = command.Parser(description=__doc__)
   parser.add_argument("check", choices=CHECKS, help="what to check")
-  parser.add_argument("--recipe", default="roberta_tiny", help="of twenty_steps and resume")
+  parser.add_argument("--recipe", default="roberta_base:tiny", help="of twenty_steps and resume")
   parser.add_argument("--goldens", default="", help="folder of golden files")
   parser.add_argument("--rehearse", action="store_true", help="tiny batches and few steps")
   asked = parser.parse_args()

@@ -280,4 +280,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-  sys.exit(command.exit_code(main, stopped="stopped"))
+  sys.exit(command.run(main, stopped="stopped"))

@@ -26,7 +26,7 @@ import optax
 from data import command
 from lab.speed import cases
 from pretrain import optim
-from pretrain.command import kept_memory
+from pretrain.command import keep_temporaries
 from pretrain.ops import norm, row_random
 from pretrain.ops.attention import attention
 from pretrain.ops.dense import biased_gelu_product
@@ -355,5 +355,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-  kept_memory.keep_temporaries()
-  sys.exit(command.exit_code(main, stopped="stopped"))
+  keep_temporaries()
+  sys.exit(command.run(main, stopped="stopped"))

@@ -1,8 +1,8 @@
 """Measures time and memory of a training step on this machine, by shape, devices and axis.
 
   python -m benchmarks.step --recipes roberta_base coco_lm_base --shapes 4x128 1x512 --repeats 5
-  python -m benchmarks.step --recipes roberta_small --shapes 8x128 8x256 8x512 --set model.num_layers=4
-  python -m benchmarks.step --recipes roberta_small --shapes 8x128 --devices 1 2 4 8 --axis fsdp
+  python -m benchmarks.step --recipes roberta_base:small --shapes 8x128 8x256 8x512 --set model.num_layers=4
+  python -m benchmarks.step --recipes roberta_base:small --shapes 8x128 --devices 1 2 4 8 --axis fsdp
 
 A step on random tokens includes masks, corruption, gradient, clipping, Adam and the guard against non-finite
 values. One JSON line for each case: median wall-clock and CPU seconds, tokens per second, seconds to compile,
@@ -31,7 +31,7 @@ from ml_collections import ConfigDict
 from data import command
 from lab.speed import cases
 from lab.speed.estimate import collectives, parse, total_flops
-from pretrain.command import kept_memory
+from pretrain.command import keep_temporaries
 from pretrain.plan import flops
 from pretrain.plan.compile_ahead import memory
 
@@ -150,5 +150,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  kept_memory.keep_temporaries()
+  keep_temporaries()
   sys.exit(command.run(main))

@@ -159,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     cells.collect(asked)
     return 0
 
-  return command.exit_code(work, stopped="stopped; run the same command again to resume")
+  return command.run(work, stopped="stopped; run the same command again to resume")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from data.command import STOPPED, commit, run_child
 from data.errors import ConfigError, DataError, DivergedError
 from lab.studies.fine_tunings import FINE_TUNINGS, files_of
 from lab.studies.study import Arm, Cell, Study, as_line
-from pretrain.command import flags
+from pretrain import command as pretraining
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class Asked(NamedTuple):
 def run_config(asked: Asked, arm: str) -> ConfigDict:
   """Returns the config of an arm's run with seed 0; ConfigError if it is invalid for pretraining."""
   cell = Cell(arm, 0)
-  return flags.read_arguments(asked.filled(asked.commands(cell)[0], cell)[1:]).config
+  return pretraining.read_arguments(asked.filled(asked.commands(cell)[0], cell)[1:]).config
 
 
 def _weights(asked: Asked, arm: str, seed: int) -> str:

@@ -142,12 +142,13 @@ def of_paper(family: str, *, is_tiny: bool) -> Study:
     raise ConfigError(unknown("paper", family, FAMILIES))
   module, arms = FAMILIES[family], dict[str, Arm]()
   for name, row in module.ROWS.items():
-    recipe = row.tiny_recipe if is_tiny else row.recipe
-    arms.setdefault(recipe, Arm(f"configs/{recipe}.py", paper=module.WHOLE.get(row.recipe, "")))
+    stem, separator, size = (row.tiny_recipe if is_tiny else row.recipe).partition(":")
+    recipe = stem.replace("_base", f"_{size}") if size else stem  # a folder has this name
+    whole, config = module.WHOLE.get(row.recipe, ""), f"configs/{stem}.py{separator}{size}"
+    arms.setdefault(recipe, Arm(config, paper=whole))
     if row.changes and not (is_tiny and _is_there(module.ROWS, name)):
       learned = {field: recipe for field in row.required if field in _LEARNED}
       after = {field: _GIVEN_BY[field] or recipe for field in row.required if field not in learned}
-      whole = module.WHOLE.get(row.recipe, "")
       config = f"configs/ablations/{family}.py:{name}{':tiny' * is_tiny}"
       arms[name] = Arm(config, base=recipe, paper=row.paper, paper_base=whole, after=after, learned=learned)
   return Study(f"Ablations of {family}", arms)

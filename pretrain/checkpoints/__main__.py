@@ -1,4 +1,4 @@
-"""Inspects and manages checkpoints: lists, verifies, compares, averages and removes them.
+"""Inspects and manages checkpoints: lists, verifies, averages and removes them.
 
   python -m pretrain.checkpoints list runs/coco_lm_base
   python -m pretrain.checkpoints average runs/coco_lm_base --last=5 --output=averaged
@@ -33,9 +33,6 @@ def parser() -> Parser:
   add("list", "list all steps with size, time and digests, and directories that were renamed as damaged")
   add("show", "print the config, data and parameter counts of a step (default: the newest) as JSON")
   add("verify", "read every file and compare it with its saved digest")
-  diff = add("diff", "compare two steps: config fields that differ, and the change of each parameter")
-  text = "the second workdir, or one step of it"
-  diff.add_argument("other", metavar="OTHER", type=Path, bucket=FETCHED, help=text)
   average = add("average", "write the mean of the parameters of several steps as a checkpoint")
   text = "number of newest steps, of each run (default: 5; with --across_runs 1)"
   average.add_argument("--last", type=int, help=text)

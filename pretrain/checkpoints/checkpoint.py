@@ -1,13 +1,17 @@
 """Checkpoints under `<workdir>/checkpoints/<step>/`. The only module that imports orbax.
 
 A step has three items: `params`, `opt_state` (the rest of the state) and `meta` (JSON). They are separate, so
-that fine-tuning, export and analysis can read `params` alone.
+that fine-tuning, export and analysis can read `params` alone. Digests of all files are stored just before a
+step is committed: flipped bits, lost pages, interrupted copies, and exchanged items or steps are found before
+anything is read.
 """
 
 import contextlib
+import hashlib
+import itertools
+import json
 import logging
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +26,6 @@ from orbax.checkpoint import checkpoint_managers
 from data import command, errors, files
 from data.errors import DataError, StorageError
 from data.files import make_writable
-from pretrain.checkpoints import integrity
 from pretrain.mesh import trees
 
 logger = logging.getLogger(__name__)
@@ -30,16 +33,9 @@ logger = logging.getLogger(__name__)
 FORMAT_VERSION = 1
 DIRECTORY = "checkpoints"
 ITEMS = ("params", "opt_state", "meta")
-PACKAGES = (
-  "jax",
-  "jaxlib",
-  "flax",
-  "optax",
-  "orbax-checkpoint",
-  "numpy",
-)  # versions of these change the numbers
-# Orbax writes this file last, into the step and into each item.
-COMMITTED = "commit_success.txt"
+DIGESTS = "sha256.json"  # file of a step: the digests of all others, written just before the commit
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")  # their versions change numbers
+COMMITTED = "commit_success.txt"  # orbax writes it last, into the step and into each item
 FOREIGN = ("model.safetensors", "pytorch_model.bin", "model.pt")  # the weights of other programs
 LONG_WAIT = 1.0  # seconds that a save may wait for the previous one without a warning
 TEMPORARY = "orbax-checkpoint-tmp"  # in the name of a step while it is being written
@@ -67,7 +63,7 @@ class Checkpoints:
     """
     self._every = every
     self._begun, self._begun_at, self._run_id = None, 0.0, ""
-    self._failure, self._handled = None, None  # exception in a save; exception during which the caller saves
+    self._is_checked = True  # whether the last save is known to have succeeded
     self._keep_steps = frozenset(keep_steps)
     self.directory = place(workdir) / DIRECTORY
     if jax.process_index() == 0 and not self._is_far:  # orbax makes the others wait
@@ -81,9 +77,7 @@ class Checkpoints:
         options=ocp.CheckpointManagerOptions(
           preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
           cleanup_tmp_directories=True,
-          async_options=ocp.AsyncOptions(
-            post_finalization_callback=self._seal, barrier_sync_fn=self._wait_for_others
-          ),
+          async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
         ),
       )
 
@@ -98,7 +92,7 @@ class Checkpoints:
     newest = self.latest_step()
     for path in sorted(self.directory.iterdir()):
       if is_step_name(path.name) and (newest is None or int(path.name) > newest):
-        integrity.set_aside(path, "is an incomplete checkpoint", "incomplete")
+        set_aside(path, "is an incomplete checkpoint", "incomplete")
 
   def _seal(self) -> None:
     """Writes the digests of the saved files; orbax calls it after all are written, before the commit."""
@@ -106,18 +100,7 @@ class Checkpoints:
       aside = self.directory / str(self._begun)  # at an address, where nothing can be renamed at once
       if not self._is_far:
         (aside,) = self.directory.glob(f"{self._begun}.*{TEMPORARY}*")
-      integrity.seal(aside, step=int(self._begun or 0), run_id=self._run_id)
-
-  def _wait_for_others(self, *, key: str, timeout_ms: int) -> None:
-    """Waits for the other processes at a barrier of orbax, unless the save has failed in this process.
-
-    Orbax would continue to the barrier at a save's end, while the others wait at the one after the files.
-    """
-    failure = sys.exception()
-    self._failure = None if failure is self._handled else failure
-    if self._failure is not None:
-      raise self._failure
-    ocp.multihost.get_barrier_sync_fn()(key=key, timeout_ms=timeout_ms)
+      seal(aside, step=int(self._begun or 0), run_id=self._run_id)
 
   @property
   def _is_far(self) -> bool:
@@ -164,6 +147,7 @@ class Checkpoints:
       opt_state=ocp.args.StandardSave(rest),
       meta=ocp.args.JsonSave(meta),
     )
+    self._is_checked = False
     with self._storing():
       return bool(self._manager.save(step, args=items, force=True))  # is_due has decided, not orbax's policy
 
@@ -176,7 +160,7 @@ class Checkpoints:
     DataError: the checkpoint is missing, unreadable, of another version, or of other names or shapes.
     """
     path = step_path(self.directory, step)
-    integrity.refuse_damaged(path)
+    refuse_damaged(path)
     meta = read_meta(path)
     rest = {name: value for name, value in abstract_state.items() if name != "params"}
     targets = {"params": abstract_state["params"], "opt_state": rest}
@@ -189,7 +173,7 @@ class Checkpoints:
 
   def check(self) -> None:
     """Raises the StorageError of a save that has failed in the background, without waiting."""
-    if self._failure is not None:
+    if not self._is_checked and not self._manager.is_saving_in_progress():
       self.wait()
 
   @property
@@ -201,6 +185,7 @@ class Checkpoints:
     """Waits until all saves are on disk; raises StorageError if one could not be written."""
     with self._storing():
       self._manager.wait_until_finished()
+    self._is_checked = True
 
   def close(self) -> None:
     """Waits until all saves are on disk, then ends orbax's threads."""
@@ -209,8 +194,9 @@ class Checkpoints:
 
   def _storing(self) -> contextlib.AbstractContextManager[None]:
     """Turns errors of orbax in the block into StorageErrors."""
-    self._handled, advice = sys.exception(), "check space and permissions there"
-    return errors.translated(StorageError, f"cannot save to {self.directory}", advice)
+    return errors.translated(
+      StorageError, f"cannot save to {self.directory}", "check space and permissions there"
+    )
 
 
 def place(directory: str | os.PathLike) -> Path:
@@ -284,7 +270,7 @@ def load_params(directory: str | os.PathLike, step: int | None = None) -> tuple[
   `directory` and `step` are as in `step_path`. DataError: no checkpoint, unreadable, or another version.
   """
   path = step_path(directory, step)
-  integrity.refuse_damaged(path, ("params", "meta"))
+  refuse_damaged(path, ("params", "meta"))
   meta = read_meta(path)
   with _read_errors(path):
     as_numpy = jax.tree.map(
@@ -312,17 +298,93 @@ def _check_same(path: Path, target: ArrayTree) -> None:
     )
 
 
-@contextlib.contextmanager
-def _read_errors(path: Path) -> Iterator[None]:
-  """Turns orbax's errors in the block into DataErrors; orbax's warnings are not printed."""
+def _read_errors(path: Path) -> contextlib.AbstractContextManager[None]:
+  """Turns orbax's errors in the block into DataErrors."""
+  advice = "to use an older one, move its directory away"
+  return errors.translated(DataError, f"checkpoint {path} cannot be read", advice)
 
-  def is_news(record: logging.LogRecord) -> bool:
-    return "orbax" not in record.pathname
 
-  advice, logger = "to use an older one, move its directory away", logging.getLogger("absl")
-  logger.addFilter(is_news)
+def seal(directory: Path, *, step: int, run_id: str) -> None:
+  """Writes the digests of all files of a step's items, just before the step is committed."""
+  found = {
+    path.relative_to(directory).as_posix(): _sha256(path)
+    for path in files_of(directory)
+    if path.parent != directory  # files of the commit are not in items
+  }
+  content = {"step": step, "run_id": run_id, "files": found}
+  content["list"] = files.digest_json(content)
+  if files.is_address(directory):
+    (directory / DIGESTS).write_text(json.dumps(content, indent=1))  # an object appears whole
+  else:
+    files.write_atomically(directory / DIGESTS, json.dumps(content, indent=1))
+
+
+def files_of(directory: Path) -> Iterator[Path]:
+  """Yields all files below a directory, here or at an address, in the order of their names."""
+  for entry in sorted(directory.iterdir()):
+    if entry.is_dir():
+      yield from files_of(entry)
+    else:
+      yield entry
+
+
+def _sha256(path: Path) -> str:
+  with path.open("rb") as file:  # not `open`, which knows no address
+    return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read_digests(path: Path) -> dict[str, Any]:
+  """Reads the list of file digests of the checkpoint at `path`; {} if it is damaged or missing."""
   try:
-    with errors.translated(DataError, f"checkpoint {path} cannot be read", advice):
-      yield
-  finally:
-    logger.removeFilter(is_news)
+    content = json.loads((path / DIGESTS).read_text())
+    itself = content.pop("list", None)
+  except (OSError, ValueError, AttributeError):
+    return {}
+  is_sound = {"step", "run_id", "files"} <= content.keys() and isinstance(content["files"], dict)
+  return content if is_sound and itself == files.digest_json(content) else {}
+
+
+def run_id(path: Path) -> str:
+  """Returns the id of the run that saved the step at `path`; '' if unknown."""
+  return str(_read_digests(path).get("run_id", ""))
+
+
+def digests(path: Path) -> dict[str, str]:
+  """Returns {name: sha256} of the files of the step at `path`; {} if its list is damaged or missing."""
+  return _read_digests(path).get("files", {})
+
+
+def problem(path: Path, items: Sequence[str] = ()) -> str | None:
+  """Describes the first damaged file of the checkpoint at `path`; None if no damage is found.
+
+  With `items`, such as 'params', only the files of these items are read.
+  """
+  if not (path / DIGESTS).is_file():
+    return f"{DIGESTS} is gone"
+  if not (content := _read_digests(path)):
+    return f"{DIGESTS} is damaged"
+  if str(content["step"]) != path.name:
+    return f"it was saved as step {content['step']}"
+  for name, digest in content["files"].items():
+    if items and name.split("/")[0] not in items:
+      continue
+    try:
+      is_same = _sha256(path / name) == digest
+    except OSError as error:
+      return f"{name} cannot be read ({errors.reason(error)})"
+    if not is_same:
+      return f"{name} is not as it was saved (its sha256 differs)"
+  return None
+
+
+def refuse_damaged(path: Path, items: Sequence[str] = ()) -> None:
+  """Raises DataError if the files of a step are not those that were saved."""
+  if wrong := problem(path, items):
+    raise DataError(f"checkpoint {path} is damaged: {wrong}; to use an older one, move its directory away")
+
+
+def set_aside(path: Path, what: str, ending: str) -> None:
+  """Renames the directory of an unusable step, never removes it, and logs a warning."""
+  names = (path.with_name(f"{path.name}.{ending}_{number}") for number in itertools.count(1))
+  aside = path.rename(next(name for name in names if not name.exists()))
+  logger.warning(f"{path} {what} and was renamed to {aside.name}; remove it if it is not needed")

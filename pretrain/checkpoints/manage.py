@@ -1,4 +1,4 @@
-"""The actions of `python -m pretrain.checkpoints`: lists, verifies, compares, averages and removes steps."""
+"""The actions of `python -m pretrain.checkpoints`: lists, verifies, averages and removes steps."""
 
 import contextlib
 import hashlib
@@ -15,10 +15,9 @@ import jax
 import numpy as np
 
 from data import errors, files, vocabulary
-from data.changes import changes
 from data.command import names
-from data.errors import ConfigError, DataError
-from pretrain.checkpoints import checkpoint, integrity, opened, resume, saved_model
+from data.errors import ConfigError, DataError, changes
+from pretrain.checkpoints import checkpoint, resume, saved_model
 from pretrain.checkpoints import workdir as workdir_files
 from pretrain.mesh import trees
 from pretrain.reading import batches as skipping
@@ -69,8 +68,8 @@ def show_list(directory: Path) -> None:
     saved = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.saved))
     state = "renamed as damaged, or incomplete"
     if entry.step is not None:
-      known = (entry.path / integrity.NAME).is_file()
-      state = f"run {integrity.run_id(entry.path) or 'unknown'}" if known else "no digests"
+      known = (entry.path / checkpoint.DIGESTS).is_file()
+      state = f"run {checkpoint.run_id(entry.path) or 'unknown'}" if known else "no digests"
     print(f"{entry.path.name:>20}  {entry.size / 1e6:>12,.1f} MB  {saved}  {state}")
 
 
@@ -90,40 +89,17 @@ def verify(directory: Path) -> None:
   """Prints whether each checkpoint is sound; DataError: some are damaged, of several runs, or missing."""
   damaged, steps = [], [entry for entry in entries(directory) if entry.step is not None]
   for entry in steps:
-    problem = integrity.problem(entry.path)
+    problem = checkpoint.problem(entry.path)
     if not entry.path.is_dir():
       problem = "removed meanwhile"  # by the run, which still trains
     elif problem:
       damaged.append(entry.path.name)
     print(f"step {entry.path.name}: {problem or 'sound'}")
-  runs = {integrity.run_id(entry.path) for entry in steps if entry.path.is_dir()} - {""}
+  runs = {checkpoint.run_id(entry.path) for entry in steps if entry.path.is_dir()} - {""}
   if damaged or len(runs) > 1 or not steps:
     what = f"step {', '.join(damaged)} damaged" if damaged else f"steps of {len(runs)} runs"
     what = what if steps else "no complete step"
     raise DataError(f"{directory}: {what}; restore them from a copy, or resume the run, which renames them")
-
-
-def diff(first: Path, second: Path) -> None:
-  """Prints how two checkpoints differ: config fields, and each parameter's |second - first| / |first|."""
-  (params, meta), (other, other_meta) = checkpoint.load_params(first), checkpoint.load_params(second)
-  print(f"step {meta['step']:,} -> {other_meta['step']:,}")
-  fields, others = resume.flatten(meta["config"]), resume.flatten(other_meta["config"])
-  for line in changes(fields, others).values():
-    print(line)
-  for line in trees.differences(params, other):
-    print(line)
-  there, same = trees.by_path(other), 0
-  for path, leaf in trees.by_path(params).items():
-    array = there.get(path)
-    if array is None or array.shape != leaf.shape:
-      continue
-    if np.array_equal(leaf, array):
-      same += 1
-      continue
-    moved = np.linalg.norm(np.subtract(array, leaf, dtype=np.float64))
-    norm = np.linalg.norm(leaf.astype(np.float64))
-    print(f"{path}: moved {moved / norm:.3g} of its norm" if norm else f"{path}: moved {moved:.3g} from 0")
-  print(f"{same} parameters are equal to the bit")
 
 
 def average(
@@ -154,7 +130,7 @@ def average(
     chosen += _chosen(run_directory, last, steps, is_one=not across_runs)
   if len({path.resolve() for path in chosen}) < len(chosen):
     raise ConfigError("--of: a step is named twice; expected different runs or steps")
-  runs = len({integrity.run_id(path) for path in chosen})
+  runs = len({checkpoint.run_id(path) for path in chosen})
   differing = _differing_fields(chosen) if across_runs else []
   if runs > 1 and not across_runs:
     raise DataError(f"{directory}: the steps come from {runs} runs; expected one")
@@ -220,7 +196,7 @@ def _differing_fields(chosen: Sequence[Path]) -> list[str]:
   DataError: another field, or the vocabulary, differs.
   """
   metas = [checkpoint.read_meta(path) for path in chosen]
-  configs = [resume.flatten(opened.config_of(meta["config"]).to_dict()) for meta in metas]
+  configs = [resume.flatten(saved_model.config_of(meta["config"]).to_dict()) for meta in metas]
   differing: dict[str, str] = {}
   for path, meta, config in zip(chosen, metas, configs, strict=True):
     changed = changes(configs[0], config)
@@ -257,7 +233,7 @@ def prune(
     listed = entries(directory)
     steps = [entry for entry in listed if entry.step is not None]
     stays = [*steps[-keep:], *(entry for entry in steps[:-keep] if entry.step in keep_steps)]
-    sound = next((entry for entry in reversed(steps) if not integrity.problem(entry.path)), None)
+    sound = next((entry for entry in reversed(steps) if not checkpoint.problem(entry.path)), None)
     if sound not in stays:
       what = f"the newest undamaged step, {sound.step}, would go" if sound else "no step is undamaged"
       raise DataError(f"{directory}: {what}; nothing was removed")
@@ -285,7 +261,7 @@ def show_examples(directory: Path, *, steps: str) -> None:
       f"--steps={steps}: expected A:B, two step numbers from 1 on, such as\n  --steps=100:110"
     )
   meta = checkpoint.read_meta(checkpoint.step_path(directory))
-  config = opened.config_of(meta["config"])
+  config = saved_model.config_of(meta["config"])
   if mixture.is_fed(config.data):
     raise ConfigError(
       f"{directory}: trained on {config.data.source}, which can only be read from its beginning; expected a "
@@ -309,9 +285,7 @@ def show_examples(directory: Path, *, steps: str) -> None:
 
 def act(command: str, directory: Path, **given: Any) -> None:
   """Does what the parsed flags of a command say."""
-  if command == "diff":
-    diff(directory, given["other"])
-  elif command in ("average", "prune", "examples"):
+  if command in ("average", "prune", "examples"):
     {"average": average, "prune": prune, "examples": show_examples}[command](directory, **given)
   else:
     {"list": show_list, "show": show, "verify": verify}[command](directory)

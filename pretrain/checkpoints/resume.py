@@ -9,14 +9,12 @@ import jax
 
 from configs import base
 from data import command
-from data.changes import changes
-from data.errors import ConfigError, DataError
-from pretrain.checkpoints import checkpoint, integrity
-from pretrain.command import fields
+from data.errors import ConfigError, DataError, changes
+from pretrain.checkpoints import checkpoint
 from pretrain.reading.batches import known_skips, position
-from pretrain.settings import mixture
+from pretrain.settings import fields, mixture
 
-# Fields that may change at a resume, because they do not change what the run computes.
+# Fields that may change at a resume. These do not change what the run computes.
 SAFE_FIELDS = (
   "recipe",
   "train.log_every",
@@ -39,7 +37,7 @@ SAFE_FIELDS = (
   "train.peak_flops",
   "data.source",  # the digest of the records, or the facts of a feed, are compared instead
   "data.directory",
-  "data.mixture",  # the batches read so far are compared instead, see _check_mixture
+  "data.mixture",  # the batches read so far are compared instead
   "data.temperature",
   "data.stages",
   "data.module",
@@ -56,6 +54,15 @@ SAFE_FIELDS = (
   "model.scan_unroll",
   "model.vocab_chunk_rows",
 )
+# These change the updates that are still to come: a longer run, or a decay after a stable phase.
+END_FIELDS = (
+  "train.total_steps",
+  "optimizer.decay_steps",
+  "optimizer.decay_shape",
+  "optimizer.end_learning_rate",
+)
+
+_ANEW = "\n  --workdir=NEW --config.train.init_from=WORKDIR"
 
 
 def newest_good_step(workdir: str | os.PathLike) -> int | None:
@@ -66,17 +73,17 @@ def newest_good_step(workdir: str | os.PathLike) -> int | None:
   """
   directory = checkpoint.place(workdir) / checkpoint.DIRECTORY
   steps = checkpoint.saved_steps(directory)
-  runs = {step: integrity.run_id(directory / str(step)) for step in steps}
+  runs = {step: checkpoint.run_id(directory / str(step)) for step in steps}
   if len({*runs.values()} - {""}) > 1:
     shown = ", ".join(f"step {step} of run {run}" for step, run in runs.items())
     raise DataError(f"{directory} has checkpoints of several runs ({shown}); move those of other runs away")
   for step in reversed(steps):
     path = directory / str(step)
-    problem = integrity.problem(path)
+    problem = checkpoint.problem(path)
     if problem is None:
       return step
     if jax.process_index() == 0:
-      integrity.set_aside(path, f"is damaged: {problem}", "damaged")
+      checkpoint.set_aside(path, f"is damaged: {problem}", "damaged")
   left = [path.name for path in directory.iterdir() if _has_files(path)] if directory.is_dir() else []
   if left:
     shown = ", ".join(sorted(left))
@@ -90,7 +97,7 @@ def newest_good_step(workdir: str | os.PathLike) -> int | None:
 def _has_files(path: Path) -> bool:
   """Returns whether a directory is, or was, a step's, and has files."""
   is_of_step = checkpoint.is_step_name(path.name.partition(".damaged")[0]) and path.is_dir()
-  return is_of_step and any(True for _ in integrity.files_of(path))
+  return is_of_step and any(True for _ in checkpoint.files_of(path))
 
 
 def flatten(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,8 +114,8 @@ def check_same_run(
 ) -> list[str]:
   """Compares a config, and the `digests` of its records, with the `meta` of a checkpoint.
 
-  Returns lines about harmless changes, 'field: saved -> given'. Raises ConfigError if another field differs,
-  DataError for other records or another vocabulary.
+  Returns lines about fields that changed and may, 'field: saved -> given'. Raises ConfigError if another
+  field differs, DataError for other records or another vocabulary.
   """
   check_records(digests, meta)
   # Fields that are newer than the checkpoint count as having their defaults.
@@ -117,15 +124,13 @@ def check_same_run(
   if gone := sorted(saved.keys() - asked.keys()):
     raise ConfigError(
       f"the workdir has a run with fields that this version lacks ({', '.join(gone)}); resume it with commit "
-      f"{meta.get('commit') or 'of its first log line'}, or start a new run from its weights\n"
-      "  --workdir=NEW --config.train.init_from=WORKDIR"
+      f"{meta.get('commit') or 'of its first log line'}, or start a new run from its weights{_ANEW}"
     )
+  free = {*SAFE_FIELDS, *END_FIELDS}
+  if saved["train.batch_size_start"]:  # batches grow by a microbatch
+    free.remove("train.microbatches")
   changed = changes(saved, asked)
-  reasons = {name: _refusal(name, saved, asked, meta.get("step", 0)) for name in changed}
-  refused = [
-    changed[name] + f" ({reason})" * bool(reason) for name, reason in reasons.items() if reason is not None
-  ]
-  if refused:
+  if refused := [line for name, line in changed.items() if name not in free]:
     raise ConfigError(
       f"the workdir has a run with another config ({'; '.join(refused)}); resume it with those values, "
       f"or start a new run\n  --workdir=NEW"
@@ -134,69 +139,47 @@ def check_same_run(
 
 
 def check_records(digests: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
-  """Raises ConfigError or DataError if records are not those of the run with this meta."""
-  _check_feed(digests.get("feed"), meta.get("feed"))
-  _check_mixture(digests.get("mixture"), meta)
-  digests = {name: digest for name, digest in digests.items() if name not in ("mixture", "feed")}
-  missing = [name for name in ("config", "interval_sums", *digests) if name not in meta]
-  if missing:
+  """Raises ConfigError or DataError if records are not those of the run with this meta.
+
+  'mixture' is as in `mixed.Found.digests`: later stages may differ, and directories may be renamed. 'feed' is
+  as in `data.feed.Stream.facts`. Both are absent or None for one directory of prepared records.
+  """
+  before, now = _kind(meta), _kind(digests)
+  if before != now:
+    raise ConfigError(
+      f"the workdir has a run on {before}, but {now} is given; resume it with the same text, or start a new "
+      f"run from its weights{_ANEW}"
+    )
+  given = {name: digest for name, digest in digests.items() if name not in ("mixture", "feed")}
+  if missing := [name for name in ("config", "interval_sums", *given) if name not in meta]:
     raise DataError(
       f"the newest checkpoint's meta lacks {', '.join(missing)}: no run of this program saved it; move that "
-      "step away to resume from an older one, or start a new run from its weights\n"
-      "  --workdir=NEW --config.train.init_from=DIR"
+      f"step away to resume from an older one, or start a new run from its weights{_ANEW}"
     )
-  for name, digest in digests.items():
-    if meta[name] != digest:
-      what = name.replace("_digest", "")
-      raise DataError(
-        f"the {what} changed since the checkpoint was saved ({meta[name][:12]}... -> {digest[:12]}...); "
-        f"restore the old {what}, or start a new run\n  --workdir=NEW"
+  saved = {name: meta[name] for name in given}
+  if feed := digests.get("feed"):
+    saved, given = saved | flatten(meta["feed"]), given | flatten(feed)
+  if changed := changes(saved, given, show=lambda value: str(value)[:12]):
+    raise DataError(
+      f"what the run reads changed since it was saved ({'; '.join(changed.values())}); restore the old text, "
+      f"vocabulary, module or packages, or start a new run from its weights{_ANEW}"
+    )
+  if stages := digests.get("mixture"):
+    taken = position(meta["step"], known_skips(meta))
+    past, wanted = ([one for one in each if one[0] < taken] for each in (meta["mixture"], stages))
+    if [*_digests(past)] != [*_digests(wanted)]:
+      raise ConfigError(
+        f"the mixture of the first {taken:,} steps is not that of the run ({mixture.shown(past)} -> "
+        f"{mixture.shown(wanted)}); only stages from step {taken:,} on may change; restore the earlier ones, "
+        f"or start a new run from its weights{_ANEW}"
       )
 
 
-def _check_mixture(asked: list | None, meta: Mapping[str, Any]) -> None:
-  """Raises ConfigError if a mixture differs from the saved one in the batches that were already read.
-
-  Mixtures are as in `mixed.Found.digests`, or None. Later stages may differ.
-  """
-  saved = meta.get("mixture")
-  if asked is None and saved is None:
-    return
-  if asked is None or saved is None:
-    before, now = ("a mixture" if stages else "one directory" for stages in (saved, asked))
-    raise ConfigError(
-      f"the workdir has a run on {before} of records, but {now} is given; resume it with the same records, "
-      "or start a new run\n  --workdir=NEW"
-    )
-  taken = position(meta["step"], known_skips(meta))
-  # Directories may be renamed, so only digests of records are compared.
-  past, wanted = ([stage for stage in stages if stage[0] < taken] for stages in (saved, asked))
-  if [*_digests(past)] != [*_digests(wanted)]:
-    raise ConfigError(
-      f"the mixture of the first {taken:,} steps differs from that of the run ({mixture.shown(past)} -> "
-      f"{mixture.shown(wanted)}); only stages from step {taken:,} on may change; restore the "
-      "earlier ones, or start a new run\n  --workdir=NEW"
-    )
-
-
-def _check_feed(given: Mapping[str, Any] | None, saved: Mapping[str, Any] | None) -> None:
-  """Raises ConfigError or DataError if a feed may return other blocks than the saved one.
-
-  Both are as in `data.feed.Stream.facts`, or None for prepared records.
-  """
-  if given == saved:
-    return
-  anew = "or start a new run from its weights\n  --workdir=NEW --config.train.init_from=DIR"
-  if given is None or saved is None or given["source"] != saved["source"]:
-    before, now = (one["source"] if one else "prepared records" for one in (saved, given))
-    raise ConfigError(
-      f"the workdir has a run on {before}, but {now} is given; resume it with the same text, {anew}"
-    )
-  differ = changes(flatten(saved), flatten(given), show=lambda value: str(value)[:12])
-  raise DataError(
-    f"{given['source']} may return other blocks than when the run began ({'; '.join(differ.values())}); "
-    f"restore the old data.module, records or package versions, {anew}"
-  )
+def _kind(facts: Mapping[str, Any]) -> str:
+  """Returns what a run reads, by its digests or by the meta of its checkpoint."""
+  if feed := facts.get("feed"):
+    return feed["source"]
+  return "a mixture of records" if facts.get("mixture") else "one directory of records"
 
 
 def _digests(stages: Sequence) -> Iterator[tuple[int, list]]:
@@ -211,27 +194,3 @@ def changed_packages(meta: Mapping[str, Any]) -> list[str]:
     for name, version in command.versions(checkpoint.PACKAGES).items()
     if saved.get(name, version) != version
   ]
-
-
-def _refusal(name: str, saved: Mapping[str, Any], given: Mapping[str, Any], step: int) -> str | None:
-  """Returns None if a field may change at a step; else why not, or '' if there is nothing special to say."""
-  if name == "train.microbatches" and saved.get("train.batch_size_start"):
-    return "batches grow by a microbatch"
-  both = (saved, given)
-  is_cooldown = all(fields_of["optimizer.schedule"] == "wsd" for fields_of in both)
-  flat = min(fields_of["train.total_steps"] - fields_of["optimizer.decay_steps"] for fields_of in both)
-  is_falling = None if step <= flat else f"step {step:,} is past step {flat:,}, where the rate begins to fall"
-  if name in ("optimizer.decay_shape", "optimizer.end_learning_rate"):
-    return is_falling if is_cooldown else ""
-  if name not in ("train.total_steps", "optimizer.decay_steps"):
-    return None if name in SAFE_FIELDS else ""
-  if saved["corruption.mask_rates"]:
-    return "corruption.mask_rates are by fractions of all steps"
-  if saved["generator.temperature_start"]:
-    return "generator.temperature_decay is a fraction of all steps"
-  if saved["generator.mixture"] == "schedule":
-    return "generator.mixture='schedule' goes by the fraction of all steps"
-  if not is_cooldown:
-    is_longer = name == "train.total_steps" and given[name] >= saved[name]
-    return None if is_longer else ""
-  return is_falling

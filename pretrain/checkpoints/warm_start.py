@@ -1,8 +1,14 @@
-"""Loads a new run's initial parameters from other checkpoints, and records their origin."""
+"""Loads a new run's initial parameters from other checkpoints, and records their origin.
+
+A larger model may begin with a smaller one's parameters, and a larger vocabulary with those of the one that
+it extends. Source of growth: AnswerDotAI/ModernBERT, src/bert_layers/initialization.py
+(tile_weights_from_middle) and model.py.
+"""
 
 import dataclasses
 import functools
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,10 +18,10 @@ import numpy as np
 
 from data import files, vocabulary
 from data.errors import DataError
-from pretrain.checkpoints import growth, integrity, new_words
-from pretrain.checkpoints.addresses import step_path
-from pretrain.checkpoints.checkpoint import read_meta
+from data.vocabulary import Extension
+from pretrain.checkpoints.checkpoint import DIGESTS, read_meta
 from pretrain.checkpoints.saved_model import SavedModel, open_model
+from pretrain.checkpoints.workdir import step_path
 from pretrain.corruption.generator import with_token
 from pretrain.mesh import trees
 from pretrain.settings.model import EncoderSettings
@@ -41,6 +47,13 @@ MEANING_FIELDS = (
 # A new phase may change these; the trainer reports it.
 PHASE_FIELDS = ("rope_theta", "rope_theta_local", "window", "global_every", "global_layers")
 
+# Arrays with a row for each id: token tables, and the biases of heads that predict tokens.
+_OF_TOKENS = re.compile(r"(.*/)?(token/embedding|(mlm|mlm_head|clm)/bias)")
+# Endings of paths, and the axis, from the last, that cannot grow.
+_ROWS = re.compile(r"(^|/)((\w+)/embedding|(mlm|mlm_head|clm)/bias)$")
+_HEADS = re.compile(r"(^|/)attention/((query|key|value)/(kernel|bias)|output/kernel)$")
+_FIELD_OF_ROWS = {"token": "vocab_size", "position": "max_length"}
+
 
 @dataclasses.dataclass(frozen=True)
 class Origins:
@@ -64,7 +77,7 @@ class Origins:
 
   def digests(self) -> dict[str, list[str]]:
     """Returns {field: [step, start of the digest of its list of digests]}, to compare processes."""
-    lists = {field: path / integrity.NAME for field, path in self.paths.items()}
+    lists = {field: path / DIGESTS for field, path in self.paths.items()}
     digest = lambda path: files.sha256(path)[:12] if path.is_file() else ""  # noqa: E731
     return {field: [path.parent.name, digest(path)] for field, path in lists.items()}
 
@@ -101,7 +114,7 @@ def load_into(
 
   `params` are ShapeDtypeStructs with shardings; loaded parts become arrays with these shardings. All
   checkpoints must have `vocabulary_digest`, because a token table is useless with another vocabulary, or one
-  that the vocabulary in `vocabulary_directory` extends; then its new words get rows: `new_words.add_rows`.
+  that the vocabulary in `vocabulary_directory` extends; then its new words get rows: `add_rows`.
   Where the run stores the encoder's table as a difference to the generator's, the loaded table is kept: the
   generator's is the loaded one or, without, the encoder's.
   DataError: another vocabulary, another kind of encoder, a missing part, or other shapes.
@@ -117,7 +130,7 @@ def load_into(
       there = _meaning(source.meta["config"])
       heads = {"num_heads": there["num_heads"]} if origins.grows else {}  # growth compares their widths
       _check_meaning({**origins.encoder, **heads}, there, f"{field}={where}")
-      grow = functools.partial(growth.grow, is_pre=there["norm_placement"] == "pre")
+      grow = functools.partial(grow_params, is_pre=there["norm_placement"] == "pre")
       params = _continued(params, source, where, grow=grow if origins.grows else None)
     elif field == "generator.init_from":
       generator = _generator_part(source.params, where)
@@ -221,7 +234,7 @@ def _open(path: Path, vocabulary_digest: str | None, directory: str, field: str,
     extends = vocabulary.load(directory).extends if directory else None
     if extends and extends.digest == digest:
       logger.info(f"{field}: {len(extends.pieces):,} new words have the mean rows of their old pieces")
-      params = new_words.add_rows(source.params, extends, rows=rows, where=field)
+      params = add_rows(source.params, extends, rows=rows, where=field)
       return dataclasses.replace(source, params=params)
     raise DataError(
       f"{field}: its vocabulary ({str(digest)[:12]}...) is not that of the records "
@@ -287,3 +300,99 @@ def _graft(fresh: dict, saved: dict, *, where: str) -> dict:
       raise DataError(f"{where}: {path} contains NaN or infinity; use an earlier checkpoint of its run")
     placed.append(jax.device_put(array, leaf.sharding))
   return jax.tree.unflatten(jax.tree.structure(fresh), placed)
+
+
+def grow_params(params: dict[str, Any], shapes: dict[str, Any], *, is_pre: bool = False) -> dict[str, Any]:
+  """Returns host arrays `params` in the larger sizes of `shapes`, a tree with arrays or ShapeDtypeStructs.
+
+  An axis of n numbers becomes one of N around its middle: new[i] = old[(i - (N - n) // 2) % n]. Of a layers,
+  layer i of b copies layer round(i a / b); in a pre-norm encoder (`is_pre`) it reads the same norm, and the
+  final norm stays the last. Nothing is rescaled. Arrays that have their size already, or that `shapes` lacks,
+  are unchanged. All heads have one width, so whole heads are copied.
+
+  DataError: a size is smaller; heads have another width, or an odd number of them is new; a table has another
+  number of rows.
+  """
+  wanted = trees.by_path(shapes)
+  grown = [
+    _grown(path, np.asarray(leaf), wanted[path].shape, is_pre) if path in wanted else leaf
+    for path, leaf in trees.by_path(params).items()
+  ]
+  return jax.tree.unflatten(jax.tree.structure(params), grown)
+
+
+def _grown(path: str, array: np.ndarray, shape: tuple[int, ...], is_pre: bool) -> np.ndarray:
+  if array.ndim != len(shape):
+    return array
+  saved = array.shape
+  for axis, (size, wanted) in enumerate(zip(saved, shape, strict=True)):
+    if size == wanted:
+      continue
+    is_stack = axis == 0 and not {"layers", "inner_norms"}.isdisjoint(path.split("/"))
+    if not is_stack:
+      _check_axis(path, axis, saved, shape)
+    if size > wanted:
+      raise DataError(f"{path} has shape {saved}, expected {tuple(shape)}; a model can only grow")
+    rows = _layers(size, wanted) if is_stack else _tiles(size, wanted)
+    if is_stack and is_pre and "mlp_norm" in path.split("/"):  # which the next layer's attention reads
+      rows = [*(max(row - 1, 0) for row in rows[1:]), size - 1]
+    array = np.take(array, rows, axis=axis)
+  return array
+
+
+def _tiles(size: int, wanted: int) -> np.ndarray:
+  return (np.arange(wanted) - (wanted - size) // 2) % size
+
+
+def _layers(size: int, wanted: int) -> list[int]:
+  # Python's round, half to even; of at least twice as many layers the last would be layer `size`.
+  return [min(round(number * size / wanted), size - 1) for number in range(wanted)]
+
+
+def _check_axis(path: str, axis: int, shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+  """Raises DataError if an axis with two sizes is one that cannot grow, or not by so much."""
+  there, here = shape[axis], wanted[axis]
+  if (table := _ROWS.search(path)) and axis == 0:
+    field = _FIELD_OF_ROWS.get(table[3])
+    way_out = f"\n  --config.model.{field}={there}" if field else ""
+    raise DataError(f"{path} has {there:,} rows there, {here:,} here; expected the same{way_out}")
+  if not (part := _HEADS.search(path)):
+    return
+  of_heads = len(shape) - (3 if part[2].startswith("output") else 2)
+  width, wanted_width = shape[of_heads + 1], wanted[of_heads + 1]
+  if width != wanted_width:
+    heads, rest = divmod(wanted[of_heads] * wanted_width, width)
+    way_out = "" if rest else f"\n  --config.model.num_heads={heads}"
+    raise DataError(f"{path}: heads are {width} wide there, {wanted_width} here; expected one width{way_out}")
+  if axis == of_heads and (here - there) % 2:
+    raise DataError(
+      f"{path}: {there} heads there, {here} here; expected an even number of new ones\n"
+      f"  --config.model.num_heads={here + 1} --config.model.hidden_size={(here + 1) * width}"
+    )
+
+
+def add_rows(params: dict[str, Any], extension: Extension, *, rows: int, where: str) -> dict[str, Any]:
+  """Returns parameters whose token tables and output biases have `rows` rows, and rows for the new words.
+
+  The row of a new word is the mean of its old pieces' rows, computed in float32. An added row without an id
+  is the mean of all old rows. All other parameters are unchanged. DataError: a table has more rows than
+  `rows`, or fewer than the old vocabulary has ids.
+  """
+  paths, structure = trees.by_path(params), jax.tree.structure(params)
+  made = []
+  for path, leaf in paths.items():
+    if not _OF_TOKENS.fullmatch(path):
+      made.append(leaf)
+      continue
+    old = np.asarray(leaf)
+    if not extension.size <= len(old) <= rows:
+      raise DataError(
+        f"{where}: {path} has {len(old):,} rows; expected {extension.size:,} to {rows:,}\n"
+        f"  --config.model.vocab_size={len(old)}"
+      )
+    wide = old.astype(np.float32)
+    new = np.concatenate([old, np.repeat(wide.mean(0, keepdims=True), rows - len(old), 0).astype(old.dtype)])
+    for number, pieces in extension.pieces.items():
+      new[number] = wide[list(pieces)].mean(0)
+    made.append(new)
+  return jax.tree.unflatten(structure, made)

@@ -13,7 +13,7 @@ from data import command
 from data.command import FETCHED, Parser
 from data.errors import ConfigError, DataError
 from data.output import columns, formats
-from pretrain.command import kept_memory
+from pretrain.command import keep_temporaries
 from pretrain.embed import texts
 from pretrain.embed.schema import POOLINGS, SIDES
 from pretrain.embed.texts import VECTOR, Texts
@@ -106,9 +106,9 @@ def _embed(asked: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return command.run_parsed(parser().parse_args, _embed, argv)
+  return command.run(lambda: _embed(parser().parse_args(argv)))
 
 
 if __name__ == "__main__":
-  kept_memory.keep_temporaries()
+  keep_temporaries()
   sys.exit(main())

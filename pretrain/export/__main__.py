@@ -1,6 +1,6 @@
 """Exports a checkpoint to other libraries' formats, or imports one from them.
 
-  python -m pretrain.export --checkpoint=runs/coco_lm_tiny --to=auto --output=exported
+  python -m pretrain.export --checkpoint=runs/coco_lm_base_tiny --to=auto --output=exported
   python -m pretrain.export import --from=cocolm-base/ --output=checkpoints/cocolm-base
 
 An export needs `pip install -r requirements-export.txt`. An import needs it only to read PyTorch's own files,

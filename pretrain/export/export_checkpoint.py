@@ -130,10 +130,18 @@ def _choose(request: Request, saved: SavedModel, encoder: OpenedEncoder) -> clas
     )
   pad_id, activation = encoder.vocabulary.special_ids.pad, task_fields.activation(saved.task)
   if layout == "auto":
-    return classes.choose(config, pad_id=pad_id, heads=heads, activation=activation)
+    origin = _origin(saved.meta)
+    return classes.choose(config, pad_id=pad_id, heads=heads, activation=activation, origin=origin)
   if layout != "torch":
     classes.check_layout(layout, config, pad_id=pad_id, heads=heads, activation=activation)
   return classes.Choice(layout, "asked for with --to")
+
+
+def _origin(facts: Mapping[str, Any]) -> str:
+  """Returns the `model_type` of the import with which training began, through all runs since; '' without."""
+  while facts and "source" not in facts:
+    facts = facts.get("started_from", {}).get("train.init_from", {})
+  return facts.get("source", {}).get("model_type", "")
 
 
 def _write(folder: pathlib.Path, layout: str, saved: SavedModel, encoder: OpenedEncoder) -> Written:

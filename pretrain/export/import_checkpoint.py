@@ -18,8 +18,8 @@ import numpy as np
 from configs import base
 from data import errors, files, vocabulary
 from data.errors import DataError, named_reason, on_one_line
-from data.vocabulary import extension
-from pretrain.checkpoints import new_words
+from data.vocabulary import table_rows
+from pretrain.checkpoints import warm_start
 from pretrain.checkpoints.saved_model import save_params
 from pretrain.embed.schema import FILE
 from pretrain.export import embedding_files
@@ -157,8 +157,8 @@ def _with_new_words(recognised: Recognised, words: vocabulary.Vocabulary, folder
       f"({old.digest[:12]}...); import without it, and extend the vocabulary of the import\n"
       "  python -m data.vocabulary extend --from=IMPORT/vocabulary --source=... --words=... --output=..."
     )
-  rows = max(recognised.fields["vocab_size"], extension.table_rows(words.size))
-  params = new_words.add_rows(recognised.params, words.extends, rows=rows, where=str(folder))
+  rows = max(recognised.fields["vocab_size"], table_rows(words.size))
+  params = warm_start.add_rows(recognised.params, words.extends, rows=rows, where=str(folder))
   return recognised._replace(params=params, fields={**recognised.fields, "vocab_size": rows})
 
 
@@ -177,6 +177,7 @@ def _save(
     "source": {
       "path": str(source),
       "family": recognised.family,
+      "model_type": foreign.config.get("model_type", ""),
       "sha256": foreign.digests,
       "parameters": sum(leaf.size for leaf in jax.tree.leaves(recognised.params)),
     },

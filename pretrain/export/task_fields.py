@@ -30,11 +30,11 @@ def class_activation(kind: str) -> str:
 
   In classes with pre-norm layers the head has the encoder's activation; there this value is not read.
   """
-  return "gelu" if kind in ("electra", "official") else "tanh"
+  return {"electra": "gelu", "official": "gelu", "distilbert": "relu"}.get(kind, "tanh")
 
 
 def activation(task: Mapping[str, Any]) -> str:
-  """Returns the activation of the classification head, 'tanh' or 'gelu'; 'tanh' if the task has none."""
+  """Returns the activation of the classification head; 'tanh' if the task has none."""
   return task.get("activation", "tanh")
 
 
@@ -114,7 +114,7 @@ def read_task(settings: Mapping[str, Any], kind: str, *, num_outputs: int) -> di
   activation = activation or class_activation(kind)
   for name, value, allowed in (
     ("problem_type", problem_type, (None, *PROBLEM_TYPES)),
-    (_SETTINGS.get(kind, "activation"), activation, ("tanh", "gelu")),
+    (_SETTINGS.get(kind, "activation"), activation, ("tanh", "gelu", "relu")),
     (POOLING, settings.get(POOLING) if kind in _POOLED else None, (None, *POOLINGS)),
   ):
     if value not in allowed:

@@ -52,7 +52,7 @@ def answer(
     write: gets what `compute` returned, part by part.
   """
   prepared = ((part, prepare(part)) for part in cut(rows.read(path), BATCHES_OF_PART * batch_size))
-  done, shown = 0, progress.RowProgress(total)
+  done, shown = 0, progress.Progress(total)
   # No thread reads ahead from a pipe, because it could not be stopped.
   for part, inputs in prepared if path == STANDARD_INPUT else _ahead(prepared):
     write(compute(part, inputs))

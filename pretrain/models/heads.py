@@ -11,7 +11,7 @@ from pretrain.ops import row_random
 from pretrain.ops.dense import gelu
 from pretrain.ops.row_random import Use
 
-_ACTIVATIONS = {"tanh": jnp.tanh, "gelu": gelu}
+_ACTIVATIONS = {"tanh": jnp.tanh, "gelu": gelu, "relu": jax.nn.relu}
 
 
 class TransformHead(nn.Module):
@@ -164,7 +164,7 @@ def apply_classification_head(
 
   Args:
     vectors: [batch, embed] float, a text's vector.
-    activation: 'tanh' (official fairseq) or 'gelu' (official Hugging Face, exact).
+    activation: 'tanh' (official fairseq), 'gelu' (official Hugging Face, exact), or 'relu' (DistilBERT).
     dropout: rate of the dropouts (0.1 in the papers).
     input_dropout: rate of the first one; None: as `dropout`. BERT and TACO use 0.
     row_keys: [batch] keys; None: no dropout.

@@ -5,6 +5,7 @@ description and ptxas, but no driver. Both are in `requirements-plan.txt`; witho
 Operations and time always are, because XLA counts those of a loop once.
 """
 
+import contextlib
 import copy
 import math
 import os
@@ -19,12 +20,12 @@ from jax.experimental import topologies
 from ml_collections import ConfigDict
 
 from data.errors import ConfigError, counted, reason
-from pretrain.command import validate
 from pretrain.corruption.masking import TokenIds
 from pretrain.mesh import chips, sharding
 from pretrain.mesh.chips import GPUS_OF_A_NODE, Machine
 from pretrain.plan.dry_run import GIB, cost_lines, local_bytes, memory_per_device, section
 from pretrain.run import Run, make_run
+from pretrain.settings import PRETRAINING
 
 HOW_TO_INSTALL = "run\n  .venv/bin/python -m pip install -r requirements-plan.txt"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -191,7 +192,8 @@ def microbatches_of(config: ConfigDict, shards: int, devices: int) -> dict[int, 
   changed, found = copy.deepcopy(config), {}
   for count in (count for count in range(1, rows + 1) if rows % count == 0):
     changed.train.microbatches = count
-    if not validate.problems(changed, num_devices=devices):
+    with contextlib.suppress(ConfigError):
+      PRETRAINING.check(changed, num_devices=devices)
       found[rows // count] = count
   return found
 
@@ -203,7 +205,8 @@ def print_plan(config: ConfigDict, machine: Machine, *, name: str) -> None:
     ConfigError: the config is not valid for the machine, or cannot be compiled for it.
   """
   chip, limit = machine.chip, machine.chip.hbm_bytes
-  config = ConfigDict(validate.check(config, num_devices=machine.size))  # a copy that may be changed
+  PRETRAINING.check(config, num_devices=machine.size)
+  config = ConfigDict(config)  # a copy that may be changed
   can_compile = chips.is_installed(chip.platform)
   if not can_compile:
     config.model.attention = "auto"  # the CPUs in the machine's place do not run its kernels

@@ -13,7 +13,6 @@ from ml_collections import ConfigDict
 
 from data import files, manifest, vocabulary
 from pretrain.checkpoints import resume, warm_start
-from pretrain.command import validate
 from pretrain.corruption.masking import TokenIds
 from pretrain.mesh import chips, sharding, trees
 from pretrain.mesh.device_program import on_own_rows
@@ -25,7 +24,7 @@ from pretrain.plan import flops
 from pretrain.reading import mixed
 from pretrain.reading.prepared import records_directory, refuse_other_masks, refuse_other_text, token_ids
 from pretrain.run import Run, make_run
-from pretrain.settings import mixture
+from pretrain.settings import PRETRAINING, mixture
 from pretrain.settings.run import DataFields, ReadingSettings, batch_sizes, reading_settings
 
 GIB = 1 << 30
@@ -118,7 +117,7 @@ def dry_run(config: ConfigDict, *, workdir: str) -> str:
 
   ConfigError: the config has problems. DataError: a checkpoint to begin with is missing.
   """
-  config = validate.check(config, num_devices=jax.device_count())
+  PRETRAINING.check(config, num_devices=jax.device_count())
   _ = warm_start.origins(config.to_dict()).paths  # looks for them
   settings = reading_settings(config)
   if mixture.is_fed(config.data):

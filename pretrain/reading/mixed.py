@@ -2,7 +2,6 @@
 
 import dataclasses
 import decimal
-import itertools
 import os
 import pathlib
 import re
@@ -14,8 +13,7 @@ from typing import Any
 from data import fetched, files, manifest, vocabulary
 from data.errors import ConfigError, DataError
 from data.files import short_names
-from data.mixture import MixedRecords, Mixture, source_seed
-from data.records import PackedRecords
+from data.records import MixedRecords, Mixture, PackedRecords, source_seed
 from pretrain.settings import mixture
 from pretrain.settings.run import ReadingSettings
 
@@ -170,18 +168,14 @@ def _fetched(directory: str, only: Collection[str]) -> str:
 
 def _names(contents: dict[str, manifest.Manifest]) -> list[str]:
   """Names each directory for metrics: letters, digits and '_' of its seqio Task or short path."""
-  ends = short_names([*map(pathlib.Path, contents)])
-  sources = [str(made.settings.get("source", "")) for made in contents.values()]
-  called = [
-    source.removeprefix(mixture.SEQIO) if source.startswith(mixture.SEQIO) else end
-    for source, end in zip(sources, ends)
-  ]
-  plain = [re.sub(r"\W+", "_", name).strip("_") or "source" for name in called]
-  names = [name if plain.count(name) == 1 else "" for name in plain]
-  for at, name in enumerate(plain):
-    if not names[at]:
-      numbered = (f"{name}_{number}" for number in itertools.count(at + 1))
-      names[at] = next(one for one in numbered if one not in names)
+  names: list[str] = []
+  for end, made in zip(short_names([*map(pathlib.Path, contents)]), contents.values()):
+    source = str(made.settings.get("source", ""))
+    called = source.removeprefix(mixture.SEQIO) if source.startswith(mixture.SEQIO) else end
+    name = re.sub(r"\W+", "_", called).strip("_") or "source"
+    while name in names:
+      name += f"_{len(names) + 1}"
+    names.append(name)
   return names
 
 

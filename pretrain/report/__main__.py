@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from data import command, errors, files
 from data.command import Parser
 from data.errors import ConfigError, UserError
-from pretrain.command import kept_memory
+from pretrain.command import keep_temporaries
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ _EPILOG = """\
 The page needs no network and no JavaScript. It shows the config, curves, predictions of a checkpoint on
 held-out text, reports in the workdirs (of pretrain.probe and of fine-tuning), events and environment.
 
-  python -m pretrain.report runs/coco_lm_tiny
+  python -m pretrain.report runs/coco_lm_base_tiny
   python -m pretrain.report runs/a runs/b --tables=ab_probe --output=a_and_b.html
 
 Exit codes: 0 finished; 2 flags; 3 a workdir without a run; 5 storage.
@@ -93,5 +93,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-  kept_memory.keep_temporaries()
+  keep_temporaries()
   sys.exit(main())

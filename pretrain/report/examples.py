@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from data.errors import DataError
-from pretrain.checkpoints.opened import OpenedRun, open_run
+from pretrain.checkpoints.saved_model import OpenedRun, open_run
 from pretrain.logs.heldout import Arrays, collect, describe_guesses, describe_replaced
 from pretrain.report.runs import ShownRun
 

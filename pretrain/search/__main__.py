@@ -15,12 +15,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from data import command, errors, files
-from data.changes import changes
 from data.command import FETCHED, Parser
-from data.errors import ConfigError, DataError, counted
+from data.errors import ConfigError, DataError, changes, counted
 from data.output import formats
 from data.rows import Row
-from pretrain.command import kept_memory
+from pretrain.command import keep_temporaries
 from pretrain.embed import texts
 from pretrain.embed.schema import EmbeddingSchema
 from pretrain.embed.texts import VECTOR, Texts
@@ -262,9 +261,9 @@ def _run(asked: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code."""
-  return command.run_parsed(parser().parse_args, _run, argv)
+  return command.run(lambda: _run(parser().parse_args(argv)))
 
 
 if __name__ == "__main__":
-  kept_memory.keep_temporaries()
+  keep_temporaries()
   sys.exit(main())

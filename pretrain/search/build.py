@@ -134,7 +134,7 @@ def write(
     texts, offsets = rows.read(source), [np.zeros(1, np.int64)]
     with open(folder / index.VECTORS, "wb") as file, open(folder / index.ROWS, "wb") as lines:
       vectors = formats.Npy(file, VECTOR, stored.width, dtype)
-      shown, done = progress.RowProgress(stored.count), 0
+      shown, done = progress.Progress(stored.count), 0
       for block in stored.blocks():
         if not np.isfinite(block).all():
           raise DataError(f"{stored.path}: a vector is not finite; float16 overflows without --unit")

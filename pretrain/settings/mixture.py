@@ -7,17 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from pretrain.settings.field_types import Fields, show
+from ml_collections import ConfigDict
 
 SEQIO = "seqio:"  # prefix of the name of a Task or Mixture
-# {field about prepared records: its default, the only value that a feed allows}.
-_OF_RECORDS = {
-  "data.clean": "",
-  "data.directory": "",
-  "data.mixture": "",
-  "data.stages": "",
-  "data.fraction": 1.0,
-}
+_OF_RECORDS = ("clean", "directory", "mixture", "stages")  # fields that a feed cannot use, beside fraction
 
 
 def is_fed(data: Mapping[str, Any]) -> bool:
@@ -25,27 +18,8 @@ def is_fed(data: Mapping[str, Any]) -> bool:
   return data["feed"] == "seqio"
 
 
-def feed_problems(config: Fields) -> Iterator[str]:
-  """Yields an error for each field that a seqio feed cannot use: `config` is {dotted name: value}."""
-  if not is_fed({"feed": config["data.feed"]}):
-    return
-  source = config["data.source"]
-  if not source.startswith(SEQIO) or source == SEQIO:
-    yield (
-      f"{show(config, 'data.feed', 'data.source')}: expected the name of a Task or Mixture, or prepared "
-      "records:\n  --config.data.source=seqio:NAME\n  --config.data.feed=records"
-    )
-  for name, nothing in _OF_RECORDS.items():
-    if config[name] != nothing:
-      yield (
-        f"{show(config, 'data.feed', name)}: {name} needs prepared records; remove it, or use\n  "
-        "--config.data.feed=records"
-      )
-
-
-_OF_TEXT = ("data.text_field", "data.clean", "data.module", "data.tfds_directory")
+_OF_TEXT = ("text_field", "clean", "module", "tfds_directory")
 _RATE = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,3})?", re.IGNORECASE)
-_NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _STAGE = re.compile(r"(?:^|;)\s*([+-]?\d+):\s*")
 _FORM = "expected 'DIR:RATE,DIR:RATE', or 'DIR,DIR' for rates in proportion to their records"
 
@@ -104,18 +78,15 @@ def _sources(text: str) -> list[Source]:
   """Parses 'DIR:RATE,DIR:RATE' or 'DIR,DIR'; with rates, a directory may contain commas."""
   pieces = [piece.strip() for piece in text.strip().removesuffix(";").split(",")]
   rates = [_rate_of(piece) for piece in pieces]
-  sources = []
-  if any(rate is not None for rate in rates):
-    waiting: list[str] = []
-    for piece, rate in zip(pieces, rates):
-      waiting.append(piece)
-      if rate is not None:
-        sources.append(Source(",".join(waiting).rpartition(":")[0], rate))
-        waiting = []
-    if waiting:
-      raise ValueError(f"{','.join(waiting)!r} has no rate; {_FORM}")
-  else:
-    sources = [Source(piece, None) for piece in pieces]
+  sources, waiting = [], []
+  for piece, rate in zip(pieces, rates):
+    waiting.append(piece)
+    if rate is not None:
+      sources.append(Source(",".join(waiting).rpartition(":")[0], rate))
+      waiting = []
+  if sources and waiting:
+    raise ValueError(f"{','.join(waiting)!r} has no rate; {_FORM}")
+  sources = sources or [Source(piece, None) for piece in pieces]
   places = [source.directory for source in sources]
   names = [place if "://" in place else os.path.abspath(place) for place in places]
   for source, name in zip(sources, names):
@@ -129,10 +100,8 @@ def _sources(text: str) -> list[Source]:
 
 
 def _rate_of(piece: str) -> Fraction | None:
-  """Returns the rate at the end of 'DIR:RATE'; None without one. ValueError: not finite, <= 0, or with %."""
+  """Returns the rate at the end of 'DIR:RATE'; None without one. ValueError: not above 0, or with %."""
   directory, colon, rate = piece.rpartition(":")
-  if colon and _NOT_FINITE.fullmatch(rate):
-    raise ValueError(f"the rate of {directory!r} is {rate}; expected a finite number above 0")
   if colon and _RATE.fullmatch(rate.rstrip("% ")) and rate.endswith("%"):
     raise ValueError(f"the rate of {directory!r} is {rate}; expected a number in any scale, without %")
   if not colon or not _RATE.fullmatch(rate):
@@ -150,38 +119,41 @@ def shown(found: Sequence[Sequence[Any]]) -> str:
   )
 
 
-def problems(config: Fields) -> Iterator[str]:
-  """Yields an error for each wrong field of a mixture: `config` is {dotted name: value} of all fields."""
-  data = {name: config[f"data.{name}"] for name in ("mixture", "stages")}
+def rules(config: ConfigDict) -> Iterator[str]:
+  """Yields each broken rule about a feed or a mixture; see `fields.Schema.check`."""
+  data = config.data
+  if is_fed(data):
+    if not data.source.startswith(SEQIO) or data.source == SEQIO:
+      ways = "--config.data.source=seqio:NAME\n  --config.data.feed=records"
+      yield f"data.feed data.source: expected the name of a Task or Mixture, or prepared records:\n  {ways}"
+    used = [*filter(data.get, _OF_RECORDS), *(["fraction"] if data.fraction != 1 else [])]
+    for name in used:
+      yield f"data.feed data.{name}: needs prepared records; remove it, or use\n  --config.data.feed=records"
   if not is_asked(data):
-    if config["data.temperature"]:
-      yield f"{show(config, 'data.temperature')}: it needs rates; set data.mixture or data.stages"
+    if data.temperature:
+      yield "data.temperature data.mixture data.stages: it needs rates; set one of the other two"
     return
-  both = ("data.mixture", "data.stages")
-  if all(data.values()):
-    yield f"{show(config, *both)}: set only one of them; data.stages includes the mixture of step 0"
-    return
-  if 0 < config["data.temperature"] < 0.1:
-    yield f"{show(config, 'data.temperature')}: expected 0 (off), or a number in [0.1, 100]"
-  if config["data.directory"]:
-    yield f"{show(config, 'data.directory')}: data.mixture or data.stages already names records; remove it"
-  name = both[bool(data["stages"])]
+  if data.mixture and data.stages:
+    yield "data.mixture data.stages: set only one of them; data.stages includes the mixture of step 0"
+  if 0 < data.temperature < 0.1:
+    yield "data.temperature: expected 0 (off), or a number in [0.1, 100]"
+  if data.directory:
+    yield "data.directory data.mixture data.stages: a mixture names the records already; remove the directory"
+  name = "stages" if data.stages else "mixture"
   if seqio_name(data):
-    if not config["data.vocabulary"]:
-      size = config["model.vocab_size"]
+    if not data.vocabulary:
       yield (
-        f"{show(config, name)}: its Tasks need one vocabulary; train one, then name it:\n  python -m "
-        f"data.vocabulary train --source={data['mixture']} --module=FILE --output=words --size={size}\n"
-        "  --config.data.vocabulary=words"
+        "data.mixture data.vocabulary: its Tasks need one vocabulary; train one, then name it:\n"
+        f"  python -m data.vocabulary train --source={data.mixture} --module=FILE --output=words "
+        f"--size={config.model.vocab_size}\n  --config.data.vocabulary=words"
       )
     return
-  for about_text in filter(config.get, _OF_TEXT):
-    yield f"{show(config, about_text)}: a mixture reads records that are prepared already; remove it"
+  for about_text in filter(data.get, _OF_TEXT):
+    yield f"data.{about_text}: a mixture reads records that are prepared already; remove it"
   try:
-    ordered = stages(data)
+    late = [stage.step for stage in stages(data) if stage.step >= config.train.total_steps]
   except ValueError as error:
-    yield f"{name}={data[name.removeprefix('data.')]}: {error}"
+    yield f"data.{name}: {error}"
     return
-  late = [stage.step for stage in ordered if stage.step >= config["train.total_steps"]]
   if late:
-    yield f"data.stages: steps {', '.join(map(str, late))} are too late; {show(config, 'train.total_steps')}"
+    yield f"data.stages train.total_steps: steps {', '.join(map(str, late))} are too late"

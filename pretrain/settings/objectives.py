@@ -6,7 +6,9 @@ import enum
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pretrain.settings.field_types import Count, CountOrZero, Fields, Limit, NotNegative, Positive, show
+from ml_collections import ConfigDict
+
+from pretrain.settings.fields import Count, CountOrZero, Limit, NotNegative, Positive
 
 
 class Paper(enum.StrEnum):
@@ -82,11 +84,8 @@ class Objective:
     """The number of layers of its own, as wide as the encoder's, that whole rows pass."""
     return 0
 
-  def problems(self, config: Fields) -> Iterator[str]:
-    """Yields an error for each contradiction between fields; called only if the objective is enabled.
-
-    `config` is {dotted name: value} of all fields, each valid by itself.
-    """
+  def rules(self, config: ConfigDict) -> Iterator[str]:
+    """Yields each broken rule about its fields; called only if the objective is enabled."""
     del config
     yield from ()
 
@@ -108,10 +107,6 @@ class Objective:
     del length
     return 0
 
-  def show(self, config: Fields, *names: str) -> str:
-    """Formats fields as 'a=1, b=2'; a name without a dot is a field of this objective."""
-    return show(config, *(name if "." in name else f"objectives.{self.name}.{name}" for name in names))
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Contrast(Objective, abc.ABC):
@@ -125,18 +120,14 @@ class Contrast(Objective, abc.ABC):
   def candidates(self, batch_size: int) -> int:
     """Returns the number of vectors that an anchor is compared with, its partner included."""
 
-  def problems(self, config: Fields) -> Iterator[str]:
-    """Yields an error for groups of one row and groups larger than a microbatch; see `Objective.problems`."""
-    if self.group_size == 1 or (self.group_size == 0 and config["train.batch_size"] == 1):
-      yield (
-        f"{self.show(config, 'group_size', 'train.batch_size')}: a group of one row has no negatives; "
-        f"expected at least 2 rows"
-      )
-    if self.group_size == 0 and config["train.microbatches"] > 1:
-      yield (
-        f"{self.show(config, 'group_size', 'train.microbatches')}: microbatches split a group of the whole "
-        f"batch; set a group size, or use\n  --config.train.microbatches=1"
-      )
+  def rules(self, config: ConfigDict) -> Iterator[str]:
+    """Yields each broken rule about groups: of one row, and larger than a microbatch."""
+    group, train = f"objectives.{self.name}.group_size", config.train
+    if (self.group_size or train.batch_size) == 1:
+      yield f"{group} train.batch_size: a group of one row has no negatives; expected at least 2 rows"
+    if self.group_size == 0 and train.microbatches > 1:
+      one = "--config.train.microbatches=1"
+      yield f"{group} train.microbatches: they split a group of the whole batch; set a size, or use\n  {one}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -193,13 +184,13 @@ class CorrectiveLM(Objective):
   stop_gradient: bool
   copy: bool
 
-  def problems(self, config: Fields) -> Iterator[str]:
-    """Yields an error if no loss trains the copy head; see `Objective.problems`."""
-    trained = config["objectives.rtd.weight"] or config["objectives.all_token.weight"]
-    if self.copy and self.stop_gradient and not trained:
+  def rules(self, config: ConfigDict) -> Iterator[str]:
+    """Yields a line unless some loss trains the copy head."""
+    is_trained = config.objectives.rtd.weight or config.objectives.all_token.weight
+    if self.copy and self.stop_gradient and not is_trained:
       yield (
-        f"{self.show(config, 'copy', 'stop_gradient', 'objectives.rtd.weight')}: no loss trains the copy "
-        f"head; use one of\n  --config.objectives.rtd.weight=50\n  --config.objectives.clm.copy=false"
+        "objectives.clm.copy objectives.clm.stop_gradient objectives.rtd.weight: no loss trains the copy "
+        "head; use one of\n  --config.objectives.rtd.weight=50\n  --config.objectives.clm.copy=false"
       )
 
   def flops(self, model: Mapping[str, Any], masked: float) -> dict[str, float]:
@@ -215,13 +206,11 @@ class AllTokenLM(Objective):
   paper = Paper.ELECTRA
   reads = ("replaced",)
 
-  def problems(self, config: Fields) -> Iterator[str]:
-    """Yields an error if corrective LM is on, which has the same heads; see `Objective.problems`."""
-    if config["objectives.clm.weight"]:
-      yield (
-        f"{self.show(config, 'weight', 'objectives.clm.weight')}: both train the LM head and the copy head "
-        f"on the same positions; switch one of them off"
-      )
+  def rules(self, config: ConfigDict) -> Iterator[str]:
+    """Yields a line unless corrective LM, which has the same heads, is off."""
+    if config.objectives.clm.weight:
+      names = "objectives.all_token.weight objectives.clm.weight"
+      yield f"{names}: both train the same heads on the same positions; switch one of them off"
 
   def flops(self, model: Mapping[str, Any], masked: float) -> dict[str, float]:
     """Returns the FLOP of the softmax at every token; see `Objective.flops`."""
@@ -264,25 +253,23 @@ class SequenceContrast(Contrast):
         f"first are contrasted; the metric scl_segments_dropped is the fraction of the others"
       )
 
-  def problems(self, config: Fields) -> Iterator[str]:
-    """Yields errors about groups, crop lengths and the projection head; see `Objective.problems`."""
-    yield from super().problems(config)
-    both = self.show(config, "max_segments", "data.packing")
-    if config["data.packing"] == "segments" and not self.max_segments:
-      yield f"{both}: expected the most texts of a row to contrast\n  --config.objectives.scl.max_segments=16"
-    if config["data.packing"] != "segments" and self.max_segments:
-      yield f"{both}: only rows of 'segments' have several texts\n  --config.objectives.scl.max_segments=0"
-    length = config["data.length"]
-    crop = crop_size(self.crop_fraction, length)
-    if crop < 1 or crop > length:
+  def rules(self, config: ConfigDict) -> Iterator[str]:
+    """Yields each broken rule about groups, segments, crop lengths and the projection head."""
+    yield from super().rules(config)
+    both, has_segments = "objectives.scl.max_segments data.packing", config.data.packing == "segments"
+    if has_segments and not self.max_segments:
+      yield f"{both}: expected the most texts of a row\n  --config.objectives.scl.max_segments=16"
+    if self.max_segments and not has_segments:
+      yield f"{both}: a row has one text\n  --config.objectives.scl.max_segments=0"
+    length, crop = config.data.length, crop_size(self.crop_fraction, config.data.length)
+    if not 1 <= crop <= length:
       yield (
-        f"{self.show(config, 'crop_fraction', 'data.length')}: a crop has {crop} tokens; expected 1 "
-        f"to {length} tokens"
+        f"objectives.scl.crop_fraction data.length: a crop has {crop} tokens; expected 1 to {length} tokens"
       )
     if self.head == "cls" and self.projection_size:
       yield (
-        f"{self.show(config, 'head', 'projection_size')}: head 'cls' has no projection; use one of\n"
-        f"  --config.objectives.scl.head=projection\n  --config.objectives.scl.projection_size=0"
+        "objectives.scl.head objectives.scl.projection_size: head 'cls' has no projection; use one of\n"
+        "  --config.objectives.scl.head=projection\n  --config.objectives.scl.projection_size=0"
       )
 
 
@@ -303,11 +290,11 @@ class TokenAlignment(Contrast):
     """Returns the number of negatives plus one neighbour; see `Contrast.candidates`."""
     return self.num_negatives + 1
 
-  def problems(self, config: Fields) -> Iterator[str]:
-    """Yields errors about groups and a window longer than the sequence; see `Objective.problems`."""
-    yield from super().problems(config)
-    if self.window // 2 >= config["data.length"]:
-      yield f"{self.show(config, 'window', 'data.length')}: half the window is as long as the sequence"
+  def rules(self, config: ConfigDict) -> Iterator[str]:
+    """Yields each broken rule about groups and a window longer than the sequence."""
+    yield from super().rules(config)
+    if self.window // 2 >= config.data.length:
+      yield "objectives.taco.window data.length: half the window is as long as the sequence"
 
   def flops(self, model: Mapping[str, Any], masked: float) -> dict[str, float]:
     """Returns the FLOP of an anchor's products with all candidates; see `Objective.flops`."""
@@ -332,33 +319,27 @@ class MaskedAutoencoder(Objective):
     """The layers of the decoder; see `Objective.own_layers`."""
     return self.decoder_layers
 
-  def problems(self, config: Fields) -> Iterator[str]:
-    """Yields errors about other inputs, readers of masked tokens, and encoders without a decoder."""
-    if config["corruption.kind"] != "mask" or config["corruption.mask_token_rate"] != 1:
-      mask = self.show(config, "weight", "corruption.kind", "corruption.mask_token_rate")
+  def rules(self, config: ConfigDict) -> Iterator[str]:
+    """Yields each broken rule about its input, readers of masked tokens, and what its decoder needs."""
+    if config.corruption.kind != "mask" or config.corruption.mask_token_rate != 1:
       yield (
-        f"{mask}: the chosen tokens are left out, so nothing replaces them\n  --config.corruption.kind=mask "
-        f"--config.corruption.mask_token_rate=1.0 --config.corruption.random_token_rate=0.0"
+        "objectives.mae.weight corruption.kind corruption.mask_token_rate: the chosen tokens are left out\n"
+        "  --config.corruption.kind=mask --config.corruption.mask_token_rate=1.0 "
+        "--config.corruption.random_token_rate=0.0"
       )
     for name in ("mlm", "taco"):
-      if config[f"objectives.{name}.weight"]:
-        both = self.show(config, "weight", f"objectives.{name}.weight")
-        yield (
-          f"{both}: {name} reads masked tokens, which the encoder does not see; switch one of them off\n"
-          f"  --config.objectives.{name}.weight=0"
-        )
-    if config["objectives.scl.weight"] and config["corruption.mask_special"] == "all":
-      special = self.show(config, "weight", "objectives.scl.weight", "corruption.mask_special")
-      yield f"{special}: [CLS] may be left out\n  --config.corruption.mask_special=sep_only"
-    if self.decoder_positions == "shared" and config["model.position"] != "learned":
-      positions = self.show(config, "decoder_positions", "model.position")
-      yield f"{positions}: there is no table to share\n  --config.objectives.mae.decoder_positions=own"
-    if self.decoder_relative_position and config["model.relative_position"] == "none":
-      relative = self.show(config, "decoder_relative_position", "model.relative_position")
-      yield (
-        f"{relative}: the decoder's have the encoder's buckets\n"
-        f"  --config.objectives.mae.decoder_relative_position=false"
-      )
+      if config.objectives[name].weight:
+        both, off = f"objectives.mae.weight objectives.{name}.weight", f"--config.objectives.{name}.weight=0"
+        yield f"{both}: {name} reads masked tokens, which the encoder does not see\n  {off}"
+    if config.objectives.scl.weight and config.corruption.mask_special == "all":
+      names = "objectives.mae.weight objectives.scl.weight corruption.mask_special"
+      yield f"{names}: [CLS] may be left out\n  --config.corruption.mask_special=sep_only"
+    if self.decoder_positions == "shared" and config.model.position != "learned":
+      own = "--config.objectives.mae.decoder_positions=own"
+      yield f"objectives.mae.decoder_positions model.position: there is no table to share\n  {own}"
+    if self.decoder_relative_position and config.model.relative_position == "none":
+      names = "objectives.mae.decoder_relative_position model.relative_position"
+      yield f"{names}: the encoder has none\n  --config.objectives.mae.decoder_relative_position=false"
 
   def flops(self, model: Mapping[str, Any], masked: float) -> dict[str, float]:
     """Returns the FLOP of the head's transform and softmax; see `Objective.flops`."""
@@ -393,3 +374,19 @@ def switched_on(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, Objective]
     for name, settings in OBJECTIVES.items()
     if name in groups and groups[name]["weight"]
   }
+
+
+def objective_rules(config: ConfigDict) -> Iterator[str]:
+  """Yields each broken rule about objectives: that one is on, that each gets what it reads, and its own."""
+  objectives = switched_on(config.objectives.to_dict())
+  if not objectives:
+    names = " ".join(f"objectives.{name}.weight" for name in OBJECTIVES)
+    yield f"{names}: no objective is on; set one of these weights above 0"
+  has_masks = config.corruption.kind == "mask"
+  for name, objective in objectives.items():
+    both = f"objectives.{name}.weight corruption.kind"
+    if has_masks and "replaced" in objective.reads:
+      yield f"{both}: {name} needs replaced tokens; use kind 'generator' or 'random', or objectives.mlm"
+    if not has_masks and "masks" in objective.reads:
+      yield f"{both}: {name} needs masks; use corruption.kind 'mask', or objectives.clm with copy=False"
+    yield from objective.rules(config)

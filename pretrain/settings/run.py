@@ -1,13 +1,14 @@
-"""Types, choices and limits of the fields under `optimizer`, `data`, `train` and `mesh`. Imports no jax."""
+"""Types, limits and rules of the fields under `optimizer`, `data`, `train` and `mesh`. Imports no jax."""
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 from ml_collections import ConfigDict
 
-from pretrain.settings.field_types import (
+from data.errors import unknown
+from pretrain.settings.fields import (
   Count,
   CountOrZero,
   FractionBelowOne,
@@ -15,6 +16,7 @@ from pretrain.settings.field_types import (
   NotNegative,
   Positive,
 )
+from pretrain.settings.objectives import Contrast, switched_on
 
 WITHOUT_WARMUP = {"batch_size_start": 0, "batch_warmup_steps": 0}  # fields of `train`
 
@@ -101,38 +103,6 @@ class MeshSettings:
     fixed = math.prod(size for size in self.sizes if size != -1)
     filled = MeshSizes(*(number // fixed if size == -1 else size for size in self.sizes))
     return filled if math.prod(filled) == number else None
-
-
-def nearest_sizes(
-  asked: MeshSizes, number: int, *, can: Callable[[MeshSizes], bool] = lambda _: True
-) -> MeshSizes | None:
-  """Returns the mesh sizes of `number` devices closest to `asked` for which `can` is true, or None.
-
-  The distance is the number of doublings and halvings. A size of -1 in `asked` matches any size.
-  """
-  for sizes in sorted(_layouts(number), key=lambda sizes: _distance(asked, sizes)):
-    if can(sizes):
-      return sizes
-  return None
-
-
-def _layouts(number: int) -> Iterator[MeshSizes]:
-  divisors = [size for size in range(1, number + 1) if number % size == 0]
-  for tensor in divisors:
-    for fsdp in divisors:
-      if number % (tensor * fsdp) == 0:
-        yield MeshSizes(number // (tensor * fsdp), fsdp, tensor)
-
-
-def _distance(asked: MeshSizes, sizes: MeshSizes) -> tuple[float, ...]:
-  """Returns a sort key: doublings between the sizes, then the smaller tensor axis, then the smaller fsdp."""
-  apart = sum(abs(math.log2(found / wanted)) for wanted, found in zip(asked, sizes) if wanted > 0)
-  return round(apart, 6), sizes.tensor, sizes.fsdp
-
-
-def shown_sizes(sizes: MeshSizes) -> str:
-  """Returns the flags that set these mesh sizes."""
-  return " ".join(f"--config.mesh.{axis}={size}" for axis, size in sizes._asdict().items())
 
 
 TRACKERS = ("wandb",)  # also the names of their packages
@@ -242,3 +212,100 @@ def reading_settings(config: ConfigDict) -> ReadingSettings:
   of_train = {name: config.train[name] for name in ("batch_size", "total_steps", "eval_batches")}
   of_run = {"seed": config.seed, "vocab_size": config.model.vocab_size, **of_train}
   return ReadingSettings(data=DataFields(**config.data), sizes=batch_sizes(config.train), **of_run)
+
+
+def optimizer_rules(config: ConfigDict) -> Iterator[str]:
+  """Yields each broken rule about the optimizer's fields; see `fields.Schema.check`."""
+  given, total = config.optimizer, config.train.total_steps
+  if given.warmup_steps > total:
+    shorter = f"--config.optimizer.warmup_steps={total // 10}"
+    yield f"optimizer.warmup_steps train.total_steps: longer than the run; for example\n  {shorter}"
+  if given.schedule == "wsd" and given.warmup_steps + given.decay_steps > total:
+    names = "optimizer.warmup_steps optimizer.decay_steps train.total_steps"
+    yield f"{names}: the warm-up and the decay are longer than the run"
+  if given.schedule != "wsd" and (given.decay_steps or given.decay_shape != "linear"):
+    names = "optimizer.decay_steps optimizer.decay_shape optimizer.schedule"
+    yield f"{names}: the schedule has no such decay\n  --config.optimizer.schedule=wsd"
+  is_corrected = given.adam_eps_placement == "corrected" and given.adam_bias_correction
+  if given.update_clipping != "none" and not is_corrected:
+    names = "optimizer.update_clipping optimizer.adam_eps_placement optimizer.adam_bias_correction"
+    corrected = "--config.optimizer.adam_eps_placement=corrected --config.optimizer.adam_bias_correction=true"
+    yield f"{names}: StableAdamW has corrected moments\n  {corrected}"
+  if given.update_clipping != "none" and given.clip_norm:
+    names = "optimizer.update_clipping optimizer.clip_norm"
+    yield f"{names}: gradients would be clipped twice\n  --config.optimizer.clip_norm=0"
+  if given.end_learning_rate > given.learning_rate:
+    yield "optimizer.end_learning_rate optimizer.learning_rate: the final rate is above the peak"
+
+
+def train_rules(config: ConfigDict) -> Iterator[str]:
+  """Yields each broken rule about the fields under `train`, and that there is a text."""
+  train, data = config.train, config.data
+  if any(not 1 <= step <= train.total_steps for step in train.checkpoint_steps):
+    yield f"train.checkpoint_steps train.total_steps: expected steps from 1 to {train.total_steps}"
+  if train.spike_roll_back and not train.spike_zscore:
+    yield "train.spike_roll_back train.spike_zscore: not detected\n  --config.train.spike_zscore=8"
+  if train.init_grow and not train.init_from:
+    yield "train.init_grow train.init_from: no model to grow\n  --config.train.init_from=DIR"
+  for name in tracker_names(train.trackers):
+    if name not in TRACKERS:
+      yield f"train.trackers: {unknown('tracker', name, TRACKERS)}"
+  if train.probe_every and not train.probe_data:
+    yield "train.probe_every train.probe_data: give a folder of annotated data to probe with"
+  if not (data.source or data.directory or data.mixture or data.stages):
+    yield "data.source data.directory: no text\n  --config.data.source=installed_docs"
+  yield from _batch_warmup_rules(config)
+
+
+def _batch_warmup_rules(config: ConfigDict) -> Iterator[str]:
+  """Yields why batches cannot grow from the first size to the last in equal numbers of updates."""
+  sizes, total = batch_sizes(config.train), config.train.total_steps
+  start, warmup, unit = sizes.batch_size_start, sizes.batch_warmup_steps, sizes.unit
+  both = "train.batch_size_start train.batch_warmup_steps"
+  if bool(start) != bool(warmup):
+    yield f"{both}: a warm-up of the batch size needs both; set both or neither"
+  if not (start and warmup) or sizes.batch_size % sizes.microbatches:
+    return  # `device_rules` refuse the latter
+  if start >= sizes.batch_size or start % unit:
+    names = "train.batch_size_start train.batch_size train.microbatches"
+    yield f"{names}: expected whole microbatches of {unit} rows, fewer than {sizes.microbatches}"
+  for_example = "for example\n  --config.train.batch_warmup_steps="
+  if warmup % sizes.smaller:
+    near = math.ceil(warmup / sizes.smaller) * sizes.smaller
+    yield f"{both}: the {sizes.smaller} smaller sizes need equal numbers of updates, {for_example}{near}"
+  if warmup >= total:
+    near = max(1, total // 10 // sizes.smaller) * sizes.smaller
+    yield f"train.batch_warmup_steps train.total_steps: longer than the run; {for_example}{near}"
+  if config.data.feed == "seqio":
+    yield f"{both} data.feed: a feed has batches of one size\n  --config.data.feed=records"
+
+
+def device_rules(config: ConfigDict, num_devices: int | None) -> Iterator[str]:
+  """Yields each size that does not fit the mesh; `num_devices` (all hosts) may be unknown."""
+  mesh = MeshSettings(**config.mesh)
+  names = "mesh.data mesh.fsdp mesh.tensor"
+  if 0 in mesh.sizes or mesh.sizes.count(-1) > 1:
+    yield f"{names}: expected sizes of at least 1, and -1 (all other devices) at most once"
+  # While the number of devices is unknown, an axis of -1 may have one.
+  known = num_devices or math.prod(size for size in mesh.sizes if size != -1)
+  sizes = mesh.filled(known)
+  if sizes is None:
+    yield f"{names}: the product must be the number of devices, {num_devices}; use -1 for one of them"
+    return
+  cut = [("num_heads", "tensor"), ("mlp_size", "tensor"), ("hidden_size", "fsdp")]
+  for group in ("model", "generator") if config.corruption.kind == "generator" else ("model",):
+    for name, axis in cut:  # `sharding.MAY_STAY_WHOLE` has the sizes that need not be divisible
+      if config[group][name] % getattr(sizes, axis):
+        yield f"{group}.{name} mesh.{axis}: not divisible by {getattr(sizes, axis)} devices, which shard it"
+  shards, batch, microbatches = sizes.data * sizes.fsdp, config.train.batch_size, config.train.microbatches
+  groups = {
+    f"objectives.{name}.group_size": objective.group_size
+    for name, objective in switched_on(config.objectives.to_dict()).items()
+    if isinstance(objective, Contrast) and objective.group_size > 1
+  }
+  unit = math.lcm(shards, *groups.values()) * microbatches
+  if batch % unit:
+    below, above = batch // unit * unit, (batch // unit + 1) * unit
+    names = " ".join(["train.batch_size", "train.microbatches", *groups])
+    near = f"{below} or {above}" if below else f"{above}"
+    yield f"{names}: on {shards} devices along data and fsdp expected a multiple of {unit}; use {near}"

@@ -15,9 +15,9 @@ from data.feed import FedRecords
 from pretrain import pod
 from pretrain.checkpoints import checkpoint, resume, warm_start
 from pretrain.checkpoints import workdir as workdir_files
-from pretrain.checkpoints.addresses import Workdir
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.checkpoints.warm_start import Origins
+from pretrain.checkpoints.workdir import Workdir
 from pretrain.reading import prepared
 from pretrain.reading.batches import Skip
 from pretrain.reading.prepared import Prepared

@@ -14,9 +14,8 @@ import jax
 from data import progress
 from data.feed import FedRecords
 from pretrain.checkpoints import resume
-from pretrain.checkpoints.addresses import Workdir
 from pretrain.checkpoints.checkpoint import Checkpoints
-from pretrain.checkpoints.saves import Saves
+from pretrain.checkpoints.workdir import Saves, Workdir
 from pretrain.evaluate import Evaluation
 from pretrain.listener import Listener
 from pretrain.logs.intervals import Intervals, Probes, Progress

@@ -193,32 +193,32 @@ _FAST_ELECTRA = _COCO_LM | _of("""
 # {recipe: {field: value}}
 VALUES: dict[str, dict[str, Any]] = {
   "all_token_base": _ALL_TOKEN,
-  "all_token_small": {**_ALL_TOKEN, **_SMALL, "generator.num_layers": 2},
+  "all_token_base:small": {**_ALL_TOKEN, **_SMALL, "generator.num_layers": 2},
   "amos_base": _AMOS,
   "amos_base_plus_plus": {**_AMOS, **_PLUS_PLUS},
   "bert_base": _BERT,
-  "bert_small": {**_BERT, **_TACO_SMALL},
+  "bert_base:small": {**_BERT, **_TACO_SMALL},
   "coco_lm_base": _COCO_LM,
   "coco_lm_base_plus_plus": {**_COCO_LM, **_PLUS_PLUS},
   "coco_lm_large_plus_plus": {**_COCO_LM, **_PLUS_PLUS, **_LARGE},
-  "coco_lm_small": {**_COCO_LM, **_SMALL, "generator.num_layers": 2},
+  "coco_lm_base:small": {**_COCO_LM, **_SMALL, "generator.num_layers": 2},
   "deberta_v3_rtd_base": _DEBERTA_V3,
   "electra_base": _ELECTRA,
   "electra_gdes_base": {**_ELECTRA, "generator.share_embeddings": "gdes"},
-  "electra_small": {**_ELECTRA, **_SMALL, **_GENERATOR_64},
+  "electra_base:small": {**_ELECTRA, **_SMALL, **_GENERATOR_64},
   "electra_google_base": _GOOGLE,
-  "electra_google_small": {**_GOOGLE, **_SMALL, **_GENERATOR_64},
+  "electra_google_base:small": {**_GOOGLE, **_SMALL, **_GENERATOR_64},
   "mae_lm_base": _MAE,
   "metro_lm_base": _METRO,
   "fast_electra_base": _FAST_ELECTRA,
   "modernbert_base": _MODERNBERT,
   "roberta_base": _ROBERTA,
-  "roberta_small": {**_ROBERTA, **_SMALL},
+  "roberta_base:small": {**_ROBERTA, **_SMALL},
   "taco_base": _TACO,
-  "taco_small": {**_TACO, **_TACO_SMALL},
+  "taco_base:small": {**_TACO, **_TACO_SMALL},
 }
 # Sizes and combinations that no paper trained.
-NO_PAPER = ("amos_small", "amos_coco_taco_base")
+NO_PAPER = ("amos_base:small", "amos_coco_taco_base")
 # No number of these is from a paper: `configs/sizes.py`.
 TINY = _of("""
   model: vocab_size=4_096 hidden_size=128 num_layers=2 num_heads=2 max_length=64 init_stddev=0.05

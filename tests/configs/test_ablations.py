@@ -2,18 +2,19 @@
 
 import dataclasses
 import functools
-import importlib
 import pathlib
 
 import jax
 import pytest
 
+from configs import arguments
 from configs.ablations import amos, coco_lm, table, taco
 from data import errors
 from pretrain.build import build
-from pretrain.command import fields, flags, validate
+from pretrain.command import read_arguments
 from pretrain.mesh.trees import by_path
 from pretrain.recipe import Recipe
+from pretrain.settings import PRETRAINING, fields
 from tests.pretrain.small_recipe import TOKENS
 
 TABLES = {"coco_lm": coco_lm, "amos": amos, "taco": taco}
@@ -72,18 +73,17 @@ def test_every_row_has_its_name_a_tiny_counterpart_of_the_same_fields_and_is_val
       for values, changes in zip(flat, (row.changes, row.tiny_changes or row.changes)):
         failures += [f"{values['recipe']}: {field}" for field in changes if values[field] != changes[field]]
       for one in (config, tiny):
-        failures += [f"{one.recipe}: {line}" for line in validate.problems(one, num_devices=1)]
-      refused = validate.problems(module.get_config(name))  # without what the user must give
-      if bool(refused) != bool(row.required) or not all(row.required[0] in line for line in refused):
-        failures.append(f"{family}:{name}, required: {refused}")
+        PRETRAINING.check(one, num_devices=1)
+      if row.required:  # without what the user must give
+        with pytest.raises(errors.ConfigError, match=row.required[0]):
+          PRETRAINING.check(module.get_config(name))
   assert not failures, "\n".join(failures)
 
 
 @functools.cache
 def _recipe(family: str, row: str) -> Recipe:
-  """The recipe of a row, or of a whole config file where no family is given."""
-  module = TABLES[family] if family else importlib.import_module(f"configs.{row}")
-  config = module.get_config(row) if family else module.get_config()
+  """The recipe of a row, or of a whole recipe where no family is given."""
+  config = TABLES[family].get_config(row) if family else arguments.recipe(row)
   return build(config, dataclasses.replace(TOKENS, vocab_size=config.model.vocab_size))
 
 
@@ -125,9 +125,9 @@ def test_generators_have_the_sizes_of_the_paper():
 
 
 def test_a_row_is_an_argument_of_the_config_flag_and_an_unknown_one_is_refused():
-  arguments = flags.read_arguments([f"--config={pathlib.Path(amos.__file__)}:gen_12"])
-  assert arguments.config.generator.num_layers == 12
-  assert arguments.config_name == "amos_gen_12" and arguments.workdir == "runs/amos_gen_12"
+  given = read_arguments([f"--config={pathlib.Path(amos.__file__)}:gen_12"])
+  assert given.config.generator.num_layers == 12
+  assert given.config_name == "amos_gen_12" and given.workdir == "runs/amos_gen_12"
   for argument, expected in (
     ("rdt_only", "mean 'rtd_only'"),
     ("rtd_only:small", "clm_only"),

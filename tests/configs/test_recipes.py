@@ -7,28 +7,26 @@ import re
 
 import pytest
 
-from configs import backbones, base
+from configs import arguments, backbones, base
 from data import errors
 from pretrain import optim
-from pretrain.command import fields, validate
-from pretrain.command.config_file import load_config
+from pretrain.command import load_config, override
+from pretrain.settings import PRETRAINING, fields
 from pretrain.settings.run import batch_sizes
 from tests.configs import paper_values
 
 CONFIGS = pathlib.Path(base.__file__).parent
-NOT_RECIPES = ("__init__", "backbones", "base", "sizes", "studies")
-FAMILIES = ("bert", "roberta", "electra", "electra_google", "all_token", "coco_lm", "amos", "taco")
+NOT_RECIPES = ("__init__", "arguments", "backbones", "base", "sizes")
 # Fine-tuning configs have fields of their own.
-RECIPES = sorted(
+FILES = sorted(
   path.stem
   for path in CONFIGS.glob("*.py")
   if path.stem not in NOT_RECIPES and not path.stem.startswith("finetune")
 )
-TINY = [name for name in RECIPES if name.endswith("_tiny") or name == "demo"]
-
-
-def _config(name):
-  return importlib.import_module(f"configs.{name}").get_config()
+SIZES = {stem: getattr(importlib.import_module(f"configs.{stem}"), "SIZES", {}) for stem in FILES}
+RECIPES = [*FILES, *(f"{stem}:{size}" for stem, sizes in SIZES.items() for size in sizes)]
+TINY = [name for name in RECIPES if name.endswith(":tiny") or name == "demo"]
+_config = arguments.recipe
 
 
 @functools.cache
@@ -44,11 +42,12 @@ def _differences(name, other):
   return {field for field in _flat(name) if _flat(name)[field] != _flat(other)[field]}
 
 
-def test_every_family_has_a_base_a_small_and_a_tiny_recipe():
-  wanted = {f"{family}_{size}" for family in FAMILIES for size in ("base", "small", "tiny")}
-  wanted |= {"coco_lm_base_plus_plus", "coco_lm_large_plus_plus", "amos_base_plus_plus"}
-  wanted |= {"amos_coco_taco_base", "amos_coco_taco_tiny", "demo", "modernbert_base", "modernbert_tiny"}
-  assert wanted <= set(RECIPES)
+def test_every_base_recipe_has_size_tiny_and_every_recipe_its_papers_values():
+  assert {stem for stem in FILES if stem.endswith("_base")} == {
+    stem for stem in FILES if "tiny" in SIZES[stem]
+  }
+  small = ("all_token", "amos", "bert", "coco_lm", "electra", "electra_google", "roberta", "taco")
+  assert {stem for stem in FILES if "small" in SIZES[stem]} == {f"{family}_base" for family in small}
   assert set(paper_values.VALUES) | set(paper_values.NO_PAPER) == set(RECIPES) - set(TINY)
 
 
@@ -56,19 +55,18 @@ def test_every_recipe_is_valid_and_has_the_fields_of_the_base_config():
   failures = []
   for name in RECIPES:
     config = _config(name)
-    if not config.is_locked or config.recipe != name or _flat(name).keys() != fields.known_fields().keys():
+    named = re.sub("base:", "", name)
+    if not config.is_locked or config.recipe != named or _flat(name).keys() != PRETRAINING.defaults.keys():
       failures.append(f"{name}: other fields, or another name")
-    if name not in TINY or name == "demo":  # tiny ones differ in sizes that the demo's has too
-      failures += [f"{name}, 8 devices: {line}" for line in validate.problems(config, num_devices=8)]
-    failures += [f"{name}: {line}" for line in validate.problems(config, num_devices=1)]
-    modern = backbones.apply(config, "modern_tiny" if name in TINY else "modern")
-    failures += [f"{modern.recipe}: {line}" for line in validate.problems(modern, num_devices=1)]
+    for devices in (1, 8):
+      PRETRAINING.check(config, num_devices=devices)
+    PRETRAINING.check(backbones.apply(config, "modern_tiny" if name in TINY else "modern"), num_devices=1)
   assert not failures, "\n".join(failures)
 
 
 def test_recipes_do_not_share_state():
-  _config("coco_lm_tiny").model.hidden_size = 1
-  assert _config("coco_lm_tiny").model.hidden_size == 128
+  _config("coco_lm_base:tiny").model.hidden_size = 1
+  assert _config("coco_lm_base:tiny").model.hidden_size == 128
   assert base.get_config().model.hidden_size == 768
 
 
@@ -98,7 +96,7 @@ def test_recipes_differ_from_their_baselines_in_their_method_only():
   for name in ("roberta_base", "electra_base", "all_token_base", "mae_lm_base"):
     groups = {field.partition(".")[0] for field in _differences(name, "coco_lm_base")}
     assert groups <= {"recipe", "corruption", "generator", "objectives"}, name
-  for size in ("base", "small"):
+  for size in ("base", "base:small"):
     assert _differences(f"taco_{size}", f"bert_{size}") == {"recipe", "objectives.taco.weight"}
   weights = {f"objectives.{name}.weight" for name in ("clm", "scl", "taco")}
   union = {"recipe", "objectives.taco.group_size"} | weights
@@ -109,12 +107,9 @@ def test_recipes_differ_from_their_baselines_in_their_method_only():
 def test_commands_of_later_phases_are_valid_and_have_their_tokens(phase, tokens, rows):
   text = (CONFIGS / "modernbert_base.py").read_text()
   command = re.search(rf"workdir=runs/modernbert_base_{phase} .*?(?=\nPhase|\n\"\"\")", text, re.S)[0]
-  changes = dict(re.findall(r"--config\.([\w.]+)=(\S+)", command))
   config = _config("modernbert_base")
-  config.update_from_flattened_dict(
-    {name: fields.parse_value(name, value) for name, value in changes.items()}
-  )
-  assert validate.problems(config, num_devices=8) == []
+  override(config, re.findall(r"--config\.[\w.]+=\S+", command), PRETRAINING)
+  PRETRAINING.check(config, num_devices=8)
   assert _tokens(config) == pytest.approx(tokens, rel=1e-4) and config.train.batch_size == rows
   total = config.train.total_steps
   falls = optim.make_schedule(optim.OptimizerSettings(**config.optimizer.to_dict(), total_steps=total))
@@ -123,11 +118,11 @@ def test_commands_of_later_phases_are_valid_and_have_their_tokens(phase, tokens,
 
 
 def test_a_recipe_is_the_same_by_path_and_by_import(tmp_path, monkeypatch):
-  assert load_config(str(CONFIGS / "amos_tiny.py")) == _config("amos_tiny")
+  assert load_config(f"{CONFIGS}/amos_base.py:tiny") == _config("amos_base:tiny")
   monkeypatch.chdir(tmp_path)  # without configs/, the installed file is taken
-  assert load_config("configs/amos_tiny.py") == _config("amos_tiny")
+  assert load_config("configs/amos_base.py:tiny") == _config("amos_base:tiny")
 
 
 def test_the_base_config_alone_trains_nothing():
   with pytest.raises(errors.ConfigError, match="no objective is on"):
-    validate.check(base.get_config())
+    PRETRAINING.check(base.get_config())

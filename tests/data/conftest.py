@@ -6,7 +6,7 @@ import random
 import pytest
 
 from data import errors
-from data.prepare import command as prepare
+from data.prepare import __main__ as prepare
 from data.vocabulary import train as vocabulary_train
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ import pyarrow
 from pyarrow import parquet
 
 from data import binary_files, manifest, sources
-from data.prepare import command as prepare
+from data.prepare import __main__ as prepare
 from tests.data.conftest import refused
 
 TEXT = "The cat number 7 sat on the mat, and it was happy there.\n" * 400

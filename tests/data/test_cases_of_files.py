@@ -14,8 +14,8 @@ from tokenizers import Tokenizer, models, processors
 
 from data import errors, inspect, manifest, rows, sources, text_files, vocabulary
 from data.clean import language
-from data.prepare import command as prepare
-from data.prepare import packing, summary
+from data.prepare import __main__ as prepare
+from data.prepare import output_directory, packing
 from data.vocabulary import __main__ as vocabulary_command
 from data.vocabulary import tokenizer_files
 from pretrain.export.tokenizer import convert
@@ -82,7 +82,7 @@ def test_a_text_below_one_record_and_records_that_are_hardly_full_are_named(
   for filled, mode, is_said in ((0.6, "complete", False), (0.4, "complete", True), (0.4, "eos", False)):
     train = dataclasses.replace(made.splits["train"], tokens=int(made.splits["train"].records * 32 * filled))
     changed = dataclasses.replace(made, packing=mode, splits=made.splits | {"train": train})
-    assert ("half full" in summary.of(changed)) == is_said
+    assert ("half full" in output_directory.summary(changed)) == is_said
 
 
 def word_pieces() -> Tokenizer:
@@ -233,7 +233,7 @@ def test_a_valid_replacement_character_is_not_called_a_wrong_encoding(vocabulary
     (tmp_path / name).write_bytes(content)
     output = tmp_path / f"{name}.o"
     assert prepared_at(output, tmp_path / name, vocabulary_directory, "--length=32") == 0
-    said = summary.of(manifest.read(output))
+    said = output_directory.summary(manifest.read(output))
     assert [word for word in ("another program", "iconv") if word in said] == ([phrase] if phrase else []), (
       name
     )

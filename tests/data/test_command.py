@@ -4,14 +4,12 @@ import errno
 import logging
 import os
 import signal
-import subprocess
 import sys
 import time
 
-import psutil
 import pytest
 
-from data import command, log_lines
+from data import command, progress
 from data.errors import DataError
 
 OURS, OTHERS = logging.getLogger("data.any"), logging.getLogger("a_library.any")
@@ -22,25 +20,20 @@ def fail(error: BaseException):
 
 
 def test_a_command_ends_with_its_own_code_or_that_of_its_error(capsys):
-  assert command.exit_code(lambda: None, stopped="") == 0
-  assert command.exit_code(lambda: 75, stopped="") == 75
+  assert (command.run(lambda: None), command.run(lambda: 75)) == (0, 75)
   assert capsys.readouterr().err == ""
-  assert command.exit_code(lambda: fail(DataError("first\nsecond")), stopped="") == 3
-  assert capsys.readouterr().err == "error: first\nsecond\n"
-  assert command.exit_code(lambda: fail(KeyboardInterrupt()), stopped="stopped in time") == 130
-  assert capsys.readouterr().err == "stopped in time\n"
+  for error, code, line in (
+    (DataError("first\nsecond\n  --third\n  --fourth"), 3, "error: first second\n  --third\n  --fourth\n"),
+    (OSError(errno.ENOSPC, "No space left", "a.txt"), 5, "error: a.txt: cannot be written (No space left); "),
+    (OSError("x"), 5, "error: a file, or what this command prints, cannot be written (x); check "),
+    (KeyboardInterrupt(), 130, "stopped; run the same command again\n"),
+  ):
+    assert command.run(lambda error=error: fail(error)) == code
+    assert capsys.readouterr().err.startswith(line)
   with pytest.raises(DataError):
-    command.exit_code(lambda: fail(DataError("x")), stopped="", debug=True)
-  with pytest.raises(OSError):
-    command.exit_code(lambda: fail(OSError("x")), stopped="")
-
-
-def test_a_command_that_writes_files_keeps_of_a_message_only_the_lines_with_ways_out(capsys):
-  assert command.run(lambda: fail(DataError("first\nsecond\n  --third\n  --fourth"))) == 3
-  assert capsys.readouterr().err == "error: first second\n  --third\n  --fourth\n"
-  assert command.run(lambda: fail(OSError(errno.ENOSPC, "No space left", "a.txt"))) == 5
-  assert capsys.readouterr().err.startswith("error: a.txt: ")
-  assert command.run(lambda: fail(KeyboardInterrupt())) == 130
+    command.run(lambda: fail(DataError("x")), debug=True)
+  with pytest.raises(KeyError):
+    command.run(lambda: fail(KeyError("a fault of ours")))
 
 
 def test_a_child_gives_its_code_and_its_error_and_shows_the_rest_at_its_level(capfd):
@@ -50,10 +43,10 @@ def test_a_child_gives_its_code_and_its_error_and_shows_the_rest_at_its_level(ca
     ({"quiet": False}, "  working\nwarning: careful\n"),
     ({"quiet": True}, "warning: careful\n"),
   ):
-    with log_lines.shown(**options):
+    with progress.shown(**options):
       assert command.run_child([sys.executable, "-c", script], relay=True) == (1, "too large: --size=1")
     assert capfd.readouterr().err == shown
-  with log_lines.shown():
+  with progress.shown():
     assert command.run_child([sys.executable, "-c", script], relay=False) == (1, "too large: --size=1")
   assert capfd.readouterr().err == ""
 
@@ -82,52 +75,9 @@ def test_sigterm_unwinds_and_asks_to_be_started_again(capsys):
       cleaned.append(True)
 
   before = signal.getsignal(signal.SIGTERM)
-  assert command.exit_code(work, stopped="stopped in time") == 75
+  assert command.run(work, stopped="stopped in time") == 75
   assert cleaned and capsys.readouterr().err == "stopped in time\n"
   assert signal.getsignal(signal.SIGTERM) is before
-
-
-_CHILD = """
-import os, sys, time
-from data import command
-def work():
-  print(os.getpid(), file=sys.stderr, flush=True)
-  time.sleep(60)
-sys.exit(command.exit_code(work, stopped="the child was stopped"))
-"""
-_PARENT = f"""
-import sys
-from data import command
-def work():
-  command.run_child([sys.executable, "-c", {_CHILD!r}], relay=True)
-sys.exit(command.exit_code(work, stopped="the parent was stopped"))
-"""
-
-
-@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 75), (signal.SIGKILL, -9)])
-def test_a_child_ends_with_the_command_that_started_it(number, code):
-  with subprocess.Popen([sys.executable, "-c", _PARENT], stderr=subprocess.PIPE, text=True) as parent:
-    child_id = int(parent.stderr.readline())
-    parent.send_signal(number)
-    assert parent.wait(10) == code
-  deadline = time.monotonic() + 10
-  while psutil.pid_exists(child_id) and psutil.Process(child_id).status() != psutil.STATUS_ZOMBIE:
-    assert time.monotonic() < deadline, "the child lives on"
-    time.sleep(0.1)
-
-
-def test_a_path_that_is_not_ascii_in_another_locale_than_utf_8_is_one_line(tmp_path):
-  environment = {name: value for name, value in os.environ.items() if name != "LC_CTYPE"}
-  environment |= {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
-  flags = [f"--output={tmp_path}/\u00fc", "--source=/nowhere.txt"]
-  ended = subprocess.run(
-    [os.fsencode(part) for part in (sys.executable, "-m", "data.prepare", *flags)],
-    capture_output=True,
-    env=environment,
-    cwd=command._ROOT.parent,
-  )
-  assert ended.returncode == 2
-  assert ended.stderr.decode("ascii", "backslashreplace").endswith("\n  export LC_ALL=C.UTF-8\n")
 
 
 def _log_all() -> None:
@@ -144,12 +94,12 @@ def _run(*arguments: str) -> int:
     assert vars(parser.parse_args(arguments)) == {"command": "go"}
     _log_all()
 
-  return command.exit_code(work, stopped="")
+  return command.run(work, stopped="")
 
 
 def test_two_flags_choose_which_lines_are_shown_and_nothing_is_left_of_it(capsys):
   def state() -> list:
-    loggers = [logging.root, *(logging.getLogger(name) for name in log_lines.OURS)]
+    loggers = [logging.root, *(logging.getLogger(name) for name in progress.OURS)]
     return [({*logger.handlers}, logger.level) for logger in loggers]
 
   before = state()
@@ -160,7 +110,7 @@ def test_two_flags_choose_which_lines_are_shown_and_nothing_is_left_of_it(capsys
   ):
     assert _run(*flags) == 0 and state() == before
     assert capsys.readouterr().err.splitlines()[:3] == lines
-  with log_lines.shown(quiet=True):  # a command within a command shows each line once
+  with progress.shown(quiet=True):  # a command within a command shows each line once
     assert _run("go") == 0
   assert len(capsys.readouterr().err.splitlines()) == 2
   assert _run("--quiet", "go", "--verbose") == 2

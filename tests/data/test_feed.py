@@ -65,5 +65,5 @@ def test_a_mark_begins_the_same_blocks_elsewhere_and_other_blocks_before_are_ref
 def test_heldout_blocks_count_their_own_ids_without_padding():
   blocks = feed.HeldoutBlocks(np.asarray([[0, 3, 2, 1], [0, 3, 3, 2]], np.int32), WORDS)
   assert blocks.unigram().tolist() == [2, 0, 2, 3, 0, 0, 0, 0, 0]
-  assert blocks.numbered([1, 2]).tolist() == [[0, 3, 3, 2]]
+  assert blocks.sample([1, 2]).tolist() == [[0, 3, 3, 2]]
   assert len(blocks) == 2 and blocks.rows(1, 9).tolist() == [[0, 3, 3, 2]]

@@ -51,6 +51,8 @@ def test_a_directory_goes_when_the_block_fails_and_the_old_one_stays(tmp_path):
   with pytest.raises(KeyError), files.whole_directory(target, replace=True) as aside:
     (aside / "new").write_text("x")
     raise KeyError
+  with pytest.raises(FileNotFoundError), files.whole_directory(target, replace=True) as aside:
+    aside.rmdir()
   assert [path.name for path in tmp_path.rglob("*")] == ["made", "old"]
 
 
@@ -73,36 +75,32 @@ def die(*_):
   os.kill(os.getpid(), signal.SIGKILL)
 
 place, how = sys.argv[1:]
-if how == "after the exchange":
+rename = pathlib.Path.rename
+if how == "after both renames":
   files._remove = die
-elif how == "before the exchange":
-  files._exchange = die
-else:  # a file system that knows no exchange: between the two renames
-  files._exchange = lambda *_: False
-  rename = pathlib.Path.rename
-  pathlib.Path.rename = lambda one, other: rename(one, other) if one.name == "made" else die()
+else:  # before them, or between them
+  pathlib.Path.rename = lambda one, other: (
+    rename(one, other) if one.name == "made" and how.startswith("between") else die()
+  )
 with files.whole_directory(place, replace=True) as aside:
   (aside / "new").write_text("x")
 """
 
 
-@pytest.mark.parametrize(
-  ("how", "there"),
-  [("before the exchange", "old"), ("after the exchange", "new"), ("between two renames", None)],
-)
-def test_a_kill_while_a_directory_is_replaced_leaves_one_and_the_next_start_clears_up(tmp_path, how, there):
-  target = tmp_path / "made"
-  target.mkdir()
-  (target / "old").write_text("x")
-  done = subprocess.run([sys.executable, "-c", _REPLACE, target, how], cwd=ROOT, capture_output=True)
-  assert done.returncode == -signal.SIGKILL, done.stderr
-  assert [path.name for path in target.glob("*")] == ([there] if there else [])
-  assert [path.name for path in tmp_path.glob(".made.*")]
-  with pytest.raises(KeyError), files.whole_directory(target, replace=True):
+def test_a_kill_while_a_directory_is_replaced_leaves_one_and_the_next_start_clears_up(tmp_path):
+  for how, there in (("before both", "old"), ("after both renames", "new"), ("between both", None)):
+    target = tmp_path / how / "made"
+    target.mkdir(parents=True)
+    (target / "old").write_text("x")
+    done = subprocess.run([sys.executable, "-c", _REPLACE, target, how], cwd=ROOT, capture_output=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert [path.name for path in target.glob("*")] == ([there] if there else [])
+    assert [*target.parent.glob(".made.*")]
+    with pytest.raises(KeyError), files.whole_directory(target, replace=True):
+      assert [path.name for path in target.iterdir()] == [there or "old"]
+      raise KeyError
+    assert [path.name for path in target.parent.iterdir()] == ["made"]
     assert [path.name for path in target.iterdir()] == [there or "old"]
-    raise KeyError
-  assert [path.name for path in tmp_path.iterdir()] == ["made"]
-  assert [path.name for path in target.iterdir()] == [there or "old"]
 
 
 def test_what_another_process_is_writing_is_no_leftover_and_names_of_others_stay(tmp_path):
@@ -117,19 +115,15 @@ def test_what_another_process_is_writing_is_no_leftover_and_names_of_others_stay
   assert [path.name for path in target.iterdir()] == ["one"] and len([*tmp_path.iterdir()]) == 5
 
 
-def test_a_link_to_a_directory_is_replaced_and_what_it_names_stays(tmp_path, monkeypatch):
-  # `_exchange` is replaced because there is no file system here that knows no exchange.
-  for name, exchange in (("one", files._exchange), ("other", lambda one, other: False)):
-    monkeypatch.setattr(files, "_exchange", exchange)
-    folder = tmp_path / name
-    (folder / "real").mkdir(parents=True)
-    (folder / "real" / "old").write_text("x")
-    (folder / "made").symlink_to("real")
-    with files.whole_directory(folder / "made", replace=True) as aside:
-      (aside / "new").write_text("x")
-    assert sorted(path.name for path in folder.iterdir()) == ["made", "real"]
-    assert [path.name for path in (folder / "made").iterdir()] == ["new"]
-    assert [path.name for path in (folder / "real").iterdir()] == ["old"]
+def test_a_link_to_a_directory_is_replaced_and_what_it_names_stays(tmp_path):
+  (tmp_path / "real").mkdir()
+  (tmp_path / "real" / "old").write_text("x")
+  (tmp_path / "made").symlink_to("real")
+  with files.whole_directory(tmp_path / "made", replace=True) as aside:
+    (aside / "new").write_text("x")
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["made", "real"]
+  assert [path.name for path in (tmp_path / "made").iterdir()] == ["new"]
+  assert [path.name for path in (tmp_path / "real").iterdir()] == ["old"]
 
 
 def test_an_output_with_what_we_did_not_make_is_refused(tmp_path):

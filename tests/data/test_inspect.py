@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from data import inspect, records
-from data.prepare import command as prepare
+from data.prepare import __main__ as prepare
 from data.vocabulary import train as vocabulary_train
 
 PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "日", "本", "unused", "<", "b")

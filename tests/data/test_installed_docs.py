@@ -3,7 +3,7 @@
 import pytest
 
 from data import errors, installed_docs
-from data.prepare import workers
+from data.prepare import engine
 
 DOCSTRING = """
 Title of it
@@ -92,14 +92,14 @@ def test_the_corpus_is_sorted_without_repeated_paragraphs_and_gathered_once(tmp_
   (root / "a" / "broken.py").write_text("def f(:\n" + '"""' + filler)
   monkeypatch.setattr(installed_docs, "PACKAGES", ("b", "a"))
   monkeypatch.setattr(installed_docs, "default_root", lambda: str(root))  # else this environment is read
-  with workers.pool(1) as pool:
-    path = workers.gather_installed_docs(tmp_path / "source", pool)
+  with engine.pool(1) as pool:
+    path = engine.gather_installed_docs(tmp_path / "source", pool)
     one, other = path.read_text().strip("\n").split("\n\n")
     assert one.split("\n")[1] == "Every module of this small package has this paragraph."
     assert other.startswith("Words of the first module") and "Every module" not in other
     path.write_text("kept\n")
-    assert workers.gather_installed_docs(tmp_path / "source", pool).read_text() == "kept\n"
+    assert engine.gather_installed_docs(tmp_path / "source", pool).read_text() == "kept\n"
     monkeypatch.setattr(installed_docs, "default_root", lambda: str(tmp_path / "nothing"))
     with pytest.raises(errors.DataError, match="nothing"):
-      workers.gather_installed_docs(tmp_path / "new", pool)
+      engine.gather_installed_docs(tmp_path / "new", pool)
   assert not (tmp_path / "new").exists()

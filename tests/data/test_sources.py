@@ -6,7 +6,7 @@ import json
 import pytest
 
 from data import errors, sources, tfds_reader
-from data.prepare import command as prepare
+from data.prepare import __main__ as prepare
 from tests.data.conftest import make_documents, write_text
 
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from data import errors, feed, glue, records, seqio_tasks, sources, squad, tfds_reader, vocabulary
-from data.prepare import pipeline, sentences, shards
+from data.prepare import packing, pipeline
 from data.rows import datasets
 from data.tasks import generated
 from tests.data.tasks import notebook
@@ -255,9 +255,8 @@ def streams() -> None:
     source = seqio.FunctionDataSource(lambda split, shuffle_files, seed=None, rows=rows: rows, ["train"])
     seqio.TaskRegistry.add(name, source, preprocessors=[], output_features=features)
     results[name] = chunk(name, seed=3)
-  document = [
-    sentence for line in lines.split("\n") for sentence in sentences.split(line, collections.Counter())
-  ]
+  counts = collections.Counter()
+  document = [text for line in lines.split("\n") for text in packing.split_sentences(line, counts)]
   options = {"length": LENGTH, "mode": "eos", "counts": collections.Counter()}
   in_order = pipeline.pack_documents(words, [document], **options)
   results["long_text in order"] = [block.tolist() for block in in_order]
@@ -275,8 +274,8 @@ def streams() -> None:
 
 
 if __name__ == "__main__":
-  # Several chunks and shards, though the files are small.
-  pipeline.CHUNK_CHARACTERS, shards.SHARD_BYTES = notebook.CHUNK_CHARACTERS, 4_000
+  # Several chunks, though the files are small.
+  pipeline.CHUNK_CHARACTERS = notebook.CHUNK_CHARACTERS
   register()
   for section in (texts, tfds_sets, damaged, streams):
     section()

@@ -28,9 +28,9 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from pretrain.checkpoints import checkpoint, integrity
+from pretrain.checkpoints import checkpoint
 from pretrain.checkpoints.checkpoint import TEMPORARY, Checkpoints
-from pretrain.checkpoints.saves import Saves
+from pretrain.checkpoints.workdir import Saves
 from pretrain.logs import metrics
 from pretrain.mesh import trees
 from tests.faults import children, damage
@@ -227,8 +227,8 @@ def _half_removed(path: object, *_) -> bool:
 # of our own functions: a signal from outside meets these moments once in a hundred cycles.
 MOMENTS = (
   ("while a step is saved", _struck(Checkpoints, "save", after=True), -9),
-  ("between the files and their digests", _struck(integrity, "seal", after=False), -9),
-  ("between the digests and the commit", _struck(integrity, "seal", after=True), -9),
+  ("between the files and their digests", _struck(checkpoint, "seal", after=False), -9),
+  ("between the digests and the commit", _struck(checkpoint, "seal", after=True), -9),
   (
     "at SIGTERM",
     _struck(Saves, "seen", number=signal.SIGTERM, after=True, when=lambda _, step, *__: step == 7),

@@ -10,7 +10,7 @@ import sys
 import jax.numpy as jnp
 
 from data import manifest
-from data.prepare import command as prepare
+from data.prepare import __main__ as prepare
 from pretrain.checkpoints import resume
 from pretrain.checkpoints.checkpoint import Checkpoints
 from tests.faults import damage, soak

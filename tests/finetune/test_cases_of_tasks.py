@@ -11,7 +11,7 @@ import pytest
 from ml_collections import ConfigDict
 from pyarrow import ipc, parquet
 
-from configs import coco_lm_tiny, finetune_embedding
+from configs import arguments, finetune_embedding
 from data import rows, vocabulary
 from data.errors import ConfigError, DataError
 from data.output import columns as output_columns
@@ -243,7 +243,7 @@ def test_a_batch_with_more_places_than_rows_is_a_line():
 
 
 def test_a_dry_run_finds_that_the_checkpoint_to_begin_with_is_missing(tmp_path):
-  config = coco_lm_tiny.get_config()
+  config = arguments.recipe("coco_lm_base:tiny")
   config.train.init_from = str(tmp_path / "none")
   with pytest.raises(DataError, match=r"train\.init_from="):
     dry_run.dry_run(config, workdir=str(tmp_path / "run"))

@@ -23,7 +23,7 @@ from finetune.glue.search import Glue
 from finetune.search.search import Search
 from finetune.search.session import Session
 from pretrain.checkpoints import resume
-from pretrain.command import flags
+from pretrain.command import parse_arguments, read_arguments
 from pretrain.stop import StopRequest
 from tests.pretrain.facets import digest
 
@@ -84,7 +84,7 @@ def _sha(batch) -> str:
 
 def facets(command: list[str], workdir) -> dict[str, str]:
   """The facets of a command by name."""
-  session = Session(flags.read_arguments(command, main.PROGRAM).config, str(workdir), stop=StopRequest())
+  session = Session(read_arguments(command, main.PROGRAM).config, str(workdir), stop=StopRequest())
   made, found = Glue(session, download=False), collections.defaultdict(list)
   found["plan"] = [
     line for line in made.describe() if "most" in line or "padded" in line or "predicts" in line
@@ -156,5 +156,5 @@ def test_each_field_changes_what_it_should_and_nothing_else(command, tmp_path, c
   # Fields of other things change nothing, and their files are refused.
   assert facets([*command, *(f"--config.{pair}" for pair in LEFT_ALONE)], tmp_path) == unchanged
   with pytest.raises(SystemExit, match="2"):
-    flags.parse_arguments([*command, "--config.data.train_file=a.csv"], main.PROGRAM)
+    parse_arguments([*command, "--config.data.train_file=a.csv"], main.PROGRAM)
   assert "\n  --config=configs/finetune_own.py" in capsys.readouterr().err

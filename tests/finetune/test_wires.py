@@ -21,8 +21,8 @@ from finetune.search.search import Search
 from finetune.search.session import Session
 from finetune.search.summary import Evaluation, Record
 from finetune.settings import KINDS
-from finetune.validate import RULES, SCHEMA
-from pretrain.command import fields, flags, validate
+from finetune.validate import SCHEMA
+from pretrain.command import read_arguments
 from pretrain.stop import StopRequest
 from tests.finetune.glue import small_glue
 
@@ -42,7 +42,7 @@ def test_a_config_starts_the_search_of_its_kind_and_passes_on_whether_to_downloa
         "--config.checkpoint=run",
         *["--download"] * download,
       ]
-      main._kind(flags.read_arguments(arguments, main.PROGRAM))
+      main._kind(read_arguments(arguments, main.PROGRAM))
       assert made == [download, (name, kind, download)]
 
 
@@ -240,9 +240,9 @@ def test_a_file_of_ones_own_that_is_none_is_named(tmp_path):
 
 
 def test_every_setting_is_of_a_field_and_every_default_within_its_limits():
-  known = fields.known_fields(SCHEMA)
+  known = SCHEMA.defaults
   assert settings.FIELDS.keys() <= known.keys()
   for name, default in known.items():
-    assert validate.value_problem(name, default, RULES) is None
-    wanted = fields.kinds(SCHEMA)[name].value_type
+    assert SCHEMA.value_problem(name, default) is None
+    wanted = SCHEMA.kinds[name].value_type
     assert type(default) is (tuple if wanted in (tuple[int, ...], tuple[float, ...]) else wanted), name

@@ -9,7 +9,7 @@ import numpy as np
 from configs import base
 from finetune.search import losses as task_losses
 from pretrain import losses
-from pretrain.checkpoints import growth
+from pretrain.checkpoints import warm_start
 from pretrain.corruption import generator
 from pretrain.corruption.generator import GeneratorConfig, GeneratorOutput
 from pretrain.corruption.masking import Masking, TokenIds
@@ -36,7 +36,7 @@ def check_growth(golden: Golden, checks: Checks) -> None:
   """Arrays of a larger model from a smaller one's, tiled around the middle, and the layers copied."""
 
   def grow(path: str, old: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    return growth.grow({path: old}, {path: jax.ShapeDtypeStruct(shape, old.dtype)})[path]
+    return warm_start.grow_params({path: old}, {path: jax.ShapeDtypeStruct(shape, old.dtype)})[path]
 
   for match in golden.groups(r"(\d+)/old"):
     key = f"{match.group(1)}/new_tile_weights_from_middle"

@@ -17,7 +17,7 @@ import yaml
 
 from data import files, manifest
 from data.vocabulary import train
-from pretrain.command import flags
+from pretrain import command
 from tests.data import conftest
 from tests.data.conftest import corpus  # noqa: F401 (a fixture)
 
@@ -29,7 +29,7 @@ SHELL = {
   "skypilot.yaml: setup": SKY["setup"],
   "skypilot.yaml: run": SKY["run"],
 }
-TINY = "--config=configs/bert_tiny.py"
+TINY = "--config=configs/bert_base.py:tiny"
 
 
 def jobsets():
@@ -44,7 +44,7 @@ def container_of(jobset):
 
 def read(arguments):
   """The flags of pretraining, as its command line reads them; the records that they name are elsewhere."""
-  return flags.read_arguments([*arguments, "--dry_run"])
+  return command.read_arguments([*arguments, "--dry_run"])
 
 
 def stand_in(folder, name, script):
@@ -304,7 +304,7 @@ def test_skypilot_starts_a_process_a_node(tmp_path):
 
 def test_flags_that_the_page_names_are_flags():
   page = (ROOT / "docs" / "guides" / "launch.md").read_text()
-  known = set(re.findall(r"--(\w+)", flags.HELP))
+  known = set(re.findall(r"--(\w+)", command.HELP))
   lines = re.findall(r"^.*pretrain\.main.*$", page, re.MULTILINE)
   named = {name for line in lines for name in re.findall(r" --(\w+)", line.partition("pretrain.main")[2])}
   assert named and named <= known, named - known

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from data.prepare import command as prepare
+from data.prepare import __main__ as prepare
 from tests.pretrain import small_run
 
 SECRET = "nobody-must-read-this"  # in the environment of the run of `finished`

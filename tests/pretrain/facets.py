@@ -28,7 +28,7 @@ from ml_collections import ConfigDict
 
 from data import vocabulary
 from pretrain.checkpoints import warm_start
-from pretrain.checkpoints.opened import tokens_of
+from pretrain.checkpoints.saved_model import tokens_of
 from pretrain.reading import prepared
 from pretrain.run import Run, make_run
 from pretrain.settings.run import reading_settings

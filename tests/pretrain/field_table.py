@@ -125,7 +125,7 @@ mlm: step eval
   train.batch_size=32
 mlm: step
   model.dropout=0.2 model.dropout_at='attention' model.attention_dropout=0.2 optimizer.learning_rate=0.002
-  optimizer.schedule='electra_google' optimizer.warmup_steps=3 optimizer.end_learning_rate=0.0001
+  optimizer.schedule='electra_google' optimizer.warmup_steps=3
   optimizer.decay_scale='rate_over_peak' optimizer.adam_b1=0.8 optimizer.adam_b2=0.95
   optimizer.adam_eps=0.0001 optimizer.adam_eps_placement='corrected' optimizer.adam_bias_correction=False
   optimizer.weight_decay=0.1 optimizer.clip_norm=1.0
@@ -150,7 +150,7 @@ mlm: step eval prepare
 mlm:
   data.fraction=0.5
 mlm: step resume
-  train.microbatches=2 train.total_steps=8
+  train.microbatches=2 train.total_steps=8 optimizer.end_learning_rate=0.0001
 mlm: start step eval layout resume
   mesh.fsdp=2 mesh.tensor=2
 modern: step resume

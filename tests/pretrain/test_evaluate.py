@@ -6,8 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from data.mixture import MixedRecords
-from data.records import PackedRecords
+from data.records import MixedRecords, PackedRecords
 from pretrain.evaluate import evaluate, trivial_loss
 from pretrain.logs.heldout import frequency_loss
 from tests.pretrain.small_run import LENGTH, devices, small_config, small_run

@@ -11,9 +11,9 @@ import optax
 import pytest
 
 from pretrain import optim
-from pretrain.command import fields
 from pretrain.mesh import trees
 from pretrain.optim import OptimizerSettings
+from pretrain.settings import PRETRAINING
 
 GOLDEN = Path(__file__).parents[3] / "shared" / "goldens" / "h_schedule_optimizer.npz"
 # b1 and b2 of fairseq; an eps that matters beside gradients of 1e-6.
@@ -119,7 +119,7 @@ SCHEDULES = {
 
 
 def test_schedules_have_the_rates_worked_out_by_hand(subtests):
-  assert set(optim.SCHEDULES) == set(fields.kinds()["optimizer.schedule"].choices)
+  assert set(optim.SCHEDULES) == set(PRETRAINING.kinds["optimizer.schedule"].choices)
   for name, (changes, expected) in SCHEDULES.items():
     schedule = optim.make_schedule(dataclasses.replace(PLAIN, **changes))
     with subtests.test(name):

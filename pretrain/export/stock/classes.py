@@ -54,6 +54,9 @@ class StockClass(NamedTuple):
   has_segments: bool = True  # there is a table of segments
   has_pooler: bool = False  # AutoModel has one, which nothing here trains
   layer_norm_eps: float = 1e-12  # where config.json has none
+  dropout: float = 0.1  # where config.json has none
+  rope_theta: float = 10_000.0  # where config.json has none
+  renamed: Mapping[str, str] = {}  # fields of BERT's config.json that have another name
   supported: Mapping[str, tuple] = {}  # fields of config.json: values that are read; the first is written
 
   @property
@@ -64,6 +67,12 @@ class StockClass(NamedTuple):
   def first_position(self, pad_id: int) -> int:
     """Returns the first token's row in the position table."""
     return pad_id + 1 if self.counts_from_pad else 0
+
+
+def _roberta(name: str) -> StockClass:
+  """Returns RoBERTa's class under one of its names, which differ in the tokenizer alone."""
+  encoder, reason = _POST | _NO_RELATIVE, "no relative positions, and positions after the padding id"
+  return StockClass(name, encoder, reason, prefix="roberta", pad_id=1, counts_from_pad=True, has_pooler=True)
 
 
 CLASSES = {  # model_type in config.json: class; the first that computes a model is chosen
@@ -91,6 +100,37 @@ CLASSES = {  # model_type in config.json: class; the first that computes a model
   ),
   "bert": StockClass("Bert", _POST | _NO_RELATIVE, "no relative positions", prefix="bert", has_pooler=True),
   "electra": StockClass("Electra", _POST | _NO_RELATIVE, "no relative positions", prefix="electra"),
+  "roberta": _roberta("Roberta"),
+  "xlm-roberta": _roberta("XLMRoberta"),
+  "camembert": _roberta("Camembert"),
+  "distilbert": StockClass(
+    "DistilBert",
+    _POST | _NO_RELATIVE | {"num_segments": 0, "layer_norm_eps": 1e-12},
+    "no relative positions and no segments",
+    prefix="distilbert",
+    has_segments=False,
+    renamed={
+      "hidden_size": "dim",
+      "num_hidden_layers": "n_layers",
+      "num_attention_heads": "n_heads",
+      "intermediate_size": "hidden_dim",
+      "hidden_dropout_prob": "dropout",
+      "attention_probs_dropout_prob": "attention_dropout",
+      "hidden_act": "activation",
+    },
+  ),
+  "nomic_bert": StockClass(
+    "NomicBert",
+    {name: value for name, value in _POST.items() if name != "activation"}
+    | _NO_RELATIVE
+    | {"position": "rope", "mlp": "gated", "attention_bias": False, "mlp_bias": False},
+    "post-norm layers, rotary positions, gated MLPs without biases",
+    heads=("classification", "tagging"),
+    prefix="nomic_bert",
+    dropout=0.0,
+    rope_theta=1000.0,
+    supported={"hidden_act": ("silu", "gelu"), "partial_rotary_factor": (None, 1, 1.0)},
+  ),
   "modernbert": StockClass(
     "ModernBert",
     _PRE | {"norm": "layernorm", "embedding_norm": True},
@@ -136,13 +176,21 @@ def refuse(layout: str, why: str) -> NoReturn:
 
 
 def choose(
-  config: EncoderSettings, *, pad_id: int, heads: Collection[str], activation: str = "tanh"
+  config: EncoderSettings,
+  *,
+  pad_id: int,
+  heads: Collection[str],
+  activation: str = "tanh",
+  origin: str = "",
 ) -> Choice:
   """Returns the first class that represents an encoder and its heads exactly; ConfigError if none does.
 
-  ELECTRA's class is the first for a model with an RTD head, because only it has a slot for that head.
-  `activation` is the classification head's, 'tanh' or 'gelu'.
+  The class `origin`, of the checkpoint that training began with, is the first, if it is one of `CLASSES`.
+  Then ELECTRA's is the first for a model with an RTD head, because only it has a slot for that head.
+  `activation` is the classification head's.
   """
+  if origin in CLASSES and not _faults(origin, config, pad_id, heads, activation):
+    return Choice(origin, "the class of the checkpoint that training began with")
   order = sorted(CLASSES, key=lambda layout: not (layout == "electra" and "rtd" in heads))
   faults = {layout: _faults(layout, config, pad_id, heads, activation) for layout in order}
   layout = next((layout for layout in order if not faults[layout]), None)

@@ -36,14 +36,13 @@ _NEVER = {  # field: its supported values
   "is_encoder_decoder": (False,),
   "quantization_config": (None,),
 }
-_REFUSED = {"hidden_act": ("gelu",), "position_embedding_type": ("absolute",)}
+_REFUSED = {"position_embedding_type": ("absolute",)}
 RATES = {
   "dropout": "hidden_dropout_prob",
   "attention_dropout": "attention_probs_dropout_prob",
   "init_stddev": "initializer_range",
   "layer_norm_eps": "layer_norm_eps",
 }
-_DEFAULT_RATES = {"dropout": 0.1, "attention_dropout": 0.1, "init_stddev": 0.02}
 FULL, SLIDING = "full_attention", "sliding_attention"
 _KINDS = (FULL, SLIDING)
 _EVERY, _BASES = "global_attn_every_n_layers", ("global_rope_theta", "local_rope_theta")
@@ -90,13 +89,20 @@ def number(fields: Mapping[str, Any], name: str, default: float) -> float:
   return float(value)
 
 
-def sizes(fields: Mapping[str, Any]) -> dict[str, int]:
-  """Returns the fields of `SIZES`; the width is divisible by the number of heads."""
-  of_config = {field: integer(fields, name) for field, name in SIZES.items()}
+def sizes(fields: Mapping[str, Any], names: Mapping[str, str] = SIZES) -> dict[str, int]:
+  """Returns the fields of `SIZES`, under `names`; the width is divisible by the number of heads."""
+  of_config = {field: integer(fields, names[field]) for field in SIZES}
   if of_config["hidden_size"] % of_config["num_heads"]:
-    expected = f"a divisor of hidden_size {of_config['hidden_size']}"
-    raise wrong("num_attention_heads", of_config["num_heads"], expected, "check the checkpoint")
+    expected = f"a divisor of {names['hidden_size']} {of_config['hidden_size']}"
+    raise wrong(names["num_heads"], of_config["num_heads"], expected, "check the checkpoint")
   return of_config
+
+
+def _names(layout: str) -> dict[str, str]:
+  """Returns {our field: its name in the config.json of a class with post-norm layers}."""
+  renamed = CLASSES[layout].renamed
+  names = {field: renamed.get(name, name) for field, name in (SIZES | RATES).items()}
+  return names | {"activation": renamed.get("hidden_act", "hidden_act")}
 
 
 def distance_bins(max_length: int) -> int:
@@ -111,11 +117,6 @@ def spatial_sizes(hidden_size: int) -> tuple[int, int]:
   """Returns (coordinate_size, shape_size); 4 and 2 times these sum to `hidden_size`, if it is even."""
   coordinate = hidden_size // 6
   return coordinate, hidden_size // 2 - 2 * coordinate
-
-
-def size_fields(config: EncoderConfig) -> dict[str, Any]:
-  """Returns sizes, rates and the activation under their names in every Hugging Face config.json."""
-  return {name: getattr(config, field) for field, name in (SIZES | RATES).items()} | {"hidden_act": "gelu"}
 
 
 def config_json(
@@ -136,8 +137,11 @@ def config_json(
   stock = CLASSES[layout]
   if stock.is_pre_norm:
     return fields | _pre_norm_json(config, layout, special_ids)
-  fields |= size_fields(config) | {name: values[0] for name, values in stock.supported.items()}
+  fields |= {name: values[0] for name, values in stock.supported.items() if values[0] is not None}
+  fields |= {name: getattr(config, field) for field, name in _names(layout).items()}
   fields["max_position_embeddings"] = config.max_length + stock.first_position(special_ids.pad)
+  if config.position == "rope":
+    fields["rope_parameters"] = {"rope_type": "default", "rope_theta": config.rope_theta}
   if not stock.has_segments:
     return fields
   source: dict[str, Any] = {"num_segments": config.num_segments}
@@ -228,12 +232,20 @@ def encoder_fields(config: Mapping[str, Any]) -> dict[str, Any]:
   stock = CLASSES[layout]
   if stock.is_pre_norm:
     return _pre_norm_fields(config)
-  refuse_others(config, {**_REFUSED, **stock.supported})
+  names = _names(layout)
+  refuse_others(config, {names["activation"]: ("gelu",), **_REFUSED, **stock.supported})
   offset = stock.first_position(integer(config, "pad_token_id", stock.pad_id, lowest=0))
-  rates = _DEFAULT_RATES | {"layer_norm_eps": stock.layer_norm_eps}
-  fields: dict[str, Any] = {**stock.encoder, **sizes(config)}
-  fields |= {field: number(config, name, rates[field]) for field, name in RATES.items()}
+  rates = {"dropout": stock.dropout, "attention_dropout": stock.dropout, "init_stddev": 0.02}
+  rates["layer_norm_eps"] = stock.layer_norm_eps
+  fields: dict[str, Any] = sizes(config, names)
+  fields |= {field: number(config, names[field], rates[field]) for field in RATES}
+  default = stock.supported.get("hidden_act", ("gelu",))[0]
+  fields |= {"activation": config.get(names["activation"], default), **stock.encoder}
   fields["max_length"] = integer(config, "max_position_embeddings", lowest=1 + offset) - offset
+  if fields["position"] == "rope":
+    refuse_others(config, {"head_dim": (None, fields["hidden_size"] // fields["num_heads"])})
+    block = config.get("rope_parameters") or {}
+    fields["rope_theta"] = _theta(block, "rope_parameters", config.get("rope_theta") or stock.rope_theta)
   if layout == "electra" and config.get("embedding_size", 128) != fields["hidden_size"]:
     raise wrong(
       "embedding_size",

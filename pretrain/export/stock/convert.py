@@ -61,9 +61,7 @@ def to_stock(
   fields = config_json(config, layout=layout, architecture=architecture, special_ids=special_ids)
   fields |= task_fields.label_fields(params, task)
   tree = {**params, "heads": _in_slots(params, layout, ending, head_part)}
-  parts = names.encoder_parts(
-    layout, offset=CLASSES[layout].first_position(special_ids.pad), has_segments=bool(config.num_segments)
-  )
+  parts = names.encoder_parts(layout, config, offset=CLASSES[layout].first_position(special_ids.pad))
   head_parts = () if head_part is None else (head_part,)
   state = write(tree, parts) | _made_up(params, config, layout)
   head_state = write(tree, head_parts)
@@ -157,6 +155,7 @@ def from_stock(
   if layout == "layoutlmv3":
     _take_distances(state, EncoderConfig(**fields), extra)
   offset = config_json["max_position_embeddings"] - fields["max_length"]
+  config = EncoderConfig(**fields)
   named = str(config_json.get("architectures"))
   heads = {
     name: part
@@ -167,11 +166,12 @@ def from_stock(
     heads["ForTokenClassification"] = names.WIDE_TAGGING
   imported = read(
     state,
-    (*names.encoder_parts(layout, offset=offset, has_segments=bool(fields["num_segments"])), *heads.values()),
+    (*names.encoder_parts(layout, config, offset=offset), *heads.values()),
     num_heads=fields["num_heads"],
     ties=names.ties(layout),
     sizes={
       "D": fields["hidden_size"],
+      "E": fields["hidden_size"],
       "V": fields["vocab_size"],
       "F": fields["mlp_size"],
       "P": fields["max_length"] + offset,

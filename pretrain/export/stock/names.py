@@ -38,25 +38,43 @@ NEGATED = Layout(lambda a, heads: [-a], lambda parts: -parts[0])
 NEGATED_LINEAR = Layout(lambda a, heads: [-a.T], lambda parts: -parts[0].T)
 
 
-def _layers(query: str, key: str, value: str, output: str, layer_norm: str) -> tuple[Row, ...]:
-  """Returns the rows of a layer from its names within attention; other names are the same in all classes."""
-  ours, prefix = "trunk/layers", "encoder.layer.{}"
-  attention, square = f"{prefix}.attention", ("D", "D")
+def _layers(prefix: str, names: str) -> tuple[Row, ...]:
+  """Returns the rows of a layer from its eight names: query, key, value, output, norm, up, down, norm."""
+  ours, square = "trunk/layers", ("D", "D")
+  query, key, value, output, attention_norm, up, down, mlp_norm = (
+    f"{prefix}.{{}}.{each}" for each in names.split()
+  )
   return (
-    *linear(f"{attention}.{query}", f"{ours}/attention/query", square, HEADS_KERNEL, HEADS_BIAS),
-    *linear(f"{attention}.{key}", f"{ours}/attention/key", square, HEADS_KERNEL, HEADS_BIAS),
-    *linear(f"{attention}.{value}", f"{ours}/attention/value", square, HEADS_KERNEL, HEADS_BIAS),
-    *linear(f"{attention}.{output}", f"{ours}/attention/output", square, OUTPUT_KERNEL),
-    *norm(f"{attention}.{layer_norm}", f"{ours}/attention_norm"),
-    *linear(f"{prefix}.intermediate.dense", f"{ours}/up", ("F", "D")),
-    *linear(f"{prefix}.output.dense", f"{ours}/down", ("D", "F")),
-    *norm(f"{prefix}.output.LayerNorm", f"{ours}/mlp_norm"),
+    *linear(query, f"{ours}/attention/query", square, HEADS_KERNEL, HEADS_BIAS),
+    *linear(key, f"{ours}/attention/key", square, HEADS_KERNEL, HEADS_BIAS),
+    *linear(value, f"{ours}/attention/value", square, HEADS_KERNEL, HEADS_BIAS),
+    *linear(output, f"{ours}/attention/output", square, OUTPUT_KERNEL),
+    *norm(attention_norm, f"{ours}/attention_norm"),
+    *linear(up, f"{ours}/up", ("F", "D")),
+    *linear(down, f"{ours}/down", ("D", "F")),
+    *norm(mlp_norm, f"{ours}/mlp_norm"),
+  )
+
+
+def _gated_layers(prefix: str, names: str) -> tuple[Row, ...]:
+  """Returns the rows of a gated layer without biases, from seven names: `qkv` is query, key and value."""
+  ours, bare = "trunk/layers", {"has_bias": False}
+  theirs = (f"{prefix}.{{}}.{each}" for each in names.split())
+  qkv, output, attention_norm, gate, up, down, mlp_norm = theirs
+  return (
+    *linear(qkv, f"{ours}/attention/query|key|value", ("3D", "D"), QKV_KERNEL, **bare),
+    *linear(output, f"{ours}/attention/output", ("D", "D"), OUTPUT_KERNEL, **bare),
+    *norm(attention_norm, f"{ours}/attention_norm"),
+    *linear(gate, f"{ours}/gate", ("F", "D"), **bare),
+    *linear(up, f"{ours}/up", ("F", "D"), **bare),
+    *linear(down, f"{ours}/down", ("D", "F"), **bare),
+    *norm(mlp_norm, f"{ours}/mlp_norm"),
   )
 
 
 def _mlm(bias: str, dense: str, layer_norm: str) -> Part:
-  rows = (Row(bias, ("bias",), ("V",), SAME), *linear(dense, "dense", ("D", "D")))
-  return Part((*rows, *norm(layer_norm, "norm")), "heads/mlm/")
+  rows = (Row(bias, ("bias",), ("V",), SAME), *linear(dense, "dense", ("E", "D")))
+  return Part((*rows, *norm(layer_norm, "norm", "E")), "heads/mlm/")
 
 
 def _classification(dense: str, output: str) -> Part:
@@ -68,6 +86,7 @@ def _classification(dense: str, output: str) -> Part:
 MANY_LABELS = 10
 WIDE_TAGGING = _classification("classifier.dense", "classifier.out_proj")._replace(path="heads/tagging/")
 _WORDS = "embeddings.word_embeddings.weight"
+_POSITIONS = "embeddings.position_embeddings.weight"
 _SEGMENTS = "embeddings.token_type_embeddings.weight"
 DISTANCES = "encoder.rel_pos_bias.weight"
 SPATIAL = tuple(f"embeddings.{axis}_position_embeddings.weight" for axis in "xyhw")
@@ -77,7 +96,11 @@ _RTD_ROWS = (
   Row("dense_prediction.weight", ("kernel",), ("1", "D"), NEGATED_LINEAR),
   Row("dense_prediction.bias", ("bias",), ("1",), NEGATED),
 )
-_BERT_LAYERS = _layers("self.query", "self.key", "self.value", "output.dense", layer_norm="output.LayerNorm")
+_BERT_LAYERS = _layers(
+  "encoder.layer",
+  "attention.self.query attention.self.key attention.self.value attention.output.dense "
+  "attention.output.LayerNorm intermediate.dense output.dense output.LayerNorm",
+)
 _HEADS = {
   "ForSequenceClassification": _classification("classifier.dense", "classifier.out_proj"),
   "ForTokenClassification": Part(linear("classifier", "tagging", ("C", "D")), "heads/"),
@@ -91,25 +114,33 @@ class Tensors(NamedTuple):
   layers: tuple[Row, ...]
   heads: Mapping[str, Part]  # by the ending of the class's name; the first whose parameters exist is written
   relative: str = ""  # name of its table of relative positions
+  embedding_norm: str = "embeddings.LayerNorm"
   tied: Mapping[
     str, str
   ] = {}  # tensors that a checkpoint may store twice; the class ties them: never written
 
 
+_ROBERTA = Tensors(
+  _BERT_LAYERS,
+  _HEADS | {"ForMaskedLM": _mlm("lm_head.bias", "lm_head.dense", "lm_head.layer_norm")},
+  tied={"lm_head.decoder.weight": _WORDS, "lm_head.decoder.bias": "lm_head.bias"},
+)
+_POOLED = {"ForSequenceClassification": _classification("pooler.dense", "classifier")}
+_OF_BERT = {
+  "cls.predictions.decoder.weight": _WORDS,
+  "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
 TENSORS = {
   "bert": Tensors(
     _BERT_LAYERS,
     _HEADS
+    | _POOLED
     | {
-      "ForSequenceClassification": _classification("pooler.dense", "classifier"),
       "ForMaskedLM": _mlm(
         "cls.predictions.bias", "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"
       ),
     },
-    tied={
-      "cls.predictions.decoder.weight": _WORDS,
-      "cls.predictions.decoder.bias": "cls.predictions.bias",
-    },
+    tied=_OF_BERT,
   ),
   "electra": Tensors(
     _BERT_LAYERS,
@@ -122,11 +153,42 @@ TENSORS = {
     },
     tied={"generator_lm_head.weight": _WORDS},
   ),
-  "mpnet": Tensors(
-    _layers("attn.q", "attn.k", "attn.v", "attn.o", layer_norm="LayerNorm"),
-    _HEADS | {"ForMaskedLM": _mlm("lm_head.bias", "lm_head.dense", "lm_head.layer_norm")},
+  "mpnet": _ROBERTA._replace(
+    layers=_layers(
+      "encoder.layer",
+      "attention.attn.q attention.attn.k attention.attn.v attention.attn.o attention.LayerNorm "
+      "intermediate.dense output.dense output.LayerNorm",
+    ),
     relative="encoder.relative_attention_bias.weight",
-    tied={"lm_head.decoder.weight": _WORDS, "lm_head.decoder.bias": "lm_head.bias"},
+  ),
+  "roberta": _ROBERTA,
+  "xlm-roberta": _ROBERTA,
+  "camembert": _ROBERTA,
+  "distilbert": Tensors(
+    _layers(
+      "transformer.layer",
+      "attention.q_lin attention.k_lin attention.v_lin attention.out_lin "
+      "sa_layer_norm ffn.lin1 ffn.lin2 output_layer_norm",
+    ),
+    _HEADS
+    | {
+      "ForSequenceClassification": _classification("pre_classifier", "classifier"),
+      "ForMaskedLM": _mlm("vocab_projector.bias", "vocab_transform", "vocab_layer_norm"),
+    },
+    tied={"vocab_projector.weight": _WORDS},
+  ),
+  # Its names in files, which the class of transformers renames when it reads and writes them.
+  "nomic_bert": Tensors(
+    _gated_layers("encoder.layers", "attn.Wqkv attn.out_proj norm1 mlp.fc12 mlp.fc11 mlp.fc2 norm2"),
+    {
+      "ForSequenceClassification": _POOLED["ForSequenceClassification"],
+      "ForTokenClassification": _HEADS["ForTokenClassification"],
+      "ForMaskedLM": _mlm(
+        "cls.predictions.bias", "cls.predictions.transform.dense", "cls.predictions.transform.layer_norm"
+      ),
+    },
+    embedding_norm="emb_ln",
+    tied=_OF_BERT,
   ),
   "layoutlmv3": Tensors(
     _BERT_LAYERS,
@@ -146,8 +208,8 @@ def ties(layout: str) -> tuple[Tie, ...]:
   return tuple(Tie(*names) for names in TENSORS[layout].tied.items())
 
 
-def encoder_parts(layout: str, *, offset: int, has_segments: bool) -> tuple[Part, ...]:
-  """Returns the parts of an encoder, with its segment table if our model has segments.
+def encoder_parts(layout: str, config: EncoderConfig, *, offset: int) -> tuple[Part, ...]:
+  """Returns the parts of an encoder in a class with post-norm layers.
 
   `offset` is the first token's row in the position table; the rows before it are for padding, written as 0.
   """
@@ -155,14 +217,14 @@ def encoder_parts(layout: str, *, offset: int, has_segments: bool) -> tuple[Part
     lambda a, heads: [a[offset:]],
     lambda parts: np.concatenate([np.zeros((offset, parts[0].shape[1]), parts[0].dtype), parts[0]]),
   )
-  embeddings = (
-    Row(_WORDS, ("token/embedding",), ("V", "D"), SAME),
-    Row("embeddings.position_embeddings.weight", ("position/embedding",), ("P", "D"), positions),
-    *norm("embeddings.LayerNorm", "norm"),
-    *((Row(_SEGMENTS, ("segment/embedding",), ("T", "D"), SAME),) if has_segments else ()),
-  )
+  embeddings = [Row(_WORDS, ("token/embedding",), ("V", "E"), SAME)]
+  embeddings += norm(TENSORS[layout].embedding_norm, "norm", "E")
+  if config.position == "learned":
+    embeddings.append(Row(_POSITIONS, ("position/embedding",), ("P", "E"), positions))
+  if config.num_segments:
+    embeddings.append(Row(_SEGMENTS, ("segment/embedding",), ("T", "E"), SAME))
   parts = [
-    Part(embeddings, "encoder/embeddings/", is_required=True),
+    Part(tuple(embeddings), "encoder/embeddings/", is_required=True),
     Part(TENSORS[layout].layers, "encoder/", is_required=True),
   ]
   if relative := TENSORS[layout].relative:

@@ -58,14 +58,16 @@ def write_tokenizer(
 ) -> None:
   """Writes tokenizer.json, tokenizer_config.json, special_tokens_map.json, and the vocabulary's own files.
 
-  A vocabulary that is a tokenizer.json is copied byte for byte. For others, the tokenizer must first return
-  our ids for difficult texts and for every piece; otherwise DataError, with the reason. `max_length` is the
+  A vocabulary that is a tokenizer.json, or was read from one, has it copied byte for byte. For others, the
+  tokenizer must first return our ids for difficult texts and for every piece; otherwise DataError, with the
+  reason. `max_length` is the
   model's limit, special tokens included.
   """
   source, output = pathlib.Path(vocabulary_directory), pathlib.Path(output)
   words = vocabulary.load(source)
-  tokenizer = None if words.kind == vocabulary.TOKENIZER_JSON else _checked(source, words)
-  special = _special_pieces(words)
+  carried = source / tokenizer_json.NAME
+  tokenizer = tokenizer_json.read(carried)[0] if carried.is_file() else _checked(source, words)
+  special = {f"{role}_token": tokenizer.id_to_token(i) for role, i in vars(words.special_ids).items()}
   config = {
     "tokenizer_class": TOKENIZER_CLASS,
     "processor_class": TOKENIZER_CLASS,
@@ -75,7 +77,7 @@ def write_tokenizer(
     **special,
   }
   output.mkdir(parents=True, exist_ok=True)
-  if tokenizer:
+  if not carried.is_file():
     tokenizer.save(str(output / tokenizer_json.NAME))
   for name, content in (("tokenizer_config.json", config), ("special_tokens_map.json", special)):
     (output / name).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -92,7 +94,7 @@ def warning(vocabulary_directory: str | os.PathLike) -> str:
   source = pathlib.Path(vocabulary_directory)
   try:
     words = vocabulary.load(source)
-    if words.kind != vocabulary.TOKENIZER_JSON:
+    if not (source / tokenizer_json.NAME).is_file():
       _checked(source, words)
   except DataError as error:
     return f"models with this vocabulary cannot be exported as a class of transformers: {error}"
@@ -130,7 +132,7 @@ def build_tokenizer(directory: pathlib.Path, words: vocabulary.Vocabulary):
   cls, sep = special["cls_token"], special["sep_token"]
   tokenizer.post_processor = processors.TemplateProcessing(
     single=f"{cls} $A {sep}",
-    pair=" ".join([cls, "$A", *[sep] * words.separators, "$B", sep]),
+    pair=" ".join([cls, "$A", *map(words.piece, words.between), "$B", sep]),
     special_tokens=[(cls, words.special_ids.cls), (sep, words.special_ids.sep)],
   )
   return tokenizer
@@ -200,8 +202,9 @@ def read_tokenizer(folder: str | os.PathLike, output: str | os.PathLike) -> voca
   """Makes a vocabulary directory from the tokenizer files in a folder.
 
   The first of these that exists is read: `vocabulary.json` with its files (an export of ours); `sp.model`
-  with `dict.txt` (the official code's, so words are split its way) or alone; `tokenizer.json`, as it is or as
-  BERT's WordPiece; `vocab.txt` with `tokenizer_config.json`, for whether case is kept.
+  with `dict.txt` (the official code's, so words are split its way) or alone; `tokenizer.json`, as it is, or
+  beside a `vocab.txt` if it is BERT's WordPiece; `vocab.txt` with `tokenizer_config.json`, for whether case
+  is kept.
 
   DataError: there is no tokenizer, or an unsupported one, or a special piece is missing. ConfigError:
   `output` exists and is not empty.
@@ -214,16 +217,28 @@ def read_tokenizer(folder: str | os.PathLike, output: str | os.PathLike) -> voca
     split = "official" if (folder / "dict.txt").is_file() else "none"
     return _import(folder, output, cased=processor.normalize("A") != processor.normalize("a"), split=split)
   path = folder / tokenizer_json.NAME
-  opened, content = tokenizer_json.read(path) if path.is_file() else (None, {"added_tokens": []})
-  if opened and tokenizer_json.model_of(opened) != "WordPiece":
+  if path.is_file() and not _is_bert(path):
     return vocabulary_train.import_files(output, tokenizer=str(path), cased=True)
   pieces, cased = _read_wordpiece(folder)
-  if tokenizer_json.own_tokens(content, tokenizer_files.special_names(folder)):  # a vocab.txt has none
-    return vocabulary_train.import_files(output, tokenizer=str(path), cased=cased)
   with tempfile.TemporaryDirectory() as temporary:
-    path = pathlib.Path(temporary) / "vocab.txt"
-    path.write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
-    return _import(folder, output, cased=cased, split="none", vocab_txt=str(path))
+    made = pathlib.Path(temporary) / "vocab.txt"
+    made.write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
+    words = _import(folder, output, cased=cased, split="none", vocab_txt=str(made))
+  if path.is_file():
+    shutil.copyfile(path, pathlib.Path(output) / tokenizer_json.NAME)
+  return words
+
+
+def _is_bert(path: pathlib.Path) -> bool:
+  """Returns whether a tokenizer.json is BERT's WordPiece, without tokens that a user added."""
+  opened, content = tokenizer_json.read(path)
+  if tokenizer_json.model_of(opened) != "WordPiece":
+    return False
+  try:
+    _read_wordpiece(path.parent)
+  except DataError:
+    return False
+  return not tokenizer_json.own_tokens(content, tokenizer_files.special_names(path.parent))
 
 
 def _import(

@@ -8,7 +8,7 @@ import pytest
 
 from data import errors, files, sources
 from data.clean import apply, duplicates, steps
-from data.prepare import workers
+from data.prepare import engine
 
 _CODE = """
 def first(document):
@@ -80,7 +80,7 @@ def test_duplicates_are_sought_among_documents_that_reach_the_step(own, tmp_path
   }
   listed = f"length:4,{own},exact"
   cleaning = apply.Cleaning(listed, str(tmp_path / "lists"), steps.code_digest(listed))
-  apply.find_duplicates(cleaning, units.__getitem__, list(units), workers.Pool(None))
+  apply.find_duplicates(cleaning, units.__getitem__, list(units), engine.Pool(None))
   kept, counts, examples = cleaned(listed, units[UNIT], directory=cleaning.directory)
   assert kept == [[], ["text one"]] and counts["dropped_by exact"] == 1
   kept, _, more = cleaned(listed, units[PART], unit=PART, directory=cleaning.directory)

@@ -10,7 +10,7 @@ import pytest
 
 from data import sources
 from data.clean import duplicates
-from data.prepare import workers
+from data.prepare import engine
 
 pytest.importorskip("rensa", reason="needs requirements-clean.txt")
 
@@ -53,7 +53,7 @@ def dropped(
   corpus: Corpus, directory: pathlib.Path, sketch, pool=None
 ) -> dict[tuple[int, int], tuple[int, int]]:
   """Returns {(unit, index) of a dropped document: those of its first duplicate}."""
-  duplicates.find(sketch, corpus, directory, corpus.units, pool or workers.Pool(None), name="near")
+  duplicates.find(sketch, corpus, directory, corpus.units, pool or engine.Pool(None), name="near")
   found = {}
   for number, unit in enumerate(corpus.units):
     for index, *kept in np.load(duplicates.list_of(directory, unit)).tolist():

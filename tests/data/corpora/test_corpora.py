@@ -11,7 +11,7 @@ import pytest
 from data import manifest, vocabulary
 from data.corpora import CORPORA
 from data.corpora import __main__ as corpora
-from data.prepare import command as prepare
+from data.prepare import __main__ as prepare
 from data.vocabulary import __main__ as vocabulary_command
 from tests.data.conftest import ROOT, make_documents
 
@@ -36,7 +36,7 @@ def root(tmp_path_factory):
   return directory
 
 
-def shrunk(monkeypatch, config="configs/coco_lm_tiny.py"):
+def shrunk(monkeypatch, config="configs/coco_lm_base.py:tiny"):
   """Makes the recipe of `wikipedia_books` small enough for a test."""
   small = {"vocabulary_size": 150, "length": 32, "config": config}
   monkeypatch.setitem(CORPORA, "wikipedia_books", dataclasses.replace(CORPORA["wikipedia_books"], **small))
@@ -93,7 +93,7 @@ def test_printed_commands_make_a_vocabulary_and_the_records_of_each_source(
   for name in ("wikipedia", "pg19"):  # neither German nor the validation file
     made = manifest.read(output / name)
     assert (made.counts["documents"], made.length, made.vocabulary.size) == (150, 32, 150)
-  assert run[:4] == ["python", "-m", "pretrain.main", "--config=configs/coco_lm_tiny.py"]
+  assert run[:4] == ["python", "-m", "pretrain.main", "--config=configs/coco_lm_base.py:tiny"]
   assert run[4:] == [f"--config.data.mixture={output}/wikipedia:21.35,{output}/pg19:11.45"]
 
 

@@ -9,7 +9,8 @@ import fsspec
 import pytest
 
 from data import errors, sources
-from data.prepare import beam, command
+from data.prepare import __main__ as command
+from data.prepare import beam
 from tests import buckets
 from tests.data.conftest import arguments
 from tests.data.prepare import clusters
@@ -37,7 +38,7 @@ def test_beam_makes_the_bytes_of_the_pool_from_copies_of_a_bucket(
     made = sorted(path for path in prepared.rglob("*") if path.is_file() and path.name != "manifest.json")
     for path in made:
       assert (tmp_path / "far" / path.relative_to(prepared)).read_bytes() == path.read_bytes(), path
-    assert len(made) == 5 and (tmp_path / "far" / "manifest.json").exists()
+    assert len(made) == 9 and (tmp_path / "far" / "manifest.json").exists()
 
 
 def test_results_errors_and_a_death_reach_the_command(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from data import manifest
 from data.clean import apply
-from data.prepare import command as prepare
+from data.prepare import __main__ as prepare
 from data.prepare import pipeline
 from data.vocabulary import __main__ as vocabulary_command
 from tests.data.conftest import arguments, make_documents, write_text

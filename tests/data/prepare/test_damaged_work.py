@@ -4,7 +4,8 @@ import random
 import shutil
 
 from data import errors
-from data.prepare import command, preparation
+from data.prepare import __main__ as command
+from data.prepare import preparation
 
 WORDS = ["the", "red", "fox", "runs", "over", "hill", "and", "dale", "with", "small", "green", "birds"]
 
@@ -33,7 +34,7 @@ def test_no_damage_to_unfinished_work_changes_the_records(tmp_path, monkeypatch,
 
   assert run(tmp_path / "whole") == 0
   expected = _files(tmp_path / "whole")
-  for step, number in (("_vocabulary", 6), ("_write_splits", 10)):  # cleaned; packed
+  for step, number in (("_vocabulary", 6), ("_damaged_files", 10)):  # cleaned; packed
     with monkeypatch.context() as patch:
       patch.setattr(preparation, step, _stopped)
       assert run(tmp_path / step) == 5

@@ -5,9 +5,9 @@ import subprocess
 import sys
 
 from configs import base
-from data.prepare import command as prepare
+from data.prepare import __main__ as prepare
 from data.prepare import from_config
-from pretrain.command import fields
+from pretrain.settings import PRETRAINING
 from tests.data.conftest import ROOT, arguments
 
 
@@ -33,7 +33,7 @@ def test_flags_become_fields_but_those_of_a_command_stay():
   line = "--vocabulary=x: nothing there; make one:\n  python -m data.vocabulary train --source=a --output=x"
   expected = line.replace("--vocabulary=x", "--config.data.vocabulary=x")
   assert from_config.with_fields(line) == expected
-  assert set(from_config.FIELD_OF_FLAG.values()) <= set(fields.known_fields())
+  assert set(from_config.FIELD_OF_FLAG.values()) <= set(PRETRAINING.defaults)
 
 
 def test_the_command_of_a_config_is_understood_by_prepare():
@@ -64,7 +64,7 @@ def test_the_trainers_modules_are_light_and_text_sources_never_import_tensorflow
   program = (
     "import json, sys\nfrom data import manifest\nfrom data.prepare import from_config\n"
     "heavy = {'numpy', 'sentencepiece', 'grain', 'jax', 'tensorflow', 'seqio'} & set(sys.modules)\n"
-    "from data.prepare import command as prepare\n"
+    "from data.prepare import __main__ as prepare\n"
     f"code = prepare.main({arguments(corpus, vocabulary_directory, tmp_path / 'o')!r})\n"
     "heavier = {'tensorflow', 'seqio', 'tensorflow_datasets', 'jax', 'grain', 'flax'} & set(sys.modules)\n"
     "print(json.dumps([code, sorted(heavy), sorted(heavier)]))\n"

@@ -1,13 +1,15 @@
-"""Units of a preparation: their documents, chunks and ids, and the order of their records."""
+"""Units of a preparation: their documents, chunks, ids and records, in order of the text."""
 
 import collections
+import dataclasses
 import shutil
 
 import numpy as np
 import pytest
+from array_record.python import array_record_module
 
 from data import seqio_tasks, sources, vocabulary
-from data.prepare import pipeline, shards, unit_files
+from data.prepare import pipeline
 from tests.data.conftest import write_text
 
 
@@ -20,18 +22,18 @@ def job(corpus, vocabulary_directory, tmp_path) -> pipeline.Job:
   return pipeline.Job(request, str(tmp_path), 32, "complete", 7, heldout_fraction=0.2, fraction=1.0)
 
 
-def packed(job: pipeline.Job) -> shards.Packed:
-  units = sources.plan(job.request).units
-  for number, unit in enumerate(units):
-    pipeline.pack_unit(job, number, unit)
-  return shards.Packed(job, len(units), vocabulary.load(job.vocabulary).size)
+def stored(job: pipeline.Job, number: int, split: str) -> list[list[int]]:
+  """Returns the records of a packed unit, in the order of its file."""
+  path = str(pipeline.path(job.work, number, split))
+  dtype = pipeline.id_dtype(vocabulary.load(job.vocabulary).size)
+  return [
+    np.frombuffer(record, dtype).tolist() for record in array_record_module.ArrayRecordReader(path).read_all()
+  ]
 
 
-def test_hashes_of_documents_and_keys_of_records_are_those_of_earlier_versions():
-  """Computed by their definitions, with whole numbers."""
+def test_hashes_of_documents_are_those_of_earlier_versions():
+  """Computed by their definition, with whole numbers."""
   assert pipeline.document_fraction(["a", "bc"], "heldout", 3) == 0x8AB227FBC648F772 / 2**64
-  keys = [0x3D18635C53CF1BE5, 0xB785C29DAE2D96D9, 0x4AC8CF1913C7A5F2]
-  assert unit_files.shuffle_keys(7, 1, 3).tolist() == keys
 
 
 def test_chunks_end_with_the_document_that_fills_them_and_are_counted(tmp_path, monkeypatch):
@@ -85,8 +87,8 @@ def test_a_fraction_of_a_task_of_ids_has_the_same_share_held_out_and_chunks_of_i
       expected[split].append([*ids] if ids[0] == special.cls else [special.cls, *ids, special.sep])
   assert 20 < len(expected["heldout"]) < 60 < len(expected["train"])
   for split in pipeline.SPLITS:
-    found = unit_files.Records.open(job.work, 0, split, pipeline.id_dtype(words.size)).cut()
-    assert sorted(record.tolist() for record in found) == sorted(expected[split])
+    found = stored(job, 0, split)
+    assert sorted(found) == sorted(expected[split])
     assert counts[f"{split}_records"] == len(found)
     assert counts[f"{split}_tokens"] == sum(map(len, expected[split]))
   used = [i for records in expected.values() for record in records for i in record]
@@ -99,26 +101,30 @@ def test_a_fraction_of_a_task_of_ids_has_the_same_share_held_out_and_chunks_of_i
   np.testing.assert_array_equal(unigram, np.bincount(train, minlength=words.size))
 
 
-def test_records_are_in_the_order_of_their_keys_and_shards_miss_none(job, monkeypatch):
-  monkeypatch.setattr(unit_files, "IDS_AT_ONCE", 100)  # three records: the sort goes in many parts
-  units, words = packed(job), vocabulary.load(job.vocabulary)
-  in_order = []
-  for number, unit in enumerate(sources.plan(job.request).units):
+def test_records_are_in_the_order_of_the_text_and_blocks_are_held_out_of_all_units(job):
+  words, units = vocabulary.load(job.vocabulary), sources.plan(job.request).units
+  in_text: dict[str, list] = {"train": [], "heldout": []}
+  for number, unit in enumerate(units):
+    pipeline.pack_unit(job, number, unit)
     (chunk,) = pipeline.text_chunks(job, unit, collections.Counter())
     for split, documents in chunk.items():
       options = {"length": 32, "mode": "complete", "counts": collections.Counter()}
-      in_text = [record.tolist() for record in pipeline.pack_documents(words, documents, **options)]
-      keys = unit_files.shuffle_keys(7, number, len(in_text))
-      records = units.records(number, split)
-      assert [record.tolist() for record in records.cut()] == [in_text[i] for i in np.argsort(keys)]
-      assert records.keys.tolist() == sorted(keys.tolist())
-      in_order += [(key, number, in_text[i]) for i, key in enumerate(keys.tolist()) if split == "train"]
-  in_order = sorted(in_order)
-  for border in (0, in_order[9][0]):
-    cut = shards.Packed(job, 3, units.vocab_size, border)
-    train = [shards._shard_records(cut, "train", 4, shard) for shard in range(4)]
-    held = shards._shard_records(cut, "heldout", 1, 0) if border else []
-    assert len(held) == (9 if border else 0)
-    found = [record.tolist() for part in (held, *train) for record in part]
-    assert found == [record for *_, record in in_order]
-    assert all(part for part in train)
+      in_text[split].append([r.tolist() for r in pipeline.pack_documents(words, documents, **options)])
+      assert stored(job, number, split) == in_text[split][number]
+  sizes = [len(records) for records in in_text["train"]]
+  blocks = pipeline.chosen_blocks(sizes, 0.1)
+  places = [place + sum(sizes[:unit]) for unit, held in enumerate(blocks) for place in held]
+  assert len(places) == int(0.1 * sum(sizes)) and {*np.diff(places)} <= {10, 11}
+  for number, held in enumerate(blocks):
+    counts = pipeline.hold_out_blocks(job, number, held)
+    again = dataclasses.replace(job, output=str(job.work / "again"))
+    shutil.copytree(job.work / "blocks", again.work, dirs_exist_ok=True)
+    shutil.copytree(job.vocabulary, again.vocabulary, dirs_exist_ok=True)
+    train = in_text["train"][number]
+    left = [record for at, record in enumerate(train) if at not in held]
+    assert stored(again, number, "train") == left
+    assert stored(again, number, "heldout") == [train[at] for at in held]
+    assert [counts["train_records"], counts["heldout_blocks"]] == [len(left), len(held)]
+    assert counts["train_tokens"] == sum(map(len, left))
+    unigram = np.fromfile(pipeline.path(again.work, number, "unigram"), np.int64)
+    np.testing.assert_array_equal(unigram, np.bincount(np.concatenate(left), minlength=words.size))

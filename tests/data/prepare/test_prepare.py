@@ -12,8 +12,8 @@ import time
 import numpy as np
 
 from data import errors, manifest, records, vocabulary
-from data.prepare import command as prepare
-from data.prepare import pipeline, preparation, sentences, shards
+from data.prepare import __main__ as prepare
+from data.prepare import packing, pipeline, preparation
 from data.vocabulary import train as vocabulary_train
 from tests.data.conftest import ROOT, arguments, make_documents
 
@@ -28,7 +28,8 @@ def digests(directory):
 
 def lines(documents):
   """Returns the sentences of documents."""
-  return [s for d in documents for paragraph in d for s in sentences.split(paragraph, collections.Counter())]
+  counts = collections.Counter()
+  return [s for d in documents for paragraph in d for s in packing.split_sentences(paragraph, counts)]
 
 
 def rows_of(directory, split="train", length=32):
@@ -55,8 +56,10 @@ def test_the_manifest_describes_the_files(prepared, corpus, vocabulary_directory
     for shard in split.shards:
       content = (prepared / shard.name).read_bytes()
       assert (len(content), hashlib.sha256(content).hexdigest()) == (shard.bytes, shard.sha256)
-  names = ["heldout-00000-of-00001.arrayrecord", manifest.NAME, "train-00000-of-00001.arrayrecord"]
-  assert sorted(path.name for path in prepared.iterdir()) == [*names, "unigram.npy", "vocabulary"]
+  names = [shard.name for split in made.splits.values() for shard in split.shards]
+  assert names[3:5] == ["train-00000-of-00003.arrayrecord", "train-00001-of-00003.arrayrecord"]
+  others = [manifest.NAME, "unigram.npy", "vocabulary"]
+  assert sorted(path.name for path in prepared.iterdir()) == sorted([*names, *others])
 
 
 def test_every_token_arrives_once_and_documents_stay_on_one_side(prepared):
@@ -103,16 +106,6 @@ def is_heldout(text: str) -> bool:
   return pipeline.document_fraction([text.strip()], "heldout", 0) < 0.3
 
 
-def test_another_seed_gives_another_order_of_the_same_records(corpus, vocabulary_directory, tmp_path):
-  rows = []
-  for seed in (0, 1):
-    flags = arguments(corpus, vocabulary_directory, tmp_path / str(seed), "--heldout_fraction=0")
-    assert prepare.main([*flags, f"--seed={seed}"]) == 0
-    rows.append(rows_of(tmp_path / str(seed))[0].tolist())
-  assert rows[0] != rows[1]
-  assert sorted(rows[0]) == sorted(rows[1])
-
-
 def test_a_vocabulary_is_trained_on_training_documents_alone_and_its_flags_are_settings(corpus, tmp_path):
   flags = [f"--source={corpus}/*.txt", f"--output={tmp_path}/o", "--length=32", "--workers=1"]
   flags += ["--heldout_fraction=0.5", "--seed=1"]
@@ -154,16 +147,6 @@ def test_a_finished_preparation_is_left_alone_and_another_value_of_a_flag_is_ano
   assert len(codes) == 2
 
 
-def test_many_shards_hold_every_record_once(prepared, corpus, vocabulary_directory, tmp_path, monkeypatch):
-  monkeypatch.setattr(shards, "SHARD_BYTES", 5_000)
-  output = tmp_path / "many"
-  assert prepare.main(arguments(corpus, vocabulary_directory, output)) == 0
-  split = manifest.read(output).splits["train"]
-  assert len(split.shards) == -(-split.tokens * 2 // 5_000) > 3
-  many, one = (rows_of(path)[0].tolist() for path in (output, prepared))
-  assert many == one
-
-
 def test_killed_at_any_moment_and_started_again_gives_the_same_bytes(
   prepared, corpus, vocabulary_directory, tmp_path
 ):
@@ -190,14 +173,14 @@ def test_killed_at_any_moment_and_started_again_gives_the_same_bytes(
 def test_what_is_missing_is_made_again(prepared, corpus, vocabulary_directory, tmp_path, monkeypatch):
   output = tmp_path / "output"
   with monkeypatch.context() as patch:
-    patch.setattr(manifest, "write", stop)  # everything but the manifest is there
+    patch.setattr(preparation.manifest, "write", stop)  # everything but the manifest is there
     assert prepare.main(arguments(corpus, vocabulary_directory, output)) == 130
   shutil.copytree(output, tmp_path / "whole")
   for lost in (
     ["work/unit-000001.json"],
-    ["train-00000-of-00001.arrayrecord"],
+    ["train-00000-of-00003.arrayrecord"],
     ["vocabulary/sp.model", "vocabulary/vocabulary.json", "vocabulary"],
-    ["work/unit-000002.train.ids", "work/unit-000002.json"],
+    ["work/unit-000002.train", "work/unit-000002.json"],
   ):
     shutil.rmtree(output)
     shutil.copytree(tmp_path / "whole", output)
@@ -208,13 +191,6 @@ def test_what_is_missing_is_made_again(prepared, corpus, vocabulary_directory, t
     assert prepare.main(arguments(corpus, vocabulary_directory, output)) == 0, lost
     assert digests(output) == digests(prepared), lost
     assert not list(output.glob(".*"))
-
-
-def test_a_half_written_shard_never_has_its_final_name(corpus, vocabulary_directory, tmp_path, monkeypatch):
-  monkeypatch.setattr(manifest, "Shard", stop)  # described before it gets its name
-  assert prepare.main(arguments(corpus, vocabulary_directory, tmp_path / "o")) == 130
-  assert (tmp_path / "o" / "work" / "unit-000002.json").is_file()
-  assert not list((tmp_path / "o").glob("*.arrayrecord"))
 
 
 def test_text_of_one_document_is_held_out_by_blocks(corpus, vocabulary_directory, tmp_path):

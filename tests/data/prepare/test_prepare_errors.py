@@ -9,8 +9,8 @@ import shutil
 import pytest
 
 from data import errors, files, manifest, sources, tfds_reader
-from data.prepare import command as prepare
-from data.prepare import output_directory, preparation, shards, workers
+from data.prepare import __main__ as prepare
+from data.prepare import engine, output_directory, pipeline, preparation
 from tests.data.conftest import arguments, make_documents, write_text
 from tests.data.prepare.test_prepare import stop
 
@@ -48,7 +48,7 @@ WRONG = [  # flags, exit code, what the error must contain
 
 
 def test_wrong_flags_and_sources_are_one_line_at_once(tmp_path, capsys, monkeypatch):
-  for module, slow in ((tfds_reader, "import_tfds"), (sources, "plan"), (workers, "pool")):
+  for module, slow in ((tfds_reader, "import_tfds"), (sources, "plan"), (engine, "pool")):
     monkeypatch.setattr(module, slow, lambda *_, slow=slow: pytest.fail(f"{slow} takes seconds"))
   failures = []
   for flags, code, word in WRONG:
@@ -105,7 +105,7 @@ def test_an_unfinished_preparation_of_other_input_or_of_an_older_version_is_refu
   shutil.copytree(corpus, tmp_path / "corpus")
   flags = arguments(tmp_path / "corpus", vocabulary_directory, tmp_path / "output")
   with monkeypatch.context() as patch:
-    patch.setattr(shards, "write_shard", stop)
+    patch.setattr(pipeline, "finished_shards", stop)
     assert prepare.main(flags) == 130
   write_text(tmp_path / "corpus" / "part3.txt", make_documents(3, seed=5))
   code, line = refused(capsys, *flags)
@@ -113,12 +113,12 @@ def test_an_unfinished_preparation_of_other_input_or_of_an_older_version_is_refu
   (tmp_path / "corpus" / "part3.txt").unlink()
   path = tmp_path / "output" / "work" / "settings.json"
   settings = json.loads(path.read_text())
-  assert settings.pop("format") == 3
+  assert settings.pop("format") == 4
   path.write_text(json.dumps(settings))
   code, line = refused(capsys, *flags)
   assert code == 3 and f"older version; remove it and start again:\n  rm -r {tmp_path / 'output'}" in line
   assert settings.pop("clean") == ""  # which records of before did not have
-  path.write_text(json.dumps(settings | {"format": 3}))
+  path.write_text(json.dumps(settings | {"format": 4}))
   assert prepare.main(flags) == 0
 
 
@@ -159,7 +159,7 @@ def test_a_failure_takes_nothing_away_that_was_there_before(vocabulary_directory
   # Of a start that was killed after its vocabulary.
   (output / "work").mkdir()
   settings = preparation.settings_of(prepare.parse(flags))
-  (output / "work" / "settings.json").write_text(json.dumps(settings | {"format": 3}))
+  (output / "work" / "settings.json").write_text(json.dumps(settings | {"format": 4}))
   shutil.copytree(vocabulary_directory, output / "vocabulary")
   assert refused(capsys, *flags, "--workers=1")[0] == 3
   assert {path.name for path in output.iterdir()} == {"work", "vocabulary"}

@@ -5,12 +5,12 @@ import re
 import sys
 import time
 
-from data.prepare import sentences
+from data.prepare import packing
 
 
 def split(text):
   counts = collections.Counter()
-  return sentences.split(text, counts), {name: number for name, number in counts.items() if number}
+  return packing.split_sentences(text, counts), {name: number for name, number in counts.items() if number}
 
 
 def test_text_is_split_into_sentences_and_nothing_is_lost():
@@ -44,7 +44,7 @@ def test_long_sentences_are_cut_at_spaces():
   assert split("x" * 10_000) == (["x" * 10_000], {})
   cases = [("ab cd ef", 5), ("ab cdefgh ij", 5), ("abcdefgh", 3), (" ab", 2)]
   pieces = [["ab cd", "ef"], ["ab", "cdef", "gh ij"], ["abc", "def", "gh"], ["a", "b"]]
-  assert [sentences.cut(text, most) for text, most in cases] == pieces
+  assert [packing.cut(text, most) for text, most in cases] == pieces
 
 
 def test_the_time_of_text_without_a_full_stop_grows_as_the_text():

@@ -1,12 +1,15 @@
-"""A step as files: marks, results in order, errors that are not tried again, workers that see nothing."""
+"""A step as files: calls as JSON, marks, results in order, errors that are not tried again, blind workers."""
 
 import errno
+import functools
 import hashlib
+import json
+import os
 
 import pytest
 
-from data import errors, sources
-from data.prepare import steps
+from data import errors, manifest, seqio_tasks, sources
+from data.prepare import pipeline, steps
 
 NUMBERS = ["3", "1", "2"]  # names of files, and what is in them
 
@@ -82,3 +85,49 @@ def test_waiting_ends_when_all_is_done_when_one_fails_and_when_the_engine_ends(s
     steps.run(number, str(step.directory))
   step.wait(lambda: False, str)
   assert "read: done in" in caplog.text
+
+
+IDS = seqio_tasks.Tokenised("targets", "words", "ab", 64, "complete")
+JOB = pipeline.Job(sources.Request("a/*.txt"), "out", 128, "complete", 3, 0.1, 1.0)
+VALUES = [
+  [1, -(2**70), 0.1, "ä", True, None],
+  ("a", ("b", [1])),
+  {"documents": 3, 4: ("x",)},
+  {"tuple": [1], "function": "os:system"},
+  JOB,
+  sources.Unit("file", "a.txt", 5, -1),
+  sources.Unit("seqio", "ids", 3, 4, seqio_tasks.Part("ids", 4, 0.5, IDS)),
+  manifest.Shard("train-0", 3, 17, "ab"),
+]
+
+
+def through_json(value):
+  return steps.decode(json.loads(json.dumps(steps.encode(value))))
+
+
+def test_a_value_comes_back_as_it_was():
+  for value in VALUES:
+    restored = through_json(value)
+    assert restored == value and type(restored) is type(value)
+  call = through_json(functools.partial(pipeline.pack_unit, JOB, number=4))
+  assert (call.func, call.args, call.keywords) == (pipeline.pack_unit, (JOB,), {"number": 4})
+
+
+def test_names_that_no_step_calls_are_refused():
+  for name in (
+    "os:system",
+    "data.command:run_child",
+    "data.prepare.steps:os",
+    "data.sources:errors",
+    "data:errors",
+  ):
+    calling = {"partial": name, "arguments": {"tuple": ["true"]}, "keywords": {"dict": []}}
+    for value in ({"function": name}, {"object": name, "fields": {"dict": []}}, calling):
+      with pytest.raises(ValueError, match=r"is in none of|is not defined there"):
+        steps.decode(value)
+
+
+def test_a_value_that_could_not_be_restored_is_refused_when_it_is_sent():
+  for value in (lambda: 0, object(), b"bytes", os.environ, {1}, os.getpid, errors.did_you_mean):
+    with pytest.raises(TypeError, match="cannot be sent"):
+      steps.encode(value)

@@ -3,7 +3,7 @@
 import pytest
 
 from data import errors, sources
-from data.prepare import pipeline, training_text, workers
+from data.prepare import engine, pipeline, training_text
 from data.vocabulary import train
 from tests.data.conftest import make_documents, write_text
 from tests.data.prepare.test_prepare import lines
@@ -16,7 +16,7 @@ def taken(path, rate=1.0):
 
 
 def sample(*parts, num_workers=1, directory=None):
-  with workers.pool(num_workers) as pool, training_text.sample(parts, pool, directory) as text:
+  with engine.pool(num_workers) as pool, training_text.sample(parts, pool, directory) as text:
     return list(text)
 
 

@@ -8,7 +8,7 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 
 from data import errors, fertility, sources, vocabulary
 from data.vocabulary import __main__ as vocabulary_command
-from data.vocabulary import extend, extension, tokenizer_json
+from data.vocabulary import table_rows, tokenizer_json
 from data.vocabulary import train as vocabulary_train
 from tests import byte_level
 from tests.data.conftest import make_documents, write_text
@@ -36,7 +36,7 @@ def old(tmp_path_factory) -> pathlib.Path:
 def extended(old, corpus, output, most) -> vocabulary.Vocabulary:
   request = sources.Request(str(corpus))
   cut = fertility.of_text(vocabulary.load(old), request, most=0, num_workers=1).counts.most_cut()
-  return extend.extend(pathlib.Path(old), cut, pathlib.Path(output), most=most)
+  return vocabulary_train.extend(pathlib.Path(old), cut, pathlib.Path(output), most=most)
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,7 @@ def test_the_command_says_how_many_rows_a_model_needs(old, seven, corpus, tmp_pa
   assert "\n  --config.model.vocab_size=448\n" in printed
   assert vocabulary.load(tmp_path / "v").digest == vocabulary.load(seven).digest
   assert vocabulary_command.main(["extend", *flags]) == 2  # it exists
-  assert [extension.table_rows(size) for size in (1, 64, 65, 50_368)] == [64, 64, 128, 50_368]
+  assert [table_rows(size) for size in (1, 64, 65, 50_368)] == [64, 64, 128, 50_368]
 
 
 def test_a_damaged_extension_is_refused(seven, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 import sentencepiece
 
 from data import vocabulary
-from data.vocabulary import official, remembered, tokenizer_files
+from data.vocabulary import official, tokenizer_files
 from data.vocabulary import train as vocabulary_train
 from tests.byte_level import sentences
 
@@ -93,7 +93,7 @@ class _Counting:
 
 def test_a_word_is_encoded_once_and_a_text_of_new_words_whole():
   plain = _Counting()
-  encode = remembered.encoder(plain)
+  encode = tokenizer_files.remembering(plain)
   assert encode(["a bb a a bb", "a a  a"]) == [[1, 2, 1, 1, 2], [1, 1, 1]]
   assert sorted(plain.asked) == ["", "a", "bb"]
   assert encode(["bb a", ""]) == [[2, 1], []]
@@ -106,7 +106,7 @@ def test_a_word_is_encoded_once_and_a_text_of_new_words_whole():
 
 def test_words_that_touch_others_or_are_long_are_never_remembered():
   plain = _Counting()
-  encode = remembered.encoder(plain, touches_others=lambda word: word.endswith("'"))
+  encode = tokenizer_files.remembering(plain, touches_others=lambda word: word.endswith("'"))
   texts = ["a a a' a a a a a", f"a a a a a a {'b' * 33}", f"a a a a a a {'b' * 32}"]
   for asked in (["a", "b" * 32, *texts[:2]], texts[:2]):
     plain.asked.clear()
@@ -115,9 +115,9 @@ def test_words_that_touch_others_or_are_long_are_never_remembered():
 
 
 def test_a_full_memory_keeps_the_first_words(monkeypatch):
-  monkeypatch.setattr(remembered, "MAX_WORDS", 2)
+  monkeypatch.setattr(tokenizer_files, "MAX_WORDS", 2)
   plain = _Counting()
-  encode = remembered.encoder(plain)
+  encode = tokenizer_files.remembering(plain)
   assert encode(["a a a bb bb bb"]) == [[1, 1, 1, 2, 2, 2]]
   for _ in range(2):  # the third word is learned for its batch alone
     plain.asked.clear()
@@ -156,11 +156,11 @@ def test_only_models_that_never_look_over_a_space_are_split_at_spaces(tmp_path):
       sentence_iterator=iter(TEXTS), model_prefix=str(tmp_path / "m"), **(values | options)
     )
     processor = sentencepiece.SentencePieceProcessor(str(tmp_path / "m.model"))
-    assert remembered.splits_at_spaces(processor) == is_split, options
+    assert tokenizer_files.splits_at_spaces(processor) == is_split, options
     if options == {"normalization_rule_name": "identity"}:  # other rules make a space of a mark in the text
       pieces = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
       plain = tokenizer_files.sentencepiece_encoder(processor, pieces, pieces)
-      encode = remembered.encoder(plain, touches_others=remembered.has_space_mark)
+      encode = tokenizer_files.remembering(plain, touches_others=tokenizer_files.has_space_mark)
       texts = ["the▁ of the▁ of the of the of the of the"]
       assert encode(texts) == plain(texts)
-  assert [remembered.has_space_mark(word) for word in ("the▁", "the")] == [True, False]
+  assert [tokenizer_files.has_space_mark(word) for word in ("the▁", "the")] == [True, False]

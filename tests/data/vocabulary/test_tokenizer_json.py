@@ -47,7 +47,7 @@ def test_the_command_carries_the_file_byte_for_byte_without_a_warning(folder, wo
   assert "cannot be exported" not in "".join(capfd.readouterr())
   assert (tmp_path / "v/tokenizer.json").read_bytes() == (folder / "stock/tokenizer.json").read_bytes()
   assert vocabulary.load(tmp_path / "v").digest == words.digest
-  assert (words.kind, words.cased, words.separators) == ("tokenizer_json", True, 1)
+  assert (words.kind, words.cased, words.between) == ("tokenizer_json", True, (words.special_ids.sep,))
   assert words.size == 400 + 2 + 5 + byte_level.SPARE
   assert special_of(words) == NAMES
 
@@ -162,17 +162,34 @@ PADDING |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
 TRUNCATION = {"max_length": 9, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
 FORMS = [  # change of the file, what the error must contain
   (lambda it: it["model"]["vocab"].update({"far": 2**31 - 5}), "2,147,483,643"),  # no list so long is made
-  (lambda it: it.update(truncation=TRUNCATION), '\n  "truncation": null'),
-  (lambda it: it.update(padding=PADDING), '\n  "padding": null'),
   (lambda it: it.update(post_processor=None), "expected '[CLS] a [SEP]' [402, "),
-  (
-    lambda it: it["post_processor"]["pair"].insert(2, it["post_processor"]["pair"][2]),
-    "[SEP] a [SEP]' [402, ",
-  ),
+  (lambda it: it["post_processor"]["pair"].append(it["post_processor"]["pair"][2]), "[SEP] a [SEP]' [402, "),
   (lambda it: it.update(model={"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}), "WordLevel"),
   (lambda it: it["model"].update(end_of_word_suffix="</w>"), "end_of_word_suffix"),
   (lambda it: it.update(model={}), "not a readable tokenizer"),
 ]
+
+
+def test_the_truncation_and_padding_of_the_last_call_are_not_those_of_the_vocabulary(folder, words, tmp_path):
+  made = changed(tmp_path, lambda it: it.update(truncation=TRUNCATION, padding=PADDING))
+  assert [made.encode(text) for text in byte_level.TEXTS] == [words.encode(text) for text in byte_level.TEXTS]
+
+
+def test_roles_that_no_file_names_are_those_that_the_tokenizer_gives(tmp_path):
+  made = Tokenizer(models.WordPiece({"<u>": 0, "a": 1, "<b>": 2, "<e>": 3}, unk_token="<u>"))
+  made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+  made.add_special_tokens(["<u>", "<b>", "<e>", "<p>", "[MASK]"])
+  made.post_processor = processors.TemplateProcessing(
+    single="<b> $A <e>", pair="<b> $A <e> <b> $B <e>", special_tokens=[("<b>", 2), ("<e>", 3)]
+  )
+  made.enable_padding(pad_id=4, pad_token="<p>", length=9)
+  made.enable_truncation(3)
+  path = tmp_path / "tokenizer.json"
+  made.save(str(path))
+  words = vocabulary_train.import_files(tmp_path / "v", tokenizer=str(path), cased=True)
+  assert special_of(words) == {"cls": "<b>", "pad": "<p>", "sep": "<e>", "unk": "<u>", "mask": "[MASK]"}
+  assert words.between == (3, 2) and words.encode("a a b a <e>") == [1, 1, 0, 1, 0, 0, 0]
+  assert words.with_special_ids([1], [0, 1]) == [2, 1, 3, 2, 0, 1, 3]
 
 
 def test_files_of_another_form_are_refused_in_one_line(tmp_path):

@@ -149,7 +149,7 @@ def test_an_official_vocab_txt_keeps_its_ids(tmp_path):
   (tmp_path / "vocab.txt").write_text("\n".join(pieces))
   made = vocabulary_train.import_files(tmp_path / "w", vocab_txt=str(tmp_path / "vocab.txt"), cased=False)
   assert made.special_ids == vocabulary.SpecialIds(cls=3, pad=0, sep=4, unk=2, mask=5)
-  assert (made.separators, made.encode("zzz")) == (2, [2])
+  assert (made.between, made.encode("zzz")) == ((4, 4), [2])
 
 
 def test_a_dictionary_gives_the_ids_of_the_official_code(tmp_path):

@@ -37,9 +37,9 @@ def test_a_long_text_is_cut_or_read_in_windows(words):
 def test_windows_of_a_pair_repeat_the_shorter_text(words):
   def shown(made, names, room):
     """The inputs with so many tokens for both texts."""
-    wanted = schema(text=names, long="windows", max_length=room + 2 + words.separators)
+    wanted = schema(text=names, long="windows", max_length=room + 2 + len(words.between))
     found = answers.inputs(made, wanted, words)
-    between = " [SEP]" * words.separators + " "
+    between = " [SEP]" * len(words.between) + " "
     pieces = [" ".join(words.piece(token) for token in ids) for ids in found.examples.ids]
     return [piece.removeprefix("[CLS] ").removesuffix(" [SEP]").split(between) for piece in pieces]
 

@@ -16,8 +16,7 @@ from lab.analysis.frozen_encoder import FrozenEncoder
 from lab.analysis.probes import Annotated, Target
 from lab.analysis.request import Request
 from pretrain.build import build
-from pretrain.checkpoints.opened import open_generator
-from pretrain.checkpoints.saved_model import open_model, save_params
+from pretrain.checkpoints.saved_model import open_generator, open_model, save_params
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads as head_models
 from pretrain.reading import prepared

@@ -24,11 +24,11 @@ SMALL = (
 
 
 def test_a_case_is_its_recipe_at_another_size_and_its_tokens_are_neither_alike_nor_special():
-  config = cases.make_config("taco_tiny", batch=6, length=128, changes=["model.vocab_size=500"])
+  config = cases.make_config("taco_base:tiny", batch=6, length=128, changes=["model.vocab_size=500"])
   assert (config.train.batch_size, config.data.length, config.model.max_length) == (6, 128, 128)
   assert config.objectives.taco.group_size == 2 and config.model.vocab_size == 500  # 2 divides 6 and 32
   with pytest.raises(ConfigError, match=r"model\.layers"):
-    cases.make_config("taco_tiny", batch=6, length=128, changes=["model.layers=3"])
+    cases.make_config("taco_base:tiny", batch=6, length=128, changes=["model.layers=3"])
   first, second = cases.random_ids(config, 2)
   assert first.shape == (6, 128) and first.dtype == np.int32
   assert not np.array_equal(first, second)
@@ -38,17 +38,17 @@ def test_a_case_is_its_recipe_at_another_size_and_its_tokens_are_neither_alike_n
 
 
 def test_a_step_is_measured_whole():
-  config = cases.make_config("roberta_tiny", batch=2, length=16, changes=SMALL)
+  config = cases.make_config("roberta_base:tiny", batch=2, length=16, changes=SMALL)
   found = step.measure(config, repeats=2)
   assert found["shape"] == "2x16" and found["seconds"] > 0 and found["bytes"]["temporaries"] > 0
   assert np.isfinite(found["loss"])
 
 
 def test_a_planned_batch_is_rows_times_the_devices_that_share_them():
-  config = ahead.planned_config("roberta_tiny", 4, 64, 8, ["mesh.data=4", "mesh.tensor=2"])
+  config = ahead.planned_config("roberta_base:tiny", 4, 64, 8, ["mesh.data=4", "mesh.tensor=2"])
   assert config.train.batch_size == 16
   found = Forecast("v5e:2x2", "TPU v5 lite", 4, {}, 4, 64, {"total": 1}, True, seconds=0.002, mfu=0.5)
-  line = ahead.line("roberta_tiny", [], found)
+  line = ahead.line("roberta_base:tiny", [], found)
   assert line["milliseconds_estimated"] == 2.0 and line["tokens_per_second_estimated"] == 128_000
 
 
@@ -57,7 +57,13 @@ def test_a_peer_has_our_sizes_and_learns():
   from lab.speed import compare, peers
 
   torch.set_num_threads(1)  # at this size more wait for each other
-  for recipe in ("roberta_tiny", "electra_tiny", "coco_lm_tiny", "amos_tiny", "taco_tiny"):
+  for recipe in (
+    "roberta_base:tiny",
+    "electra_base:tiny",
+    "coco_lm_base:tiny",
+    "amos_base:tiny",
+    "taco_base:tiny",
+  ):
     config = cases.make_config(recipe, batch=4, length=32, changes=SMALL)
     torch.manual_seed(0)
     peer, batch = peers.build(config), compare.make_batch(config, 0)

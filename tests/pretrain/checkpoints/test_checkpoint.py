@@ -1,6 +1,7 @@
-"""Saving and restoring steps on 8 fake CPU devices; a disk that fills."""
+"""Saving and restoring steps on 8 fake CPU devices; damage is never restored in silence; a full disk."""
 
 import json
+import random
 import re
 import resource
 import shutil
@@ -14,9 +15,11 @@ import pytest
 
 from data.errors import DataError, StorageError
 from pretrain import optim
-from pretrain.checkpoints import checkpoint, integrity, resume
-from pretrain.checkpoints.checkpoint import Checkpoints, load_params, read_meta, step_path
+from pretrain.checkpoints import checkpoint, resume
+from pretrain.checkpoints.checkpoint import COMMITTED, Checkpoints, load_params, read_meta, step_path
 from pretrain.mesh import sharding
+from tests import lines
+from tests.pretrain import small_run
 from tests.pretrain.processes import running
 
 META = {"config": {"seed": 3, "generator": {"mlm_layers": [4, 6]}}, "vocabulary_digest": "ab"}
@@ -119,7 +122,7 @@ def test_newest_and_listed_steps_are_kept_and_others_not_even_begun(tmp_path):
 def test_parameters_are_loaded_alone_also_where_the_optimizer_state_is_damaged(copied, state):
   step = copied / "checkpoints" / "5"
   for file in (step / "opt_state").rglob("*"):
-    if file.is_file() and file.name != checkpoint.COMMITTED:
+    if file.is_file() and file.name != COMMITTED:
       file.write_bytes(b"")
   for directory in (copied, copied / "checkpoints", step):
     params, meta = load_params(directory)
@@ -134,7 +137,7 @@ def test_steps_that_were_not_saved_whole_do_not_exist(copied):
   for name, mark in (("8", "opt_state"), ("7", ""), ("6.orbax-checkpoint-tmp", None), ("05", None)):
     shutil.copytree(directory / "5", directory / name)
     if mark is not None:
-      (directory / name / mark / checkpoint.COMMITTED).unlink()
+      (directory / name / mark / COMMITTED).unlink()
   (directory / "notes.txt").write_text("mine")
   assert checkpoint.saved_steps(directory) == [5] and checkpoint.newest_step(copied) == 5
   checkpoints = Checkpoints(copied, every=5, keep=2)
@@ -175,19 +178,6 @@ def test_what_is_not_there_and_what_cannot_be_written_are_refused(tmp_path):
   assert "another --workdir" in _error(lambda: Checkpoints(tmp_path / "file", every=1, keep=1), StorageError)
 
 
-def test_damaged_files_are_one_clear_line(workdir, tmp_path):
-  for item, content in (("params", b""), ("opt_state", None), ("meta", b""), ("", None)):
-    run = shutil.copytree(workdir, tmp_path / f"{item}_{content}")
-    step = run / "checkpoints" / "5"
-    damaged = (step / item).rglob("*") if item else [step / integrity.NAME]
-    for file in [file for file in damaged if file.is_file()]:
-      if file.name != checkpoint.COMMITTED:
-        file.unlink() if content is None else file.write_bytes(content)
-    checkpoints = Checkpoints(run, every=5, keep=2)
-    line = _error(lambda one=checkpoints: one.restore(target(mesh_of(8, 1, 1))))
-    assert re.match(r"checkpoint .*/5 is damaged: .*move its directory away$", line), line
-
-
 def test_another_model_another_optimizer_and_unknown_formats_are_refused(workdir, copied):
   for part, name, leaf in (
     ("heads/clm/bias has shape (64,), expected (65,)", "clm", jax.ShapeDtypeStruct((65,), jnp.float32)),
@@ -203,7 +193,7 @@ def test_another_model_another_optimizer_and_unknown_formats_are_refused(workdir
   path = copied / "checkpoints" / "5" / "meta" / "metadata"
   for version in (99, None):
     path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": version}))
-    integrity.seal(copied / "checkpoints" / "5", step=5, run_id="a")  # else it would notice the change
+    checkpoint.seal(copied / "checkpoints" / "5", step=5, run_id="a")  # else it would notice the change
     assert f"has format version {version}; expected 1" in _error(lambda: load_params(copied))
 
 
@@ -221,3 +211,139 @@ def test_a_disk_that_fills_ends_the_command_with_one_line_and_the_older_step_sta
   (line,) = [line for line in err.splitlines() if line.startswith("error:")]
   assert re.match("error: (cannot save to .*|.*: cannot be written) .*check space", line)
   assert (resume.newest_good_step(tmp_path / "run") or 0) >= 20
+
+
+def _save(place, run_id="a", steps=(5, 10)):
+  checkpoints = Checkpoints(place, every=1, keep=3)
+  for step in steps:
+    state = {
+      "params": {"w": jnp.arange(64.0) + step},
+      "opt_state": {"m": jnp.ones(3)},
+      "step": jnp.int32(step),
+    }
+    checkpoints.save(step, state, {"run_id": run_id, "config": {}})
+  checkpoints.close()
+  return place / "checkpoints"
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+  return _save(tmp_path_factory.mktemp("saved"))
+
+
+@pytest.fixture
+def run(saved, tmp_path):
+  """A workdir with checkpoints of steps 5 and 10."""
+  shutil.copytree(saved, tmp_path / "checkpoints")
+  return tmp_path
+
+
+def _good(place):
+  said: list[str] = []
+  with lines.heard(said.append):
+    return resume.newest_good_step(place), said
+
+
+def test_every_file_of_a_step_is_listed_and_whole_steps_are_taken(run):
+  step = run / "checkpoints" / "10"
+  listed = json.loads((step / checkpoint.DIGESTS).read_text())
+  files = {path.relative_to(step).as_posix() for path in step.rglob("*") if path.is_file()}
+  beside = {checkpoint.DIGESTS, COMMITTED, "_CHECKPOINT_METADATA"}  # the commit writes the last two
+  assert files - set(listed["files"]) == beside
+  assert (listed["step"], listed["run_id"]) == (10, "a")
+  assert _good(run) == (10, []) and _good(run / "nothing") == (None, [])
+  assert checkpoint.digests(step) == listed["files"] and checkpoint.run_id(step) == "a"
+  (step / checkpoint.DIGESTS).write_text("{}")
+  assert checkpoint.digests(step) == {}
+
+
+def test_any_damage_of_any_file_is_noticed_named_and_an_older_step_is_used(run):
+  generator, step = random.Random(0), run / "checkpoints" / "10"
+  for name in json.loads((step / checkpoint.DIGESTS).read_text())["files"]:
+    original = (step / name).read_bytes()
+    for kind in ("bit", "page", "cut", "gone"):
+      content = bytearray(original)
+      if kind == "gone":
+        (step / name).unlink()
+      elif not any(content):
+        continue
+      else:
+        position = generator.choice([i for i, byte in enumerate(content) if byte])
+        changed = {"bit": content[position] ^ 1, "page": 0, "cut": None}[kind]
+        content[position : None if kind == "cut" else position + 1] = [] if changed is None else [changed]
+        (step / name).write_bytes(content)
+      found, said = _good(run)
+      assert found == 5, (name, kind)
+      if not name.endswith(COMMITTED) or kind != "gone":  # then it is no checkpoint at all
+        assert len(said) == 1 and f"10 is damaged: {name} " in said[0], (name, kind, said)
+        (run / "checkpoints" / "10.damaged_1").rename(step)
+      (step / name).write_bytes(original)
+  assert _good(run) == (10, [])
+
+
+def test_a_damaged_list_is_damage_and_not_another_run(run):
+  path = run / "checkpoints" / "10" / checkpoint.DIGESTS
+  content = json.loads(path.read_text())
+  for changes in ({"run_id": "b"}, {"step": 11}, {"files": {}}, {"files": []}, {"list": "0"}):
+    shutil.copytree(run / "checkpoints" / "10", run / "checkpoints" / "10.copy")
+    path.write_text(json.dumps(content | changes))
+    assert _good(run)[0] == 5, changes
+    (run / "checkpoints" / "10.copy").rename(run / "checkpoints" / "10")
+  path.write_text(json.dumps({name: value for name, value in content.items() if name != "list"}))
+  assert _good(run)[0] == 5
+
+
+def test_weights_that_are_damaged_are_not_read(run):
+  path = max((run / "checkpoints/10/params").rglob("d/*"), key=lambda file: file.stat().st_size)
+  content = path.read_bytes()
+  path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+  with pytest.raises(DataError, match=r"10 is damaged: params/.*\(its sha256 differs\)"):
+    checkpoint.load_params(run)
+  params, _ = checkpoint.load_params(run, 5)
+  np.testing.assert_array_equal(params["w"], np.arange(64.0) + 5)
+
+
+def test_steps_and_items_that_change_places_are_noticed(run):
+  place = run / "checkpoints"
+  shutil.copytree(place / "5", place / "99")
+  step, (line,) = _good(run)
+  assert step == 10 and "99 is damaged: it was saved as step 5" in line
+  for item in ("params", "opt_state"):
+    (place / "5" / item).rename(place / "aside")
+    (place / "10" / item).rename(place / "5" / item)
+    (place / "aside").rename(place / "10" / item)
+  assert "are damaged (10.damaged_1, 5.damaged_1, 99.damaged_1)" in _error(lambda: _good(run))
+
+
+def test_other_runs_lost_marks_and_lost_checkpoints_are_no_new_run(
+  run, finished, small_records, tmp_path_factory
+):
+  other = _save(tmp_path_factory.mktemp("other"), run_id="b", steps=[20])
+  shutil.copytree(other / "20", run / "checkpoints" / "20")
+  assert "step 5 of run a, step 10 of run a, step 20 of run b" in _error(lambda: _good(run))
+  shutil.rmtree(run / "checkpoints" / "20")
+  for mark in run.rglob(COMMITTED):
+    mark.unlink()
+  for _ in range(2):
+    assert "are damaged (10, 5); " in _error(lambda: _good(run))
+  # A finished run whose checkpoints are gone does not start over.
+  workdir = shutil.copytree(finished, run / "gone")
+  config = small_run.small_config("mlm", small_records, {"train.total_steps": 8})
+  shutil.rmtree(workdir / "checkpoints")
+  logged = (workdir / "metrics.jsonl").read_bytes()
+  with pytest.raises(DataError, match="has_saved"):
+    small_run.run_training(config, workdir)
+  assert (workdir / "metrics.jsonl").read_bytes() == logged
+
+
+def test_a_list_that_is_gone_is_damage(run):
+  shutil.copytree(run / "checkpoints/5", run / "checkpoints/99")
+  for step in (99, 10):
+    (run / f"checkpoints/{step}" / checkpoint.DIGESTS).unlink()
+  step, said = _good(run)
+  assert step == 5 and "99 is damaged: sha256.json is gone" in said[0]
+  assert "10 is damaged: sha256.json is gone" in said[1]
+  (run / "checkpoints/5" / checkpoint.DIGESTS).unlink()
+  for read in (lambda: load_params(run), lambda: Checkpoints(run, every=5, keep=2).restore({"params": {}})):
+    found = _error(read)
+    assert re.match(r"checkpoint .*/5 is damaged: sha256.json is gone; .*move its directory away$", found)

@@ -10,8 +10,7 @@ import pytest
 from data.records import PackedRecords
 from pretrain.checkpoints import __main__ as checkpoints
 from pretrain.checkpoints.checkpoint import load_params
-from pretrain.checkpoints.opened import open_generator, open_run
-from pretrain.checkpoints.saved_model import open_model
+from pretrain.checkpoints.saved_model import open_generator, open_model, open_run
 from pretrain.corruption import generator
 from pretrain.logs.intervals import Probes
 from pretrain.mesh import trees

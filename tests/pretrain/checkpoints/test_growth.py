@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from data.errors import DataError
-from data.vocabulary.extension import Extension
-from pretrain.checkpoints import growth, new_words
+from data.vocabulary import Extension
+from pretrain.checkpoints import warm_start
 from pretrain.mesh import trees
 from tests.pretrain.checkpoints.conftest import LARGER, MODERN, taken
 from tests.pretrain.small_run import metric_lines, run_training, saved_params, small_config
@@ -20,7 +20,7 @@ def _grown(path: str, old, *shape: int, is_pre: bool = False) -> list:
   params, shapes = np.asarray(old, np.float32), jax.ShapeDtypeStruct(shape, np.float32)
   for name in reversed(names):
     params, shapes = {name: params}, {name: shapes}
-  (leaf,) = jax.tree.leaves(growth.grow(params, shapes, is_pre=is_pre))
+  (leaf,) = jax.tree.leaves(warm_start.grow_params(params, shapes, is_pre=is_pre))
   assert leaf.shape == shape and leaf.dtype == np.float32
   return leaf.tolist()
 
@@ -187,7 +187,7 @@ def _as_float32(tree):
 
 def test_a_new_row_is_the_mean_of_its_old_pieces_and_all_else_is_unchanged():
   given = _params()
-  old, new = trees.by_path(given), trees.by_path(new_words.add_rows(given, EXTENSION, rows=8, where="here"))
+  old, new = trees.by_path(given), trees.by_path(warm_start.add_rows(given, EXTENSION, rows=8, where="here"))
   assert {path for path in old if new[path] is not old[path]} == OF_TOKENS
   for path in OF_TOKENS:
     before, after = old[path], new[path]
@@ -199,7 +199,7 @@ def test_a_new_row_is_the_mean_of_its_old_pieces_and_all_else_is_unchanged():
     np.testing.assert_array_equal(before, trees.by_path(_params())[path])
   for rows in (9, 4):  # asked: 8, and the vocabulary had 5
     with pytest.raises(DataError, match=f"here: encoder.* has {rows} rows; expected 5 to 8\n  --config"):
-      new_words.add_rows(_params(rows), EXTENSION, rows=8, where="here")
+      warm_start.add_rows(_params(rows), EXTENSION, rows=8, where="here")
   assert (
-    len(trees.by_path(new_words.add_rows(_params(5), EXTENSION, rows=8, where=""))["heads/mlm/bias"]) == 8
+    len(trees.by_path(warm_start.add_rows(_params(5), EXTENSION, rows=8, where=""))["heads/mlm/bias"]) == 8
   )

@@ -9,7 +9,7 @@ import pytest
 from configs import base
 from data import files, vocabulary
 from data.errors import ConfigError, DataError, StorageError
-from data.vocabulary.extension import Extension
+from data.vocabulary import Extension
 from pretrain.checkpoints import warm_start
 from pretrain.checkpoints.checkpoint import read_meta, step_path
 from pretrain.checkpoints.saved_model import save_params

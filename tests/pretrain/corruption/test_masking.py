@@ -10,7 +10,7 @@ import pytest
 
 from data import vocabulary
 from data.errors import ConfigError
-from pretrain.checkpoints.opened import open_run
+from pretrain.checkpoints.saved_model import open_run
 from pretrain.corruption import masking
 from pretrain.corruption.masking import TokenIds
 from pretrain.ops import row_random

@@ -138,7 +138,7 @@ SETTINGS = [  # of config.json, a word of the refusal
   ({"text_encoder_task": ["x"]}, "text_encoder_task"),
   ({"problem_type": 3}, "problem_type is 3"),
   ({"problem_type": ["regression"]}, "problem_type"),
-  ({"classifier_activation": "relu"}, "classifier_activation is 'relu'"),
+  ({"classifier_activation": "mish"}, "classifier_activation is 'mish'"),
   ({"classifier_pooling": "sum"}, "classifier_pooling is 'sum'"),
 ]
 REFUSED = [  # kind, task, flags, exit code, a word

@@ -4,15 +4,18 @@
 with weight 0, as any objective has.
 """
 
+import contextlib
+
 import numpy as np
 import pytest
 
 from configs import base
+from data.errors import ConfigError
 from pretrain import build, main
 from pretrain.checkpoints.checkpoint import load_params, read_meta, step_path
-from pretrain.command import fields, validate
 from pretrain.export import card
 from pretrain.plan import flops
+from pretrain.settings import PRETRAINING
 from pretrain.settings.objectives import OBJECTIVES
 from tests.pretrain import small_run
 from tests.pretrain.export.test_card import FACTS
@@ -26,11 +29,11 @@ def toy(monkeypatch):
   monkeypatch.setitem(OBJECTIVES, "toy", Toy)
   monkeypatch.setitem(build.LOSSES, "toy", Toy)
   monkeypatch.setattr(base, "_objectives", lambda: {**known(), "toy": {"weight": 0.0, "size": 4}})
-  fields.known_fields.cache_clear()
-  fields.kinds.cache_clear()
+  for name in ("defaults", "kinds"):  # read anew
+    monkeypatch.delitem(vars(PRETRAINING), name, raising=False)
   yield {"objectives.mlm.weight": 0.0, "objectives.toy.weight": 2.0}
-  fields.known_fields.cache_clear()
-  fields.kinds.cache_clear()
+  for name in ("defaults", "kinds"):
+    vars(PRETRAINING).pop(name, None)
 
 
 def test_a_config_with_it_is_checked(toy):
@@ -41,8 +44,9 @@ def test_a_config_with_it_is_checked(toy):
     ({"corruption.kind": "random"}, "toy needs masks"),
   )
   for changes, word in rows:
-    found = validate.problems(small_run.small_config("mlm", "records", {**toy, **changes}))
-    assert len(found) == bool(word) and word in "".join(found), (changes, found)
+    config = small_run.small_config("mlm", "records", {**toy, **changes})
+    with pytest.raises(ConfigError, match=word) if word else contextlib.nullcontext():
+      PRETRAINING.check(config)
 
 
 def _start(directory, workdir, toy, *flags) -> int:

@@ -156,7 +156,7 @@ def test_a_full_disk_is_one_line_and_no_hang_and_tensorflow_is_not_imported(tmp_
     "      writer.write(step, {'a' * 2_000: 1.0})\n"  # fills TensorBoard's file first
     "  finally:\n"
     "    writer.close()\n"
-    "sys.exit(command.exit_code(work, stopped=''))\n"
+    "sys.exit(command.run(work, stopped=''))\n"
   )
   arguments = [sys.executable, "-c", program, str(tmp_path)]
   done = subprocess.run(arguments, cwd=ROOT, check=False, capture_output=True, text=True, timeout=100)

@@ -8,7 +8,7 @@ import pytest
 
 from data.errors import ConfigError
 from pretrain.mesh import sharding
-from pretrain.settings.run import MeshSettings, MeshSizes, nearest_sizes
+from pretrain.settings.run import MeshSettings, MeshSizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,8 +96,3 @@ def test_only_data_and_then_fsdp_cross_the_network_and_what_cannot_be_is_refused
   ]:
     with pytest.raises(ConfigError, match=word):
       arranged(devices, *sizes)
-  assert nearest_sizes(MeshSizes(16, 1, 1), 8) == (8, 1, 1)
-  assert nearest_sizes(MeshSizes(-1, 3, 1), 8) == (2, 4, 1)
-  assert nearest_sizes(MeshSizes(2, 2, 4), 8) == (2, 2, 2)
-  assert nearest_sizes(MeshSizes(2, 2, 4), 8, can=lambda sizes: sizes.tensor == 1) == (4, 2, 1)
-  assert nearest_sizes(MeshSizes(1, 1, 1), 8, can=lambda sizes: False) is None

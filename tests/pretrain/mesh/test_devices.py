@@ -24,7 +24,7 @@ def test_a_platform_that_is_not_here_is_refused(monkeypatch, tmp_path):
   with pytest.raises(ConfigError, match=r"=gpu: JAX found 8 x cpu; .*\n  --config.train.platform=cpu"):
     devices.check("gpu")
   monkeypatch.setenv("JAX_PLATFORMS", "nonsense")
-  command = ["pretrain.main", "--config=configs/bert_tiny.py", "--dry_run", "--workdir"]
+  command = ["pretrain.main", "--config=configs/bert_base.py:tiny", "--dry_run", "--workdir"]
   done = subprocess.run([sys.executable, "-m", *command, tmp_path / "out"], capture_output=True, text=True)
   assert done.returncode == 2
   line, *ways = done.stderr.splitlines()

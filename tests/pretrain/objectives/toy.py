@@ -6,10 +6,11 @@ from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
+from ml_collections import ConfigDict
 
 from pretrain.models import heads
 from pretrain.objectives.views import Context, Corrupted, Term, View
-from pretrain.settings.field_types import Fields, Limit
+from pretrain.settings.fields import Limit
 from pretrain.settings.objectives import Objective
 
 
@@ -23,9 +24,9 @@ class Toy(Objective):
 
   size: Annotated[int, Limit(2)]
 
-  def problems(self, config: Fields) -> Iterator[str]:
-    if self.size > config["model.hidden_size"]:
-      yield f"{self.show(config, 'size', 'model.hidden_size')}: the projection is wider than what it reads"
+  def rules(self, config: ConfigDict) -> Iterator[str]:
+    if self.size > config.model.hidden_size:
+      yield "objectives.toy.size model.hidden_size: the projection is wider than what it reads"
 
   def flops(self, model: Mapping[str, Any], masked: float) -> dict[str, float]:
     return {"toy head": masked * 2 * model["hidden_size"] * self.size}

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import shutil
 import signal
-import types
 from fractions import Fraction
 
 import numpy as np
@@ -15,7 +14,7 @@ from data.command import STOPPED
 from data.errors import ConfigError, DataError
 from pretrain.checkpoints import __main__ as checkpoints
 from pretrain.checkpoints import checkpoint
-from pretrain.checkpoints.opened import open_run
+from pretrain.checkpoints.saved_model import open_run
 from pretrain.export import card
 from pretrain.plan import dry_run
 from pretrain.reading import mixed, prepared
@@ -78,23 +77,23 @@ def test_shares_of_the_whole_run_and_the_steps_of_its_stages(stages, small_recor
   assert [number >= small for number in numbers] == [False] * 12 + [True] * 12
 
 
-def test_names_of_sources_are_told_apart():
-  for sources, expected in (
-    ({"a/wiki": "x.txt", "b/books": "seqio:my.books"}, ["wiki", "my_books"]),
-    ({"a/wiki": "seqio:wiki", "b/books": "seqio:wiki", "c/wiki_1": "x.txt"}, ["wiki_2", "wiki_3", "wiki_1"]),
-    ({"a/--": "x.txt", "a/++": "x.txt", "a/wiki": "x.txt"}, ["source_1", "source_2", "wiki"]),
-    ({"a/--": "x.txt", "a/wiki": "x.txt"}, ["source", "wiki"]),
-  ):
-    # Private: records of each of these names would be prepared for one function of names.
-    made = {place: types.SimpleNamespace(settings={"source": source}) for place, source in sources.items()}
-    assert mixed._names(made) == expected
-
-
 def _changed(directory, to, **changes):
   """A copy of records whose manifest says something else."""
   shutil.copytree(directory, to)
   manifest.write(to, dataclasses.replace(manifest.read(to), **changes))
   return to
+
+
+def test_names_of_sources_are_told_apart(small_records, more_records, tmp_path):
+  one, two = shutil.copytree(small_records, tmp_path / "--"), shutil.copytree(more_records, tmp_path / "++")
+  task = _changed(small_records, tmp_path / "task", settings={"source": "seqio:my.books"})
+  other = _changed(more_records, tmp_path / "my_books", settings={"source": "x.txt"})
+  for sources, expected in (
+    ((one, two), ["source", "source_2"]),
+    ((task, other), ["my_books", "my_books_2"]),
+    ((task, two), ["my_books", "source"]),
+  ):
+    assert [source.name for source in _found(",".join(map(str, sources))).sources] == expected
 
 
 def test_sources_that_do_not_belong_together_are_refused(small_records, more_records, tmp_path):
@@ -169,7 +168,8 @@ def test_a_run_takes_rows_at_its_rates_and_its_losses_are_of_its_sources(
   numbers = [number for step in examples(whole) for number in step]
   counts = np.cumsum([number >= sizes[0] for number in numbers])
   for taken, more in enumerate(counts, 1):
-    assert abs(more - (0.3 * min(taken, 32) + 0.75 * max(0, taken - 32))) < 1
+    due = 0.3 * taken if taken <= 32 else counts[31] + 0.75 * (taken - 32)  # each stage counts anew
+    assert abs(more - due) < 1
   assert len(numbers) == 48
   for line in (line for line in metric_lines(whole) if "eval/loss" in line):
     expected = 0.55 * line["eval/source_loss/small"] + 0.45 * line["eval/source_loss/more"]
@@ -213,7 +213,7 @@ def test_a_run_goes_on_bit_for_bit_and_only_stages_that_begin_later_may_change(
     (f"0: {more_records}:3,{small_records}:7", "more 0.3, small 0.7"),  # another order of rows
     (f"0: {first}; 3: {small_records}:1", "from step 3: small 1"),
     (f"0: {small_records}:1", "only stages from step 4 on"),
-    ("", "one directory is given"),
+    ("", "one directory of records is given"),
   ]:
     with pytest.raises(ConfigError) as refused:
       continues(text, 4)

@@ -9,28 +9,19 @@ import jax.numpy as jnp
 import pytest
 
 from pretrain.build import LOSSES
-from pretrain.command import fields, validate
 from pretrain.corruption.masking import TokenIds
 from pretrain.run import make_run
-from pretrain.settings import FIELDS
+from pretrain.settings import FIELDS, PRETRAINING, fields
 from pretrain.settings.model import EncoderSettings, GeneratorSettings, MaskingSettings
 from pretrain.settings.objectives import OBJECTIVES, crop_size, switched_on
-from pretrain.settings.run import (
-  BatchSizes,
-  MeshSettings,
-  MeshSizes,
-  OptimizerFields,
-  batch_sizes,
-  nearest_sizes,
-)
+from pretrain.settings.run import BatchSizes, MeshSettings, OptimizerFields, batch_sizes
 from tests.pretrain.small_run import get_config
 
 
 def test_settings_and_the_base_config_have_the_same_fields_and_allowed_defaults():
-  assert fields.flatten(FIELDS).keys() == fields.known_fields().keys()
-  for name, default in fields.known_fields().items():
-    kind = fields.kinds()[name]
-    assert validate.value_problem(name, default) is None
+  assert fields.flatten(FIELDS).keys() == PRETRAINING.defaults.keys()
+  for name, default in PRETRAINING.defaults.items():
+    kind = PRETRAINING.kinds[name]
     assert type(default) is (typing.get_origin(kind.value_type) or kind.value_type), name
     assert kind.limit is None or kind.value_type in (int, float)
     assert not kind.choices or kind.value_type is str
@@ -108,24 +99,16 @@ def test_masks_of_an_evaluation_and_generators_with_a_table_of_their_own():
   assert masks.rates == (0.3, 0.2) and masks.in_evaluation is masks
   asked = dataclasses.replace(masks, eval_mask_rate=0.15).in_evaluation
   assert asked.rates == (0.15,) and asked.random_token_rate == 0.1
-  given = fields.known_fields()
+  given = PRETRAINING.defaults
   names = [field.name for field in dataclasses.fields(GeneratorSettings)]
   settings = GeneratorSettings(**{name: given[f"generator.{name}"] for name in names})
   tables = [dataclasses.replace(settings, share_embeddings=one).has_table for one in ("all", "none", "gdes")]
   assert tables == [False, True, True] and dataclasses.replace(settings, frozen=True).has_table
 
 
-def test_a_mesh_takes_all_devices_and_the_nearest_is_a_few_doublings_away():
+def test_a_mesh_takes_all_devices():
   assert MeshSettings(-1, 2, 2).filled(8) == (2, 2, 2) and MeshSettings(2, -1, 1).filled(8) == (2, 4, 1)
   assert MeshSettings(2, 2, 2).filled(16) is None and MeshSettings(-1, 3, 1).filled(8) is None
-  # (8, 1, 1) and (4, 2, 1) are log2(8 / 3) away: the smaller fsdp. From 3 to 4 is less than from 3 to 2.
-  assert nearest_sizes(MeshSizes(3, 1, 1), 8) == (8, 1, 1) and nearest_sizes(MeshSizes(-1, 3, 1), 8) == (
-    2,
-    4,
-    1,
-  )
-  assert nearest_sizes(MeshSizes(2, 1, 2), 8) == (4, 1, 2)
-  assert nearest_sizes(MeshSizes(3, 1, 1), 8, can=lambda sizes: sizes.tensor == 2) == (4, 1, 2)
 
 
 def test_each_smaller_size_has_the_same_number_of_updates():

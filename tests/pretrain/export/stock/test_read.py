@@ -156,7 +156,7 @@ def test_names_of_2019_are_understood_and_the_segment_table_stays():
 
 
 ELECTRA = [  # a change of config.json of electra, a word of the refusal
-  ({"model_type": "roberta"}, "model_type is 'roberta'; expected one of mpnet"),
+  ({"model_type": "albert"}, "model_type is 'albert'; expected one of mpnet"),
   ({"hidden_act": "relu"}, "hidden_act is 'relu'; expected 'gelu'"),
   ({"is_decoder": True}, "is_decoder"),
   ({"num_attention_heads": 5}, "num_attention_heads is 5"),

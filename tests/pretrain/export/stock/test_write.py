@@ -9,7 +9,7 @@ import pytest
 from data.errors import ConfigError
 from data.vocabulary import SpecialIds
 from pretrain.export.self_check import logits_of
-from pretrain.export.stock.config import encoder_fields, size_fields
+from pretrain.export.stock.config import config_json, encoder_fields
 from pretrain.export.stock.convert import from_stock, to_stock
 from pretrain.ops.positions import t5_buckets_of
 from tests.pretrain.export import stock_cases
@@ -139,10 +139,13 @@ def test_a_head_without_a_slot_stays_in_the_extra_file_or_is_refused():
 def test_sizes_rates_and_special_ids_have_the_names_of_transformers():
   sizes = {"vocab_size": 11, "hidden_size": 24, "num_layers": 5, "num_heads": 3, "mlp_size": 7}
   rates = {"dropout": 0.1, "attention_dropout": 0.2, "init_stddev": 0.03, "layer_norm_eps": 0.004}
-  written = size_fields(dataclasses.replace(CASES["bert"][1], **sizes, **rates))
+  other, ids = dataclasses.replace(CASES["bert"][1], **sizes, **rates), SpecialIds(2, 1, 4, 5, 6)
   expected = {"vocab_size": 11, "hidden_size": 24, "num_hidden_layers": 5, "num_attention_heads": 3}
   expected |= {"intermediate_size": 7, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.2}
-  assert written == expected | {"initializer_range": 0.03, "layer_norm_eps": 0.004, "hidden_act": "gelu"}
+  expected |= {"initializer_range": 0.03, "layer_norm_eps": 0.004, "hidden_act": "gelu"}
+  written = config_json(other, layout="bert", architecture="BertModel", special_ids=ids)
+  written = {name: written[name] for name in expected}
+  assert written == expected
   read = encoder_fields({"model_type": "bert", "max_position_embeddings": 16} | written)
   assert {name: read[name] for name in sizes | rates} == sizes | rates and read["max_length"] == 16
   made = exported("bert")[1].config

@@ -222,8 +222,3 @@ def test_a_tokenizer_json_stays_byte_for_byte_and_comes_back(directories, tmp_pa
   assert convert.read_tokenizer(out, tmp_path / "without").digest == words.digest
   assert convert.read_tokenizer(source / "stock", tmp_path / "stock").digest == words.digest
   assert (tmp_path / "stock/tokenizer.json").read_bytes() == content
-  model = {"type": "WordPiece", "vocab": {"[UNK]": 0}, "unk_token": "[UNK]", "max_input_chars_per_word": 100}
-  changed = json.loads(content) | {"model": model | {"continuing_subword_prefix": "##"}}
-  (out / "tokenizer.json").write_text(json.dumps(changed))
-  with pytest.raises(DataError, match=r"data\.vocabulary import --tokenizer_json"):
-    convert.read_tokenizer(out, tmp_path / "v")

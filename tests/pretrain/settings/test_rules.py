@@ -1,11 +1,19 @@
-"""Configs that must be refused, and their neighbours that must not be. Data of test_validate.
+"""Every config that cannot work is refused in one line that names the field; its neighbours are not.
 
-'RECIPE: FIELD=VALUE ... -> WORD', continued in lines that are further in: the tiny recipe with the fields,
-as a user gives them, has one problem, which names one of them and contains the word: another field's name,
-a value, or the flag that the user pastes. 'devices' are of the machine.
+Rows of the tables: 'RECIPE: FIELD=VALUE ... -> WORD', continued in lines that are further in: the tiny recipe
+with the fields, as a user gives them, is refused in a line that names one of them and contains the word:
+another field's name, a value, or the flag that the user pastes. 'devices' are of the machine.
 """
 
 from collections.abc import Iterator
+
+import pytest
+from ml_collections import ConfigDict
+
+from configs import arguments, base
+from data.errors import ConfigError
+from pretrain.command import override
+from pretrain.settings import PRETRAINING
 
 BAD = """
   roberta: seed=-1 -> in [0, 4.29497e+09]
@@ -15,13 +23,7 @@ BAD = """
   roberta: corruption.mask_rate=0.0 -> in (0, 1)
   roberta: data.fraction=0.0 -> in (0, 1]
   roberta: model.num_heads=3 -> model.hidden_size
-  roberta: model.attention=cudnn model.attention_dropout=0.1
-    -> --config.model.attention_dropout=0.0 --config.model.attention=auto
-  roberta: model.attention=cudnn model.attention_dropout=0.0 model.dtype=float32 -> --config.model.dtype=auto
-  roberta: model.attention=cudnn model.attention_dropout=0.0 model.dtype=bfloat16 data.packing=segments
-    -> --config.model.attention=auto
   roberta: optimizer.decay_shape=one_minus_sqrt -> --config.optimizer.schedule=wsd
-  roberta: model.scan_unroll=3 -> model.num_layers
   roberta: model.relative_buckets=33 -> even
   roberta: model.relative_max_distance=9 -> above 9
   roberta: data.length=65 -> --config.model.max_length=65
@@ -91,7 +93,6 @@ BAD = """
   mae_lm: objectives.mlm.weight=1.0 -> --config.objectives.mlm.weight=0
   mae_lm: objectives.taco.weight=1.0 -> --config.objectives.taco.weight=0
   mae_lm: objectives.scl.weight=1.0 -> --config.corruption.mask_special=sep_only
-  mae_lm: model.attention=cudnn -> --config.model.attention=auto
   mae_lm: objectives.mae.decoder_positions=shared model.position=none
     -> --config.objectives.mae.decoder_positions=own
   mae_lm: objectives.mae.decoder_relative_position=True model.relative_position=none
@@ -148,21 +149,14 @@ BAD = """
   roberta: data.temperature=2.0 -> data.mixture
   # Devices.
   roberta: train.batch_size=300 devices=8 -> use 296 or 304
-  roberta: mesh.tensor=4 devices=8 -> model.num_heads=2: not divisible by mesh.tensor=4
-  roberta: model.hidden_size=126 mesh.fsdp=4 devices=8 -> not divisible by mesh.fsdp=4
+  roberta: mesh.tensor=4 devices=8 -> model.num_heads=2, mesh.tensor=4: not divisible by 4
+  roberta: model.hidden_size=126 mesh.fsdp=4 devices=8 -> not divisible by 4
   roberta: model.mlp_size=511 mesh.tensor=2 devices=8 -> model.mlp_size=511
   electra: generator.mlp_size=255 mesh.tensor=1 mesh.fsdp=2 mesh.data=-1 generator.hidden_size=63
     generator.num_heads=1 devices=8 -> generator.hidden_size=63
-  roberta: train.microbatches=8 devices=8 -> multiple of 64, as needed by train.microbatches=8 and 8 devices
-  # 96 rows leave data x fsdp at most 32 of 64, two heads leave tensor at most 2.
-  roberta: train.batch_size=96 mesh.data=3 devices=8
-    -> --config.mesh.data=8 --config.mesh.fsdp=1 --config.mesh.tensor=1
-  roberta: train.batch_size=96 mesh.data=4 mesh.fsdp=2 mesh.tensor=2 devices=8
-    -> --config.mesh.data=4 --config.mesh.fsdp=2 --config.mesh.tensor=1
-  roberta: train.batch_size=96 mesh.data=1 mesh.tensor=8 devices=64
-    -> --config.mesh.data=32 --config.mesh.fsdp=1 --config.mesh.tensor=2
-  roberta: train.batch_size=96 mesh.fsdp=16 devices=24
-    -> --config.mesh.data=3 --config.mesh.fsdp=8 --config.mesh.tensor=1
+  roberta: train.microbatches=8 devices=8 -> 8 devices along data and fsdp expected a multiple of 64
+  roberta: mesh.data=3 devices=8 -> the number of devices, 8; use -1
+  roberta: mesh.data=-1 mesh.tensor=3 devices=8 -> the number of devices, 8; use -1
 """
 
 GOOD = """
@@ -171,9 +165,7 @@ GOOD = """
   roberta: optimizer.end_learning_rate=0.002
   roberta: optimizer.update_clipping=stable_adamw optimizer.adam_eps_placement=corrected optimizer.clip_norm=0
   roberta: model.relative_max_distance=10
-  roberta: model.scan_unroll=2
   roberta: model.global_layers=0,1
-  roberta: model.attention=cudnn model.attention_dropout=0.0 model.dtype=bfloat16
   roberta: model.position=rope model.relative_position=none
   roberta: model.embedding_norm=False model.norm_placement=pre
   roberta: model.norm=rmsnorm model.norm_bias=False
@@ -211,10 +203,89 @@ GOOD = """
 """
 
 
-def rows(text: str) -> Iterator[tuple[str, dict[str, str], str]]:
-  """Yields (tiny recipe, {field: its value as text}, word) of each row of a table."""
+def _rows(text: str) -> Iterator[tuple[str, dict[str, str], str]]:
+  """Yields (recipe, {field: its value as text}, word) of each row of a table."""
   lines = [line for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
   for line in "\n".join(lines).replace("\n    ", " ").splitlines():
     changes, _, word = line.strip().partition(" -> ")
     recipe, _, pairs = changes.partition(":")
-    yield f"{recipe}_tiny", dict(pair.split("=", 1) for pair in pairs.split()), word
+    yield f"{recipe}_base:tiny", dict(pair.split("=", 1) for pair in pairs.split()), word
+
+
+def _problem(recipe: str, given: dict[str, str]) -> str:
+  """The refusal of a recipe with fields as text; '' without one."""
+  devices = given.pop("devices", None)
+  config = arguments.recipe(recipe)
+  try:
+    override(config, [f"--config.{name}={text}" for name, text in given.items()], PRETRAINING)
+    PRETRAINING.check(config, num_devices=devices and int(devices))
+  except ConfigError as error:
+    return str(error)
+  return ""
+
+
+def test_a_bad_config_is_refused_with_a_line_that_names_the_fields_and_the_way_out():
+  failures = []
+  for recipe, given, word in _rows(BAD):
+    found = _problem(recipe, given)
+    first, *ways = found.splitlines() or [""]
+    is_told = word in " ".join(found.split()) and any(name in first for name in given)
+    if not is_told or not all(way.startswith("  --config.") for way in ways) or len(first) > 250:
+      failures.append(f"{recipe} {given}: expected {word!r}, found {found}")
+  assert not failures, "\n".join(failures)
+
+
+def test_good_configs_and_fields_that_nothing_reads_are_not_refused():
+  tables = [*_rows(GOOD), *((recipe, {}, "") for recipe in {recipe for recipe, *_ in _rows(BAD)})]
+  failures = [
+    f"{recipe} {given}: {found}" for recipe, given, _ in tables if (found := _problem(recipe, given))
+  ]
+  assert not failures, "\n".join(failures)
+
+
+def test_missing_and_unknown_fields_are_named():
+  config = base.get_config()
+  with config.unlocked():
+    config.objectives.rtd.wieght = 3.0
+  with pytest.raises(
+    ConfigError, match=r"^objectives\.rtd\.wieght: no such field; did you mean 'objectives\.rtd"
+  ):
+    PRETRAINING.check(config)
+  config = ConfigDict({name: value for name, value in base.get_config().items() if name != "seed"})
+  with pytest.raises(ConfigError, match=r"^seed: missing"):
+    PRETRAINING.check(config)
+
+
+# Fields without a limit or choices, because others look at them: data.prepare, preflight, a rule.
+FREE = {"generator.reversal_multiplier", "generator.adv_mlm_multiplier", "recipe", "generator.init_from"}
+FREE |= {"model.freeze_embeddings_from", "train.init_from", "train.probe_data", "train.trackers"}
+FREE |= {"data.mixture", "data.stages", "data.source", "data.directory", "data.text_field", "data.module"}
+FREE |= {"data.tfds_directory", "data.clean", "data.vocabulary"}
+
+
+def test_every_field_keeps_its_type_its_choices_and_its_limits():
+  problem, failures = PRETRAINING.value_problem, []
+  for name, default in PRETRAINING.defaults.items():
+    kind = PRETRAINING.kinds[name]
+    refused = [3 if isinstance(default, str | tuple) else "3", None]
+    if isinstance(default, bool | int | float):
+      refused.append(1 if isinstance(default, bool) else True)
+    if isinstance(default, float):
+      refused += [float("nan"), float("inf"), -float("inf")]
+    if kind.choices:
+      refused.append(kind.choices[0] + "x")
+    failures += [
+      f"{name}={value!r}" for value in refused if not (problem(name, value) or "").startswith(name)
+    ]
+    failures += [f"{name}={value!r}" for value in (default, *kind.choices) if problem(name, value)]
+    if not isinstance(default, bool | tuple):
+      is_free = not (kind.choices if isinstance(default, str) else kind.limit)
+      failures += [f"{name}: no rule"] * (is_free != (name in FREE))
+  assert not failures, "\n".join(failures)
+  assert "did you mean 'adversarial'?" in problem("generator.mixture", "adversial")
+  assert "finite" in problem("generator.mixture_weights", (0.5, float("nan")))
+  for wrong in ((0.0, 0.3), ((0.0, 0.3, 0.1),), ((0.0, "0.3"),), ((0.0, float("inf")),)):
+    assert problem("corruption.mask_rates", wrong), wrong
+  assert (
+    problem("generator.mlm_layers", (1.0, 2)) and problem("seed", 2**32) and not problem("seed", 2**32 - 1)
+  )

@@ -1,0 +1,147 @@
+"""Stock folders with random weights go in and come out as the class they were, with the same head."""
+
+import json
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from tests import byte_level
+
+torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
+transformers = pytest.importorskip("transformers", reason="needs requirements-export.txt")
+
+_BERT = {"cls": "[CLS]", "pad": "[PAD]", "sep": "[SEP]", "unk": "[UNK]", "mask": "[MASK]"}
+_FAIRSEQ = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
+LENGTH = 46
+TEXTS = (
+  "The people make time.",
+  "Où est-elle?",
+  "words",
+  "It is more than two, the people know and make it.",
+)
+PAIRS = (TEXTS[:2], TEXTS[2:], TEXTS[1:3])
+
+
+def _template(made: Tokenizer, special: dict[str, str], between: str, second: int = 0) -> None:
+  cls, sep = special["cls"], special["sep"]
+  made.post_processor = processors.TemplateProcessing(
+    single=f"{cls} $A {sep}",
+    pair=f"{cls} $A {between} $B:{second} {sep}:{second}",
+    special_tokens=[(piece, made.token_to_id(piece)) for piece in (cls, sep)],
+  )
+
+
+def roberta() -> Tokenizer:
+  """Byte-level BPE with the pair form `<s> a </s> </s> b </s>`."""
+  made = Tokenizer(models.BPE(unk_token=None))
+  made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+  alphabet, special = sorted(pre_tokenizers.ByteLevel.alphabet()), [*_FAIRSEQ.values()]
+  made.train_from_iterator(
+    byte_level.sentences(),
+    trainers.BpeTrainer(
+      vocab_size=300, initial_alphabet=alphabet, special_tokens=special, show_progress=False
+    ),
+  )
+  made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
+  return made
+
+
+def unigram() -> Tokenizer:
+  """XLM-R's form: Unigram, whose `<mask>` is a piece, and two separators."""
+  made = Tokenizer(models.Unigram())
+  made.normalizer, made.pre_tokenizer = normalizers.NFKC(), pre_tokenizers.Metaspace()
+  made.decoder = decoders.Metaspace()
+  special = [*_FAIRSEQ.values()]
+  made.train_from_iterator(
+    byte_level.sentences(),
+    trainers.UnigramTrainer(vocab_size=120, special_tokens=special, unk_token="<unk>", show_progress=False),
+  )
+  _template(made, _FAIRSEQ, "</s> </s>")
+  return made
+
+
+def wordpiece() -> Tokenizer:
+  """BERT's form, with the ids of segments."""
+  made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+  made.normalizer, made.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+  special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+  made.train_from_iterator(
+    byte_level.sentences(),
+    trainers.WordPieceTrainer(vocab_size=150, special_tokens=special, show_progress=False),
+  )
+  _template(made, _BERT, "[SEP]", second=1)
+  return made
+
+
+_SIZES = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 20}
+_DISTIL = {"dim": 24, "n_layers": 3, "n_heads": 2, "hidden_dim": 20}
+FAMILIES = {  # class with its head: tokenizer, fields of config.json
+  "RobertaForMaskedLM": (roberta, _SIZES | {"type_vocab_size": 1}),
+  "XLMRobertaForMaskedLM": (unigram, _SIZES | {"type_vocab_size": 1}),
+  "CamembertForMaskedLM": (unigram, _SIZES | {"type_vocab_size": 1}),
+  "DistilBertForMaskedLM": (wordpiece, _DISTIL),
+  "NomicBertForMaskedLM": (wordpiece, _SIZES),
+}
+
+
+def write(folder, name: str, **fields) -> None:
+  """Writes a random model of a class with its tokenizer, as its users save it."""
+  make, own = FAMILIES[name]
+  made = make()
+  special = _BERT if make is wordpiece else _FAIRSEQ
+  names = {f"{role}_token": piece for role, piece in special.items()}
+  transformers.PreTrainedTokenizerFast(tokenizer_object=made, **names).save_pretrained(folder)
+  ids = {f"{role}_token_id": made.token_to_id(special[piece]) for role, piece in
+         (("pad", "pad"), ("bos", "cls"), ("eos", "sep"))}  # fmt: skip
+  kind, rows = getattr(transformers, name), made.get_vocab_size() + 3
+  positions = LENGTH + (ids["pad_token_id"] + 1) * (make is not wordpiece)
+  config = kind.config_class(**ids, vocab_size=rows, max_position_embeddings=positions, **own | fields)
+  torch.manual_seed(0)
+  model = kind(config)
+  with torch.no_grad():
+    for parameter in model.parameters():
+      parameter.normal_(std=0.3)
+  model.save_pretrained(folder)
+
+
+def outputs(folder, name: str) -> dict:
+  """What a user gets of a folder: ids, hidden states and logits of texts, pairs, batches and a full row."""
+  tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+  model, info = getattr(transformers, name).from_pretrained(folder, output_loading_info=True)
+  unread = [key for key in info["unexpected_keys"] if ".pooler." not in key]  # AutoModel has a pooler
+  assert not info["missing_keys"] and not info["mismatched_keys"] and not unread
+  base = model.base_model.eval()
+  batches = [*([text] for text in TEXTS), list(TEXTS), *([pair] for pair in PAIRS), list(PAIRS)]
+  batches.append([" ".join(TEXTS) * 3])
+  found = {"ids": [], "hidden": [], "logits": []}
+  for batch in batches:
+    columns = zip(*(batch if isinstance(batch[0], tuple) else zip(batch)))
+    rows = tokenizer(
+      *map(list, columns), padding=True, truncation=True, max_length=LENGTH, return_tensors="pt"
+    )
+    is_token = rows["attention_mask"].numpy() > 0
+    with torch.no_grad():
+      found["hidden"].append(base(**rows).last_hidden_state.numpy()[is_token])
+      found["logits"].append(model.eval()(**rows).logits.numpy()[is_token])
+    found["ids"].append(np.where(is_token, rows["input_ids"], -1))
+  assert found["ids"][-1].shape == (1, LENGTH)
+  return found
+
+
+def assert_same(found: dict, expected: dict, name: str) -> None:
+  """Ids are equal, hidden states to 1e-5 and logits to 1e-4."""
+  for what, bound in (("ids", 0), ("hidden", 1e-5), ("logits", 1e-4)):
+    for one, other in zip(found[what], expected[what], strict=True):
+      assert one.shape == other.shape and np.abs(one - other).max() <= bound, (name, what)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_folder_comes_out_as_it_went_in(name, tmp_path, bring, export):
+  write(tmp_path / "in", name)
+  imported = bring(tmp_path / "in", tmp_path / "imported")
+  assert export(imported, tmp_path / "out") == 0
+  assert json.loads((tmp_path / "out/config.json").read_text())["architectures"] == [name]
+  content = (tmp_path / "in/tokenizer.json").read_bytes()
+  assert (tmp_path / "out/tokenizer.json").read_bytes() == content
+  assert_same(outputs(tmp_path / "out", name), outputs(tmp_path / "in", name), name)

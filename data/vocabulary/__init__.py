@@ -12,6 +12,8 @@ Commands:
   python -m data.vocabulary import --tokenizer_json=tokenizer.json --output=DIR
   python -m data.vocabulary import --sp_model=sp.model --dict=dict.txt --cased --pretokenization=official \
     --output=DIR
+  python -m data.vocabulary extend --from=DIR --source='/my/*.txt' --words=2000 --output=NEW
+  python -m data.vocabulary trim --vocabulary=DIR --source='/my/*.txt' --output=NEW
 """
 
 import dataclasses
@@ -48,19 +50,25 @@ ROWS = 64  # rows of a token table are a multiple of it, which suits matrix unit
 
 @dataclasses.dataclass(frozen=True)
 class Extension:
-  """The vocabulary that another one extends, and the pieces that it had for each new word.
+  """The vocabulary that another one extends or trims, and the pieces that it had for each new id.
 
-  A model gets the rows of the new words from the rows of these pieces.
+  A model gets the rows of the new ids from the rows of these pieces.
   """
 
   digest: str  # of the old vocabulary
   size: int  # its ids
-  pieces: Mapping[int, tuple[int, ...]]  # new id -> ids of the old vocabulary
+  pieces: Mapping[int, tuple[int, ...]]  # new id -> ids of the old vocabulary; trimmed: one for every id
+
+  @property
+  def trims(self) -> bool:
+    """Whether every new id is an old piece, so that no row of a model keeps its place."""
+    return len(self.pieces) == max(self.pieces, default=-1) + 1
 
   @classmethod
   def read(cls, stored: Any) -> "Extension":
     """Returns the extension of JSON values; ValueError, KeyError or TypeError if they are damaged."""
-    pieces = {int(new): tuple(map(int, old)) for new, old in dict(stored["pieces"]).items()}
+    pieces = {int(new): tuple(map(int, old)) for new, old in dict(stored.get("pieces", {})).items()}
+    pieces |= {new: (int(old),) for new, old in enumerate(stored.get("kept", ()))}
     extension = cls(str(stored["digest"]), int(stored["size"]), pieces)
     if not all(old and min(old) >= 0 and max(old) < extension.size for old in pieces.values()):
       raise ValueError("a new word has pieces outside the old vocabulary")
@@ -68,8 +76,11 @@ class Extension:
 
   def stored(self) -> dict[str, Any]:
     """Returns the extension as JSON values, for `read`."""
-    pieces = {str(new): list(old) for new, old in self.pieces.items()}
-    return {"digest": self.digest, "size": self.size, "pieces": pieces}
+    if self.trims:
+      pieces = {"kept": [self.pieces[new][0] for new in range(len(self.pieces))]}
+    else:
+      pieces = {"pieces": {str(new): list(old) for new, old in self.pieces.items()}}
+    return {"digest": self.digest, "size": self.size, **pieces}
 
 
 def table_rows(size: int) -> int:

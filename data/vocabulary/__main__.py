@@ -1,4 +1,4 @@
-"""The command `python -m data.vocabulary`: trains, imports or extends a vocabulary."""
+"""The command `python -m data.vocabulary`: trains, imports, extends or trims a vocabulary."""
 
 import argparse
 import functools
@@ -14,6 +14,7 @@ from data.clean import apply as clean
 from data.clean import steps as cleaning_steps
 from data.prepare import engine, pipeline, training_text
 from data.vocabulary import train as vocabulary_train
+from data.vocabulary import trim as vocabulary_trim
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +80,14 @@ def _parser() -> argparse.ArgumentParser:
   sources.add_flags(extender)
   extender.add_argument("--words", type=int, required=True, help="most new words")
   extender.add_argument("--output", required=True, help="directory to write")
+  trimmer = commands.add_parser("trim", help="leave out the pieces that a source does not use")
+  trimmer.add_argument(
+    "--vocabulary", required=True, bucket=command.FETCHED, help="vocabulary directory, IMPORT/vocabulary"
+  )
+  sources.add_flags(trimmer)
+  trimmer.add_argument("--min_count", type=int, default=1, help="least uses of a piece that stays")
+  trimmer.add_argument("--keep_at_least", type=int, default=0, help="pieces that stay in any case")
+  trimmer.add_argument("--output", required=True, help="directory to write")
   return parser
 
 
@@ -106,6 +115,37 @@ def _extend(args: argparse.Namespace) -> vocabulary.Vocabulary:
   logger.info(
     f"new words: {in_slots:,} in spare slots, {appended:,} behind the {made.extends.size:,} ids; a model of "
     f"{args.old} continues with the rows that it has, or with at least\n  --config.model.vocab_size={rows}"
+  )
+  return made
+
+
+def _trim(args: argparse.Namespace) -> vocabulary.Vocabulary:
+  if min(args.min_count, args.keep_at_least, args.workers, args.limit) < 0:
+    raise errors.ConfigError("--min_count, --keep_at_least, --workers and --limit must not be negative")
+  files.refuse_others(args.output)
+  old, request = vocabulary.load(args.vocabulary), sources.request(args)
+
+  def counted(words: vocabulary.Vocabulary) -> fertility.Counts:
+    return fertility.of_text(words, request, most=0, num_workers=args.workers).counts
+
+  before = counted(old)
+  made = vocabulary_trim.trim(
+    pathlib.Path(args.vocabulary),
+    pathlib.Path(args.output),
+    before.used,
+    min_count=args.min_count,
+    keep_at_least=args.keep_at_least,
+  )
+  after = counted(made)
+  fertility.by_script({args.vocabulary: before, args.output: after}).print()
+  assert made.extends
+  is_same = all(after.used[new] == before.used[kept] for new, (kept,) in made.extends.pieces.items())
+  rows, was = vocabulary.table_rows(made.size), vocabulary.table_rows(old.size)
+  logger.info(
+    f"{made.size:,} of {old.size:,} pieces stay ({made.size / old.size:.0%}); a token table of width 768 has "
+    f"{768 * rows / 1e6:.1f} M parameters instead of {768 * was / 1e6:.1f} M. The text is cut "
+    f"{'as before' if is_same else 'into other pieces'}. A model of {args.vocabulary} continues with\n"
+    f"  --config.data.vocabulary={args.output} --config.model.vocab_size={rows}"
   )
   return made
 
@@ -180,7 +220,7 @@ def _run(args: argparse.Namespace) -> None:
       pretokenization=args.pretokenization,
     )
   else:
-    made = (_train if args.command == "train" else _extend)(args)
+    made = {"train": _train, "extend": _extend, "trim": _trim}[args.command](args)
   logger.info(f"vocabulary {args.output}: {made.kind}, {made.size} pieces, sha256 {made.digest[:12]}")
   if args.command == "import":  # a vocabulary trained here can always be exported
     directory = str(pathlib.Path(args.output).absolute())

@@ -18,7 +18,7 @@ import numpy as np
 
 from data import files, vocabulary
 from data.errors import DataError
-from data.vocabulary import Extension
+from data.vocabulary import Extension, table_rows
 from pretrain.checkpoints.checkpoint import DIGESTS, read_meta
 from pretrain.checkpoints.saved_model import SavedModel, open_model
 from pretrain.checkpoints.workdir import step_path
@@ -233,7 +233,12 @@ def _open(path: Path, vocabulary_digest: str | None, directory: str, field: str,
   if digest != vocabulary_digest:
     extends = vocabulary.load(directory).extends if directory else None
     if extends and extends.digest == digest:
-      logger.info(f"{field}: {len(extends.pieces):,} new words have the mean rows of their old pieces")
+      what = (
+        "ids keep the rows of their pieces"
+        if extends.trims
+        else "new words have the mean rows of their old pieces"
+      )
+      logger.info(f"{field}: {len(extends.pieces):,} {what}")
       params = add_rows(source.params, extends, rows=rows, where=field)
       return dataclasses.replace(source, params=params)
     raise DataError(
@@ -375,8 +380,8 @@ def add_rows(params: dict[str, Any], extension: Extension, *, rows: int, where: 
   """Returns parameters whose token tables and output biases have `rows` rows, and rows for the new words.
 
   The row of a new word is the mean of its old pieces' rows, computed in float32. An added row without an id
-  is the mean of all old rows. All other parameters are unchanged. DataError: a table has more rows than
-  `rows`, or fewer than the old vocabulary has ids.
+  is the mean of all old rows. Of a trimmed vocabulary each id has the row of its piece. All other parameters
+  are unchanged. DataError: `rows` are too few, or a table has fewer rows than the old vocabulary has ids.
   """
   paths, structure = trees.by_path(params), jax.tree.structure(params)
   made = []
@@ -385,13 +390,16 @@ def add_rows(params: dict[str, Any], extension: Extension, *, rows: int, where: 
       made.append(leaf)
       continue
     old = np.asarray(leaf)
-    if not extension.size <= len(old) <= rows:
+    least = table_rows(len(extension.pieces)) if extension.trims else len(old)
+    if extension.size > len(old) or rows < least:
       raise DataError(
-        f"{where}: {path} has {len(old):,} rows; expected {extension.size:,} to {rows:,}\n"
-        f"  --config.model.vocab_size={len(old)}"
+        f"{where}: {path} has {len(old):,} rows for the {extension.size:,} ids of its vocabulary, and gets "
+        f"{rows:,}; expected at least\n  --config.model.vocab_size={least}"
       )
     wide = old.astype(np.float32)
-    new = np.concatenate([old, np.repeat(wide.mean(0, keepdims=True), rows - len(old), 0).astype(old.dtype)])
+    new = np.repeat(wide.mean(0, keepdims=True), rows, 0).astype(old.dtype)
+    if not extension.trims:
+      new[: len(old)] = old
     for number, pieces in extension.pieces.items():
       new[number] = wide[list(pieces)].mean(0)
     made.append(new)

@@ -142,9 +142,9 @@ def _vocabulary(folder: Path, directory: str, output: Path) -> vocabulary.Vocabu
 
 
 def _with_new_words(recognised: Recognised, words: vocabulary.Vocabulary, folder: Path) -> Recognised:
-  """Returns the model with rows for the new words of an extended vocabulary.
+  """Returns the model with rows for the ids of an extended or trimmed vocabulary.
 
-  DataError: it extends another vocabulary than that of the folder.
+  DataError: it was made from another vocabulary than that of the folder.
   """
   assert words.extends
   with tempfile.TemporaryDirectory() as temporary:
@@ -153,11 +153,14 @@ def _with_new_words(recognised: Recognised, words: vocabulary.Vocabulary, folder
     return recognised
   if old.digest != words.extends.digest:
     raise DataError(
-      f"--vocabulary extends another vocabulary ({words.extends.digest[:12]}...) than that of {folder} "
-      f"({old.digest[:12]}...); import without it, and extend the vocabulary of the import\n"
-      "  python -m data.vocabulary extend --from=IMPORT/vocabulary --source=... --words=... --output=..."
+      f"--vocabulary was made from another vocabulary ({words.extends.digest[:12]}...) than that of {folder} "
+      f"({old.digest[:12]}...); import without it, and extend or trim the vocabulary of the import\n"
+      "  python -m data.vocabulary extend --from=IMPORT/vocabulary --source=... --words=... --output=...\n"
+      "  python -m data.vocabulary trim --vocabulary=IMPORT/vocabulary --source=... --output=..."
     )
-  rows = max(recognised.fields["vocab_size"], table_rows(words.size))
+  rows = table_rows(words.size)
+  if not words.extends.trims:
+    rows = max(recognised.fields["vocab_size"], rows)
   params = warm_start.add_rows(recognised.params, words.extends, rows=rows, where=str(folder))
   return recognised._replace(params=params, fields={**recognised.fields, "vocab_size": rows})
 

@@ -4,8 +4,8 @@ Command: python -m pretrain.main --config=configs/amos_base.py
 Source: AMOS (Meng et al., ICLR 2022), sections 3 and 4, appendix B, table 3; values it does not state are
   from the official code (microsoft/AMOS), then from COCO-LM, whose setting it uses.
 Expected: GLUE dev MNLI 88.9/88.7, average 88.6; SQuAD 2.0 dev 84.2/87.2 (table 1).
-Cost: 131.1 B tokens; 96 GPU-hours on H200s at 395 TFLOP/s (1,036 training MFLOP per token; derived, not
-  measured).
+Cost: 131.1 B tokens; 105 GPU-hours at the 347,000 tokens/s measured on one H200
+  (docs/results/speed.md; 1,036 training MFLOP per token).
 """
 
 from ml_collections import ConfigDict

@@ -4,8 +4,8 @@ Command: python -m pretrain.main --config=configs/coco_lm_base.py
 Source: COCO-LM (Meng et al., NeurIPS 2021), sections 3 and 4, appendices B and D, table 6; values it does
   not state are from the official code (microsoft/COCO-LM) and its author's posts in issue 2.
 Expected: GLUE dev MNLI 88.5/88.3, average 87.2; SQuAD 2.0 dev 82.4/85.2 (tables 1 and 3).
-Cost: 131.1 B tokens; 127 GPU-hours on H200s at 395 TFLOP/s (1,375 training MFLOP per token; derived,
-  not measured).
+Cost: 131.1 B tokens; 140 GPU-hours at the 260,000 tokens/s measured on one H200
+  (docs/results/speed.md; 1,375 training MFLOP per token).
 """
 
 from ml_collections import ConfigDict

@@ -5,8 +5,8 @@ Source: "ELECTRA (Ours)" of COCO-LM (Meng et al., NeurIPS 2021), section 4 and t
   ELECTRA's Auxiliary" for the generator's size); values it does not state are from MC-BERT's
   fairseq/models/electra, the base of the official code; everything else as coco_lm_base.
 Expected: GLUE dev MNLI 86.9/86.7, average 85.5; SQuAD 2.0 dev 79.7/82.6 (COCO-LM table 1).
-Cost: 131.1 B tokens; 61 GPU-hours on H200s at 395 TFLOP/s (666 training MFLOP per token; derived, not
-  measured).
+Cost: 131.1 B tokens; 78 GPU-hours at the 465,000 tokens/s measured on one H200
+  (docs/results/speed.md; 666 training MFLOP per token).
 """
 
 from ml_collections import ConfigDict

@@ -6,8 +6,8 @@ Source: DeBERTaV3 (2111.09543), the row "ELECTRA + GDES" of its ablations, and m
   could be read. One update trains both networks; the official code updates the generator first.
 Expected: no published number has these settings. The paper's own ELECTRA base rises from MNLI 87.9/87.4 to
   88.3/87.8 and from SQuAD 2.0 82.3/85.0 to 83.1/85.9 (exact match/F1, second-hand).
-Cost: 131.1 B tokens; 61 GPU-hours on H200s at 395 TFLOP/s (666 training MFLOP per token; derived, not
-  measured).
+Cost: 131.1 B tokens; 78 GPU-hours at the 465,000 tokens/s that ELECTRA's step was measured at on one H200
+  (docs/results/speed.md; 666 training MFLOP per token).
 """
 
 from ml_collections import ConfigDict

@@ -5,8 +5,8 @@ Source: "RoBERTa (Ours)" of COCO-LM (Meng et al., NeurIPS 2021), section 4: back
   as coco_lm_base. The mix of masks is not stated there; it is that of fairseq's RoBERTa
   (mask_tokens_dataset.py).
 Expected: GLUE dev MNLI 85.8/85.5, average 83.3; SQuAD 2.0 dev 77.7/80.5 (COCO-LM table 1).
-Cost: 131.1 B tokens; 54 GPU-hours on H200s at 395 TFLOP/s (589 training MFLOP per token; derived, not
-  measured).
+Cost: 131.1 B tokens; 60 GPU-hours at the 611,000 tokens/s measured on one H200
+  (docs/results/speed.md; 589 training MFLOP per token).
 """
 
 from ml_collections import ConfigDict

@@ -3,8 +3,8 @@
 Command: python -m pretrain.main --config=configs/taco_base.py
 Source: TACO (Fu et al., ACL 2022), sections 3 and 4.1, table 5 (base); the rest as bert_base.
 Expected: GLUE dev average of 8 tasks 81.8, and 79.1 after 100,000 steps (table 3).
-Cost: 163.8 B tokens; 65 GPU-hours on H200s at 395 TFLOP/s (560 training MFLOP per token; derived, not
-  measured).
+Cost: 163.8 B tokens; 76 GPU-hours at the 602,000 tokens/s measured on one H200
+  (docs/results/speed.md; 560 training MFLOP per token).
 """
 
 from ml_collections import ConfigDict

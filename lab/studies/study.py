@@ -1,8 +1,8 @@
 """Defines a study: its arms, whose runs differ only in their seeds, and their evaluation and comparison.
 
 A study is a paper's table of ablations (`of_paper`), or a file of JSON lines (`read`) whose first line is
-`{"study": {...}}` with the fields of `Study`. `docs/lab/cells/` has this project's; docs/results/proof.md has
-their hypotheses, targets and results.
+`{"study": {...}}` with the fields of `Study`. `docs/lab/cells/` has this project's;
+docs/results/protocols.md has their hypotheses, targets and results.
 """
 
 import dataclasses

@@ -8,7 +8,7 @@ from data.errors import DataError
 from lab.studies import __main__ as command
 from lab.studies import cells, study, table
 
-# {study: (records, probes, number of cells)} of the commands in docs/results/proof.md
+# {study: (records, probes, number of cells)} of the commands in docs/results/protocols.md
 _COMMANDS = {
   "e2": ("records", "", 16),
   "e3": ("records", "", 16),

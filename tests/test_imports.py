@@ -97,3 +97,23 @@ def test_help_and_refusals_of_every_command_load_nothing_heavy():
   found = json.loads(done.stdout.splitlines()[-1])
   assert len(found) == 2 * len(PROGRAMS)
   assert not [row for row in found if row[2:] != [2 if row[1] == "--no_such_flag=1" else 0, []]]
+
+
+def test_a_package_names_its_commands_and_a_folder_that_hides_ours_is_named(tmp_path):
+  environment = os.environ | {"PYTHONPATH": str(test_layering.ROOT), "JAX_PLATFORMS": "cpu"}
+
+  def run(module: str) -> str:
+    command = [sys.executable, "-m", module]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2 and not done.stdout, module
+    return done.stderr
+
+  for package in ("data", "pretrain", "finetune"):
+    said = run(package)
+    others = [name.removeprefix(package) for name in PROGRAMS.values() if name.startswith(f"{package}.")]
+    assert not [name for name in others if name not in said], package
+  (tmp_path / "data").mkdir()
+  (tmp_path / "data" / "__init__.py").touch()
+  for module in ("pretrain.main", "finetune.main"):
+    (line,) = run(module).splitlines()
+    assert line.startswith(f"error: {tmp_path / 'data'} hides the package `data`")

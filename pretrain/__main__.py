@@ -1,0 +1,11 @@
+"""`python -m pretrain` names the commands of this package; exit code 2."""
+
+import sys
+
+if __name__ == "__main__":
+  print(
+    "`pretrain` is a package; its commands are python -m pretrain.main, .demo, .export, .checkpoints, .embed,\n"
+    ".search, .report, .probe, .analysis and .ablations; each has --help, and README.md shows them",
+    file=sys.stderr,
+  )
+  sys.exit(2)

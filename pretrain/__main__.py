@@ -4,7 +4,7 @@ import sys
 
 if __name__ == "__main__":
   print(
-    "`pretrain` is a package; its commands are python -m pretrain.main, .demo, .export, .checkpoints, .embed,\n"
+    "`pretrain` is a package with the commands python -m pretrain.main, .demo, .export, .checkpoints, .embed,\n"
     ".search, .report, .probe, .analysis and .ablations; each has --help, and README.md shows them",
     file=sys.stderr,
   )

@@ -25,7 +25,7 @@ from pretrain.evaluate import Evaluation
 from pretrain.listener import Listener
 from pretrain.logs.intervals import Intervals, Probes, Progress
 from pretrain.logs.metrics import Throughput
-from pretrain.logs.written import Written
+from pretrain.logs.trackers import Written
 from pretrain.mesh import chips, devices, sharding
 from pretrain.plan import flops
 from pretrain.reading.batches import Batches, known_skips
@@ -36,9 +36,7 @@ from pretrain.settings.run import batch_sizes
 from pretrain.start import Start
 from pretrain.step import Metrics, TrainState
 from pretrain.stop import StopRequest
-from pretrain.watching.finite import Finite
-from pretrain.watching.replicas import Replicas
-from pretrain.watching.spikes import RollBack, Spikes, SpikeWatch
+from pretrain.watching import Finite, Replicas, RollBack, Spikes, SpikeWatch
 
 logger = logging.getLogger(__name__)
 

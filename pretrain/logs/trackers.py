@@ -1,8 +1,8 @@
-"""Sends metrics to Weights & Biases; another tracker would be a function in `_MAKERS`.
+"""Writes metrics to the workdir's own files, and to Weights & Biases; another tracker would be in `_MAKERS`.
 
-It needs its package (requirements-trackers.txt), which is imported if `train.trackers` names it. Servers and
-accounts are configured by the package's own variables: WANDB_PROJECT, WANDB_MODE and so on. A tracker never
-stops a run: if it fails, it is not used any more.
+A tracker needs its package (requirements-trackers.txt), which is imported if `train.trackers` names it.
+Servers and accounts are configured by the package's own variables: WANDB_PROJECT, WANDB_MODE and so on. A
+tracker never stops a run: if it fails, it is not used any more.
 """
 
 import contextlib
@@ -19,6 +19,10 @@ import jax
 
 from data import errors, files
 from data.errors import ConfigError
+from pretrain import pod
+from pretrain.listener import Listener
+from pretrain.logs import metrics
+from pretrain.logs.metrics import MetricWriter
 from pretrain.settings.run import tracker_names
 
 logger = logging.getLogger(__name__)
@@ -120,3 +124,32 @@ def read(workdir: str | os.PathLike) -> dict[str, dict[str, str]]:
   """Reads {tracker: id and address of its run} from a workdir's `FILE_NAME`; {} if it is missing."""
   content = files.read_json(Path(workdir) / FILE_NAME)
   return {name: entry for name, entry in content.items() if isinstance(entry, dict)}
+
+
+class Written(Listener):
+  """Writes the metrics of all listeners.
+
+  Attributes:
+    kinds: kinds of metrics ('train', 'eval', 'probe', 'perf') that an earlier start wrote at the first step.
+  """
+
+  def __init__(self, fields: Mapping[str, Any], workdir: str, step: int, run_id: str) -> None:
+    """Opens the files of a run that continues from `step`, and removes later lines.
+
+    `fields` of the config by dotted names are for the trackers.
+    """
+    # Read before process 0 rewrites the file.
+    self.kinds = set(pod.first(lambda: sorted(metrics.kinds(workdir, step))))
+    # Without a checkpoint no earlier line belongs to this run, not even step 0.
+    self._writer = MetricWriter(workdir, step=step or -1)
+    self._trackers = Trackers(fields["train.trackers"], workdir, fields, run_id)
+
+  def write(self, step: int, values: Mapping[str, Any]) -> None:
+    """Writes the metrics after `step` updates; StorageError if the disk is full, for example."""
+    self._writer.write(step, values)
+    self._trackers.write(step, values)
+
+  def end(self) -> None:
+    """Closes the files; see `Listener.end`."""
+    self._writer.close()
+    self._trackers.close()

@@ -8,8 +8,7 @@ import pytest
 
 from data.mixture import MixedRecords
 from data.records import PackedRecords
-from pretrain.evaluate import evaluate, trivial_loss
-from pretrain.logs.heldout import frequency_loss
+from pretrain.evaluate import evaluate, frequency_loss, trivial_loss
 from tests.pretrain.small_run import LENGTH, devices, small_config, small_run
 
 

@@ -36,7 +36,7 @@ from pretrain.settings.run import batch_sizes
 from pretrain.start import Start
 from pretrain.step import Metrics, TrainState
 from pretrain.stop import StopRequest
-from pretrain.watching import Finite, Replicas, RollBack, Spikes, SpikeWatch
+from pretrain.watching import Finite, Replicas, RollBack, Spikes
 
 logger = logging.getLogger(__name__)
 
@@ -95,16 +95,15 @@ def train(
         flops_per_token=flops.training_flops_per_token(config.to_dict()),
         peak_flops=peak * run.mesh.devices.size if peak else None,
       )
-      spikes = Spikes(
-        options.spike_zscore, options.spike_window, saved.get("spikes", {}).get("losses", []), skips
-      )
+      losses = saved.get("spikes", {}).get("losses", [])
+      returns_to = checkpoints if options.spike_roll_back else None
       # A bit-equal resume depends on the order: each reads what earlier ones add to the figures of an update.
       listeners: list[Listener] = [
         written,
         Saves(checkpoints, place.folder),
         Progress(bar, tokens_before),
         Finite(run, batches, checkpoints, place.folder),
-        SpikeWatch(spikes, checkpoints, is_rolling_back=options.spike_roll_back),
+        Spikes(options.spike_zscore, options.spike_window, losses, skips, returns_to),
         Intervals(run, saved, written, speed, bar.disable),
         Replicas(run),
       ]

@@ -45,17 +45,23 @@ class RollBack(Exception):
     self.skip = skip
 
 
-class Spikes:
-  """Detects loss spikes, losses far above the mean of the last steps, and plans the skip of their batches."""
+class Spikes(Listener):
+  """Counts loss spikes, losses far above the mean of the last steps, and, if asked, goes back before one."""
 
   def __init__(
-    self, zscore: float, window: int, losses: Sequence[float] = (), skips: Sequence[Skip] = ()
+    self,
+    zscore: float,
+    window: int,
+    losses: Sequence[float] = (),
+    skips: Sequence[Skip] = (),
+    returns_to: Checkpoints | None = None,
   ) -> None:
     """Detects a loss `zscore` standard deviations above the mean of the last `window` ones; 0: off.
 
-    `losses` are those before the checkpoint that the run resumes from, `skips` the batches that it skips.
+    `losses` are those before the checkpoint that the run resumes from, `skips` the batches that it skips;
+    `returns_to` are the checkpoints to go back to, None: it only counts.
     """
-    self.zscore, self.skips = zscore, tuple(skips)
+    self.zscore, self.skips, self._checkpoints = zscore, tuple(skips), returns_to
     self.losses = collections.deque(losses, maxlen=window or WINDOW)
 
   def see(self, loss: float) -> float | None:
@@ -90,47 +96,35 @@ class Spikes:
       )
     return RollBack(Skip(to, step - to, step, loss, zscore))
 
-
-class SpikeWatch(Listener):
-  """Counts spikes in a run and, if the config says so, goes back before a spike."""
-
-  def __init__(self, spikes: Spikes, checkpoints: Checkpoints, *, is_rolling_back: bool) -> None:
-    """Watches with `spikes`; `is_rolling_back` lets the run return to its `checkpoints`."""
-    self._spikes, self._checkpoints = spikes, checkpoints
-    self._is_rolling_back = is_rolling_back
-
   def seen(self, step: int, figures: Figures, state: Any) -> None:
     """Adds the metric 'loss_spikes'; may raise RollBack or DivergedError at a spike; see `Listener.seen`."""
-    if not self._spikes.zscore:
+    if not self.zscore:
       return
     loss = figures["loss"][0]
-    zscore = self._spikes.see(loss)
+    zscore = self.see(loss)
     figures["loss_spikes"] = (float(zscore is not None), 1.0)
     if zscore is None:
       return
     logger.warning(
       f"Loss spike at step {step:,}: {loss:.4f}, {zscore:.1f} standard deviations above those before"
     )
-    if self._is_rolling_back:
-      self._roll_back(step, loss, zscore)
-
-  def _roll_back(self, step: int, loss: float, zscore: float) -> None:
+    if self._checkpoints is None:
+      return
     self._checkpoints.wait()
     latest = self._checkpoints.latest_step()
     if latest is None:
       logger.warning("There is no checkpoint yet to go back to; going on")
       return
-    roll_back = self._spikes.roll_back(step, loss, zscore, to=latest)
+    roll_back = self.roll_back(step, loss, zscore, to=latest)
     logger.warning(f"Going back to step {latest:,}; skipped batches since then: {roll_back.skip.batches:,}")
     raise roll_back
 
   def saving(self, step: int) -> dict[str, Any]:
     """Returns the last losses and the skipped batches; see `Listener.saving`."""
-    spikes = self._spikes
-    if not (spikes.zscore or spikes.skips):
+    if not (self.zscore or self.skips):
       return {}
-    losses = [*spikes.losses] if spikes.zscore else []
-    return {"spikes": {"losses": losses, "skips": [[*skip] for skip in spikes.skips]}}
+    losses = [*self.losses] if self.zscore else []
+    return {"spikes": {"losses": losses, "skips": [[*skip] for skip in self.skips]}}
 
 
 class Finite(Listener):

@@ -18,7 +18,7 @@ from data.errors import ConfigError, StorageError
 from pretrain.logs import metrics, trackers
 from pretrain.logs.intervals import Intervals
 from pretrain.logs.metrics import MetricWriter, Throughput, reduce_metrics
-from pretrain.logs.trackers import Trackers
+from pretrain.logs.trackers import Tracker
 
 ROOT = Path(__file__).parents[2]
 
@@ -209,7 +209,7 @@ def calls(monkeypatch):
 
 def test_wandb_gets_every_finite_metric_over_steps(calls, tmp_path):
   (tmp_path / "run").mkdir()
-  open_ = Trackers("wandb", str(tmp_path / "run"), {"seed": 3}, "abc")
+  open_ = Tracker("wandb", str(tmp_path / "run"), {"seed": 3}, "abc")
   open_.write(3, {"train/loss": 1.0, "train/nan": float("nan")})
   open_.close()
   begun = {"project": trackers.PROJECT, "name": "run", "id": "abc", "resume": "allow", "config": {"seed": 3}}
@@ -225,7 +225,7 @@ def test_wandb_gets_every_finite_metric_over_steps(calls, tmp_path):
 
 
 def test_a_tracker_that_fails_or_is_missing_does_not_stop_a_run(calls, tmp_path, monkeypatch, caplog):
-  open_ = Trackers("wandb", str(tmp_path), {}, "abc")
+  open_ = Tracker("wandb", str(tmp_path), {}, "abc")
 
   def broken(*_):
     calls.append(("log", (), {}))
@@ -240,5 +240,5 @@ def test_a_tracker_that_fails_or_is_missing_does_not_stop_a_run(calls, tmp_path,
     trackers.check("wandb")
   assert "\n  pip install wandb\n" in str(error.value)
   trackers.check("")
-  Trackers("", str(tmp_path / "none"), {}, "abc").write(1, {"loss": 1.0})
+  Tracker("", str(tmp_path / "none"), {}, "abc").write(1, {"loss": 1.0})
   assert not (tmp_path / "none").exists() and trackers.read(tmp_path / "none") == {}

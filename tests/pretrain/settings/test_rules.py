@@ -250,7 +250,7 @@ def test_missing_and_unknown_fields_are_named():
 
 # Fields without a limit or choices, because others look at them: data.prepare, preflight, a rule.
 FREE = {"generator.reversal_multiplier", "generator.adv_mlm_multiplier", "recipe", "generator.init_from"}
-FREE |= {"model.freeze_embeddings_from", "train.init_from", "train.probe_data", "train.trackers"}
+FREE |= {"model.freeze_embeddings_from", "train.init_from", "train.probe_data"}
 FREE |= {"data.mixture", "data.stages", "data.source", "data.directory", "data.text_field", "data.module"}
 FREE |= {"data.tfds_directory", "data.clean", "data.vocabulary"}
 

@@ -155,7 +155,8 @@ def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Argum
   if plan and not given.dry_run:
     raise ConfigError(f"--plan={given.plan}: only a dry run makes a plan; add\n  --dry_run")
   schema.check(config, num_devices=plan.size if plan else None)
-  name = re.sub("[:/]", "_", spec.rpartition("/")[2].replace(".py", "", 1))
+  path, argument = _parts(spec)
+  name = "_".join([pathlib.PurePath(path).stem, *re.split("[:/]", argument or "")]).rstrip("_")
   workdir = values["workdir"] or os.path.join("runs", name)
   _check_workdir(workdir, can_be_far="workdir" in schema.addresses)
   if not given.dry_run and "data.stages" in schema.defaults:
@@ -261,8 +262,8 @@ def load_config(spec: str) -> ConfigDict:
     ConfigError: the file does not exist, has no get_config, or its get_config raised (the cause) or did not
       return a config.
   """
-  path, separator, argument = spec.partition(".py:")  # any other colon is a part of the path
-  path = _shipped(path + ".py" if separator else path)
+  path, argument = _parts(spec)
+  path = _shipped(path)
   if not os.path.isfile(path):
     raise ConfigError(f"--config={spec}: no such file{_hint(path)}")
   try:
@@ -270,10 +271,10 @@ def load_config(spec: str) -> ConfigDict:
     if not callable(getattr(module, "get_config", None)):
       raise ConfigError("the file has no function get_config(), which returns the config")
     takes_one = bool(inspect.signature(module.get_config).parameters)
-    if takes_one and not separator:
+    if takes_one and argument is None:
       raise ConfigError("its get_config needs an argument: --config=FILE:ARGUMENT")
     config = module.get_config(argument) if takes_one else module.get_config()
-    if separator and not takes_one:
+    if argument is not None and not takes_one:
       arguments.apply(config, argument, getattr(module, "SIZES", {}))
   except UserError as error:
     raise ConfigError(f"--config={spec}: {error}") from error.__cause__
@@ -287,6 +288,12 @@ def load_config(spec: str) -> ConfigDict:
   if not isinstance(config, ConfigDict):
     raise ConfigError(f"--config={spec}: get_config returned {type(config).__name__}; expected a ConfigDict")
   return config
+
+
+def _parts(spec: str) -> tuple[str, str | None]:
+  """Splits 'a.py:row' into ('a.py', 'row'); any other colon is a part of the path."""
+  path, separator, argument = spec.partition(".py:")
+  return (path + ".py", argument) if separator else (spec, None)
 
 
 def _shipped(path: str) -> str:

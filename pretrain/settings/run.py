@@ -176,7 +176,7 @@ class TrainFields:
   spike_zscore: NotNegative
   spike_window: CountOrZero
   spike_roll_back: bool
-  trackers: Literal["", "wandb"]  # a name of its package
+  trackers: Literal["", "wandb"]  # also the name of its package
   probe_every: CountOrZero
   probe_data: str
   replica_check_every: CountOrZero

@@ -152,41 +152,31 @@ BAD = """
 """
 
 GOOD = """
-  roberta: optimizer.warmup_steps=4000
+  roberta: optimizer.warmup_steps=4000 model.relative_max_distance=10 model.global_layers=0,1
+    model.embedding_norm=False model.norm_placement=pre model.norm=rmsnorm model.norm_bias=False
   roberta: optimizer.schedule=wsd optimizer.decay_steps=3800 optimizer.decay_shape=one_minus_sqrt
-  roberta: optimizer.end_learning_rate=0.002
-  roberta: optimizer.update_clipping=stable_adamw optimizer.adam_eps_placement=corrected optimizer.clip_norm=0
-  roberta: model.relative_max_distance=10
-  roberta: model.global_layers=0,1
-  roberta: model.position=rope model.relative_position=none
-  roberta: model.embedding_norm=False model.norm_placement=pre
-  roberta: model.norm=rmsnorm model.norm_bias=False
-  roberta: model.relative_position=none model.relative_buckets=33
-  roberta: model.freeze_embeddings=checkpoint model.freeze_embeddings_from=runs/x
-  roberta: train.checkpoint_steps=1,4000
-  roberta: train.batch_size_start=24 train.batch_warmup_steps=3999 train.microbatches=4
-  roberta: train.spike_roll_back=True train.spike_zscore=8
-  roberta: train.trackers=wandb
+    optimizer.end_learning_rate=0.002 optimizer.update_clipping=stable_adamw
+    optimizer.adam_eps_placement=corrected optimizer.clip_norm=0
+  roberta: model.position=rope model.relative_position=none model.relative_buckets=33
+    model.freeze_embeddings=checkpoint model.freeze_embeddings_from=runs/x
+  roberta: train.checkpoint_steps=1,4000 train.spike_roll_back=True train.spike_zscore=8 train.trackers=wandb
+    train.batch_size_start=24 train.batch_warmup_steps=3999 train.microbatches=4
   roberta: corruption.mask_token_rate=0.9 corruption.random_token_rate=0.1
-  roberta: corruption.mask_rates=(0.0,0.3),(0.99,0.15)
-  roberta: generator.mlm_layers=3,1 generator.mixture=adversarial
-  roberta: objectives.scl.group_size=7 objectives.taco.group_size=9 objectives.taco.window=500
-  roberta: data.source= data.directory=records
-  coco_lm: objectives.scl.crop_fraction=64.0
-  coco_lm: objectives.scl.crop_fraction=0.016
-  coco_lm: objectives.scl.group_size=2 train.microbatches=16
-  coco_lm: objectives.rtd.weight=0.0 objectives.clm.copy=False
-  coco_lm: objectives.rtd.weight=0.0 objectives.clm.stop_gradient=False
-  coco_lm: generator.hidden_size=64 generator.share_embeddings=tokens
-  coco_lm: generator.hidden_size=64 generator.projection=embeddings
+    corruption.mask_rates=(0.0,0.3),(0.99,0.15) data.source= data.directory=records
+    generator.mlm_layers=3,1 generator.mixture=adversarial
+    objectives.scl.group_size=7 objectives.taco.group_size=9 objectives.taco.window=500
+  coco_lm: objectives.scl.crop_fraction=64.0 objectives.scl.group_size=2 train.microbatches=16
+  coco_lm: objectives.scl.crop_fraction=0.016 objectives.rtd.weight=0.0 objectives.clm.copy=False
+    generator.hidden_size=64 generator.share_embeddings=tokens
+    generator.temperature_start=2.0 generator.temperature_decay=0.1
+  coco_lm: objectives.rtd.weight=0.0 objectives.clm.stop_gradient=False generator.hidden_size=64
+    generator.projection=embeddings
   coco_lm: generator.hidden_size=64 generator.projection=none generator.share_embeddings=none
-  coco_lm: generator.temperature_start=2.0 generator.temperature_decay=0.1
-  coco_lm: generator.loss_weight=0.0 generator.frozen=True generator.init_from=runs/x
+    generator.loss_weight=0.0 generator.frozen=True generator.init_from=runs/x
   amos_coco_taco: objectives.taco.window=127
   amos: generator.mixture=uniform generator.frozen=True generator.init_from=runs/amos
-  amos: generator.mixture=fixed generator.mixture_weights=1.0,0.0,0.0
+  amos: generator.mixture=fixed generator.mixture_weights=1.0,0.0,0.0 generator.sampling_dropout=eval
   amos: generator.mlm_layers= generator.separate_layers=1,1 generator.mixture=uniform
-  amos: generator.sampling_dropout=eval
   electra_google: corruption.mask_token_rate=0.7
   mae_lm: objectives.scl.weight=1.0 corruption.mask_special=sep_only
   # 32 rows, one group, eight devices; the tensor axis does not cut the batch.

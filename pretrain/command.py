@@ -281,10 +281,13 @@ def load_config(spec: str) -> ConfigDict:
   except (Exception, SystemExit) as error:
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f" (line {frame.lineno})" for frame in frames if frame.filename == path]
+    # Of ConfigDict's message, which lists all other fields.
+    typo = re.search(r'Did you mean "(\w+)" instead of "(\w+)"', str(error))
+    what = (
+      f"no such field {typo[2]!r}; did you mean {typo[1]!r}?" if typo else f"raised {named_reason(error)}"
+    )
     where = lines[-1] if lines else ""
-    raise ConfigError(
-      f"--config={spec}: raised {named_reason(error)}{where}; for its traceback add\n  --debug"
-    ) from error
+    raise ConfigError(f"--config={spec}: {what}{where}; for its traceback add\n  --debug") from error
   if not isinstance(config, ConfigDict):
     raise ConfigError(f"--config={spec}: get_config returned {type(config).__name__}; expected a ConfigDict")
   return config

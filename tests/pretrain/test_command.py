@@ -144,7 +144,7 @@ BAD_FILES = [
   ("x = 1\n1 / 0\n", "ZeroDivisionError: division by zero (line 2)"),
   ("def get_config(:\n", "SyntaxError"),
   ("import nothing_of_this_name\n", "ModuleNotFoundError"),
-  (f"{AMOS}config.train.batchsize = 3\n", "batchsize"),
+  (f"{AMOS}config.train.batchsize = 3\n", "no such field 'batchsize'; did you mean 'batch_size'? (line 4)"),
   (f"{AMOS}config.train.batch_size = '3'\n", "batch_size"),
   ("get_config = 3\n", "get_config()"),
   ("def get_config():\n  return {}\n", "returned dict"),

@@ -1,6 +1,7 @@
 """What ARGUMENT of `--config=FILE:ARGUMENT` changes in a recipe: its size, its backbone, or both."""
 
 import importlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,6 +32,11 @@ def apply(config: ConfigDict, argument: str, sizes: Mapping[str, Mapping[str, An
       expected = f"one of {', '.join(known)}" if known else "none, as its get_config has no parameter"
       raise ConfigError(f"unknown argument {part!r}; expected {expected}")
   return config
+
+
+def spelled(recorded: str) -> str:
+  """Returns the argument of `recipe` for a run's field `recipe`: 'coco_lm_base:tiny' for 'coco_lm_tiny'."""
+  return re.sub(r"^(\w+)_(tiny|small)\b", r"\1_base:\2", recorded)
 
 
 def recipe(name: str) -> ConfigDict:

@@ -264,7 +264,7 @@ def _train() -> ConfigDict:
       "spike_zscore": 0.0,  # standard deviations above earlier losses that make a spike; 0: off
       "spike_window": 0,  # number of earlier steps with which a loss is compared; 0: 100
       "spike_roll_back": False,  # at a spike: return to the last checkpoint and skip the batches since then
-      "trackers": "",  # trackers for the metrics: 'wandb'
+      "trackers": "",  # also gets the metrics: 'wandb'; '': none
       "probe_every": 0,  # steps between probes of the frozen encoder, also at the start and end; 0: never
       "probe_data": "",  # folder of annotated data for the probes; see `python -m pretrain.probe --help`
       "replica_check_every": 0,  # steps between bitwise comparisons of all devices' parameters; 0: never

@@ -154,10 +154,10 @@ def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Argum
   if plan and not given.dry_run:
     raise ConfigError(f"--plan={given.plan}: only a dry run makes a plan; add\n  --dry_run")
   schema.check(config, num_devices=plan.size if plan else None)
-  path, _, argument = spec.partition(".py:")
-  own, folder = continued.split(argument)
-  parts = [os.path.basename(part.rstrip("/")) for part in (path.removesuffix(".py"), own, folder)]
-  name = "_".join(filter(None, parts)).replace(":", "_")
+  path, argument = _parts(spec)
+  own, folder = continued.split(argument or "")
+  parts = [pathlib.PurePath(path).stem, *re.split("[:/]", own), os.path.basename(folder.rstrip("/"))]
+  name = "_".join(filter(None, parts))
   workdir = values["workdir"] or os.path.join("runs", name)
   _check_workdir(workdir, can_be_far="workdir" in schema.addresses)
   if not given.dry_run and "data.stages" in schema.defaults:
@@ -264,8 +264,8 @@ def load_config(spec: str) -> ConfigDict:
     ConfigError: the file does not exist, has no get_config, or its get_config raised (the cause) or did not
       return a config.
   """
-  path, separator, argument = spec.partition(".py:")  # any other colon is a part of the path
-  path = _shipped(path + ".py" if separator else path)
+  path, argument = _parts(spec)
+  path = _shipped(path)
   if not os.path.isfile(path):
     raise ConfigError(f"--config={spec}: no such file{_hint(path)}")
   try:
@@ -273,12 +273,12 @@ def load_config(spec: str) -> ConfigDict:
     if not callable(getattr(module, "get_config", None)):
       raise ConfigError("the file has no function get_config(), which returns the config")
     takes_one = bool(inspect.signature(module.get_config).parameters)
-    if takes_one and not separator:
+    if takes_one and argument is None:
       raise ConfigError("its get_config needs an argument: --config=FILE:ARGUMENT")
     config = module.get_config(argument) if takes_one else module.get_config()
-    if separator and not takes_one:
+    if argument is not None and not takes_one:
       own, folder = continued.split(argument)
-      if own:
+      if own or not folder:
         arguments.apply(config, own, getattr(module, "SIZES", {}))
       if folder:
         continued.apply(config, folder)
@@ -287,13 +287,22 @@ def load_config(spec: str) -> ConfigDict:
   except (Exception, SystemExit) as error:
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f" (line {frame.lineno})" for frame in frames if frame.filename == path]
+    # Of ConfigDict's message, which lists all other fields.
+    typo = re.search(r'Did you mean "(\w+)" instead of "(\w+)"', str(error))
+    what = (
+      f"no such field {typo[2]!r}; did you mean {typo[1]!r}?" if typo else f"raised {named_reason(error)}"
+    )
     where = lines[-1] if lines else ""
-    raise ConfigError(
-      f"--config={spec}: raised {named_reason(error)}{where}; for its traceback add\n  --debug"
-    ) from error
+    raise ConfigError(f"--config={spec}: {what}{where}; for its traceback add\n  --debug") from error
   if not isinstance(config, ConfigDict):
     raise ConfigError(f"--config={spec}: get_config returned {type(config).__name__}; expected a ConfigDict")
   return config
+
+
+def _parts(spec: str) -> tuple[str, str | None]:
+  """Splits 'a.py:row' into ('a.py', 'row'); any other colon is a part of the path."""
+  path, separator, argument = spec.partition(".py:")
+  return (path + ".py", argument) if separator else (spec, None)
 
 
 def _shipped(path: str) -> str:

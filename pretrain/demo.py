@@ -90,8 +90,9 @@ def what_was_learned(workdir: str, *, rows: int, batches: int) -> Report:
 
   The baselines are those of `batches` held-out batches of `rows` rows. DataError: the metrics are missing.
   """
+  from pretrain import evaluate
   from pretrain.checkpoints.saved_model import open_run
-  from pretrain.logs import heldout, metrics
+  from pretrain.logs import metrics
 
   opened = open_run(workdir, rows=rows)
   means_of = {line["step"]: metrics.heldout_means(line) for line in metrics.read(workdir)}
@@ -101,17 +102,17 @@ def what_was_learned(workdir: str, *, rows: int, batches: int) -> Report:
       f"the table needs; remove the folder and start the demo again\n  rm -r {workdir}"
     )
   rows = min(len(opened.heldout), rows * batches)
-  arrays = heldout.collect(opened.run, opened.params, opened.heldout, heldout.describe_guesses, rows=rows)
+  arrays = evaluate.collect(opened.run, opened.params, opened.heldout, evaluate.describe_guesses, rows=rows)
   masked = arrays["ids"][arrays["selected"]]
   tokens, may_be_special = opened.run.recipe.tokens, opened.run.config.corruption.mask_special != "none"
   never = (tokens.pad,) if may_be_special else tokens.special
-  frequencies = heldout.frequency_loss(masked, opened.heldout.unigram(), never)
+  frequencies = evaluate.frequency_loss(masked, opened.heldout.unigram(), never)
   shown = [
     {"name": name, "first": means_of[0][metric], "last": means_of[opened.step][metric]}
     | {"trivial": trivial, "answer": answer, "is_loss": metric.endswith("loss")}
     for metric, name, trivial, answer in (
       ("masked_lm_loss", "loss of masked tokens, nats", frequencies, "token frequencies"),
-      ("masked_lm_accuracy", "masked tokens restored", heldout.commonest_share(masked), "commonest token"),
+      ("masked_lm_accuracy", "masked tokens restored", evaluate.commonest_share(masked), "commonest token"),
     )
   ]
   number = lambda key: lambda row: f"{row[key]:.3f}" if row["is_loss"] else f"{row[key]:.1%}"  # noqa: E731

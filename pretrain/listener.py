@@ -1,7 +1,6 @@
 """The protocol between the training loop and its listeners.
 
-Evaluation, logs, probes, spikes and the like are listeners: each has a file and a row in
-`start/listeners.py`.
+Evaluation, logs, probes, spikes and the like are listeners; `train.train` makes them, in an order.
 """
 
 from typing import Any

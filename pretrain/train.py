@@ -1,27 +1,41 @@
-"""The training loop: resume, next batch, step, listeners, save, stop; and its start from a config."""
+"""A run from its config to its end: what it is made of, and the loop of steps, listeners and saves."""
 
 import contextlib
+import importlib
 import logging
 import os
 import sys
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 from ml_collections import ConfigDict
 
+from data import progress
 from data.command import STOPPED
-from pretrain.checkpoints import warm_start
+from data.feed import FedRecords
+from pretrain import start
+from pretrain.checkpoints import resume, warm_start
 from pretrain.checkpoints import workdir as workdir_files
+from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.checkpoints.workdir import Saves, Workdir
+from pretrain.evaluate import Evaluation
 from pretrain.listener import Listener
-from pretrain.mesh import devices, sharding
+from pretrain.logs.intervals import Intervals, Probes, Progress
+from pretrain.logs.metrics import Throughput
+from pretrain.logs.trackers import Written
+from pretrain.mesh import chips, devices, sharding
+from pretrain.plan import flops
 from pretrain.reading.batches import Batches, known_skips
-from pretrain.run import make_run
+from pretrain.reading.prepared import FeedMark, Prepared
+from pretrain.run import Run, make_run
 from pretrain.settings import PRETRAINING
-from pretrain.start import beginning, listeners
+from pretrain.settings.run import batch_sizes
+from pretrain.start import Start
 from pretrain.step import Metrics, TrainState
 from pretrain.stop import StopRequest
-from pretrain.watching.spikes import RollBack
+from pretrain.watching import Finite, Replicas, RollBack, Spikes
 
 logger = logging.getLogger(__name__)
 
@@ -45,29 +59,79 @@ def train(
     place = opened.enter_context(workdir_files.opened(workdir))
     opened.enter_context(devices.enough_memory(config.train.batch_size, config.train.microbatches))
     origins = warm_start.origins(config.to_dict())
-    config, records = beginning.open_records(config, origins, place, download)
+    config, records = start.open_records(config, origins, place, download)
     opened.enter_context(contextlib.closing(records))
     opened.enter_context(workdir_files.owned(place.folder))
     run = make_run(config, records.tokens_for(config.corruption), mesh=mesh)
-    start = beginning.start(run, records, origins, place)
-    with StopRequest(settle) as stop:
-      if start.step >= config.train.total_steps:
-        stop.finish()
-        logger.info(f"{workdir} is finished: step {start.step:,} of {config.train.total_steps:,}")
-        return 0
-      with beginning.checkpoints(run, place, records) as checkpoints, jax.set_mesh(run.mesh):
-        while True:
-          state, saved = start.state(run, checkpoints)
-          skips = (*known_skips(saved), *start.skips)
-          batches = Batches(records.train, run, first=start.step, skips=skips)
-          parts = listeners.Parts(run, records, checkpoints, batches, place, start, saved, skips, stop)
-          try:
-            return loop(parts, state, listeners.make(parts))
-          except RollBack as spike:
-            start = start.rolled_back(spike.skip)
+    begun = start.begin(run, records, origins, place)
+    stop = opened.enter_context(StopRequest(settle))
+    options, total, sizes = config.train, config.train.total_steps, batch_sizes(config.train)
+    if begun.step >= total:
+      stop.finish()
+      logger.info(f"{workdir} is finished: step {begun.step:,} of {total:,}")
+      return 0
+    checkpoints = opened.enter_context(start.checkpoints(run, place, records))
+    opened.enter_context(jax.set_mesh(run.mesh))
+
+    def tokens_before(step: int) -> int:  # of the batches before a step, padding counted
+      return sizes.rows_before(step) * config.data.length
+
+    def is_stopping(step: int) -> bool:  # all processes call it at the same points
+      return stop.reached() and step < total
+
+    while True:  # a pass, which ends with the run, a stop or a loss spike
+      first = begun.step
+      state, saved = begun.state(run, checkpoints)
+      skips = (*known_skips(saved), *begun.skips)
+      batches = Batches(records.train, run, first=first, skips=skips)
+      is_watched = progress.is_watched() and jax.process_index() == 0
+      bar = progress.bar("step", is_shown=is_watched, total=total, initial=first)
+      fields, run_id = resume.flatten(config.to_dict()), begun.facts.get("run_id", "")
+      written = Written(fields, place.folder, first, run_id)
+      peak = options.peak_flops or chips.peak_flops(jax.devices()[0].device_kind)
+      speed = Throughput(
+        tokens_before=tokens_before,
+        flops_per_token=flops.training_flops_per_token(config.to_dict()),
+        peak_flops=peak * run.mesh.devices.size if peak else None,
+      )
+      losses = saved.get("spikes", {}).get("losses", [])
+      returns_to = checkpoints if options.spike_roll_back else None
+      # A bit-equal resume depends on the order: each reads what earlier ones add to the figures of an update.
+      listeners: list[Listener] = [
+        written,
+        Saves(checkpoints, place.folder),
+        Progress(bar, tokens_before),
+        Finite(run, batches, checkpoints, place.folder),
+        Spikes(options.spike_zscore, options.spike_window, losses, skips, returns_to),
+        Intervals(run, saved, written, speed, bar.disable),
+        Replicas(run),
+      ]
+      if records.heldout is not None:
+        listeners.append(Evaluation(run, records.heldout, first, written, speed, is_stopping))
+      if options.probe_every:
+        probing = importlib.import_module(start.PROBING).Probing(config, records.vocabulary)
+        listeners.append(Probes(probing, first, options.probe_every, written, speed, is_stopping))
+      if isinstance(records.train, FedRecords):
+        listeners.append(FeedMark(records.train, skips))
+      try:
+        return loop(Pass(run, records, checkpoints, batches, place, begun, stop), state, listeners)
+      except RollBack as spike:
+        begun = begun.rolled_back(spike.skip)
 
 
-def loop(parts: listeners.Parts, state: TrainState, table: list[Listener]) -> int:
+class Pass(NamedTuple):
+  """The parts of one pass of the loop."""
+
+  run: Run
+  records: Prepared
+  checkpoints: Checkpoints
+  batches: Batches
+  place: Workdir
+  start: Start
+  stop: StopRequest
+
+
+def loop(parts: Pass, state: TrainState, listeners: list[Listener]) -> int:
   """Trains until the end or a stop request; returns the exit code."""
   run, stop, checkpoints, batches = parts.run, parts.stop, parts.checkpoints, parts.batches
   first, total = parts.start.step, run.config.train.total_steps
@@ -75,10 +139,10 @@ def loop(parts: listeners.Parts, state: TrainState, table: list[Listener]) -> in
   train_step = run.compile_train_step()
   logger.info("Compiling, unless this machine has done it before")
   with contextlib.ExitStack() as ending:
-    for listener in table:
+    for listener in listeners:
       ending.callback(listener.end)
     ending.callback(_stop_reading, parts)
-    for listener in table:
+    for listener in listeners:
       if listener.every:
         listener.after(first, state)
     is_stopping = stop.is_agreed
@@ -88,52 +152,50 @@ def loop(parts: listeners.Parts, state: TrainState, table: list[Listener]) -> in
         break
       state, metrics = train_step(state, batches.at(done))
       if pending is not None:  # step n runs while the host reads the metrics of step n - 1
-        _tell(table, done, pending, state)
+        _tell(listeners, done, pending, state)
       pending, done = metrics, done + 1
-      due = [listener for listener in table if listener.acts(done, total)]
+      due = [listener for listener in listeners if listener.acts(done, total)]
       is_last = done == total
       if stop.reached() or is_last or due or checkpoints.is_due(done):
-        _tell(table, done, pending, state)
+        _tell(listeners, done, pending, state)
         pending = None
       for listener in due:
         listener.after(done, state)
       # A request after the metrics were read stops after the next step, so that its metrics are read too.
       is_stopping = stop.is_agreed and pending is None
       if is_stopping or is_last or checkpoints.is_due(done):
-        _save(parts, table, done, state, force=is_stopping or is_last)
+        _save(parts, listeners, done, state, force=is_stopping or is_last)
     started = time.perf_counter()
     checkpoints.wait()
     waited = time.perf_counter() - started
   return _end(parts, done, waited)
 
 
-def _tell(table: list[Listener], step: int, metrics: Metrics, state: TrainState) -> None:
+def _tell(listeners: list[Listener], step: int, metrics: Metrics, state: TrainState) -> None:
   """Reads the metrics of an update and passes them to all listeners."""
   fetched = jax.device_get(metrics)
   figures = {name: (float(total), float(weight)) for name, (total, weight) in fetched.items()}
-  for listener in table:
+  for listener in listeners:
     listener.seen(step, figures, state)
 
 
-def _stop_reading(parts: listeners.Parts) -> None:
+def _stop_reading(parts: Pass) -> None:
   if not isinstance(sys.exception(), RollBack):  # after a roll-back the next pass continues reading
     parts.records.close()  # so that `batches` does not wait for a feed
   parts.batches.close()
 
 
-def _save(
-  parts: listeners.Parts, table: list[Listener], done: int, state: TrainState, *, force: bool
-) -> None:
+def _save(parts: Pass, listeners: list[Listener], done: int, state: TrainState, *, force: bool) -> None:
   devices = f"{parts.run.mesh.devices.size} x {jax.devices()[0].device_kind}"
   meta = {"config": parts.run.config.to_dict(), "devices": devices}
-  for listener in table:
+  for listener in listeners:
     meta |= listener.saving(done)
   if force or parts.checkpoints.is_due(done):
     parts.place.send()
   parts.checkpoints.save(done, state._asdict(), meta | parts.start.facts, force=force)
 
 
-def _end(parts: listeners.Parts, done: int, waited: float) -> int:
+def _end(parts: Pass, done: int, waited: float) -> int:
   is_finished = done == parts.run.config.train.total_steps
   if is_finished:
     parts.stop.finish()

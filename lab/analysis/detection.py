@@ -15,7 +15,7 @@ from data.page.plot import Curve, Plot
 from lab.analysis.request import LeftOut, Needs, Outcome, Request, over_steps
 from lab.analysis.space import densities
 from pretrain.checkpoints.saved_model import OpenedRun
-from pretrain.logs.heldout import Arrays, collect, describe_replaced, ranking_area
+from pretrain.evaluate import Arrays, collect, describe_replaced, ranking_area
 from pretrain.models import heads
 from pretrain.objectives.clm import mixture_prediction
 from pretrain.ops.vocab import vocab_scores

@@ -21,7 +21,7 @@ from pretrain.checkpoints.saved_model import contrast_head
 from pretrain.corruption import cropping, generator
 from pretrain.embed.schema import EmbeddingSchema, unit
 from pretrain.embed.vectors import Embedder
-from pretrain.logs.heldout import collect, ranking_area
+from pretrain.evaluate import collect, ranking_area
 from pretrain.models import encoder as encoder_model
 from pretrain.run import Run
 

@@ -69,7 +69,7 @@ def table(*, is_tiny: bool = False) -> list[Case]:
   def measured(name: str, module: str, recipe: str, shape: tuple[int, int], *words: str) -> Case:
     changes = ["model.num_layers=2", "model.vocab_size=512"] if is_tiny else ["model.dtype=bfloat16"]
     changes += [WHOLE] if recipe == "modernbert_base" else []
-    recipe, (rows, length) = recipe.replace("_base", "_tiny") if is_tiny else recipe, shape
+    recipe, (rows, length) = f"{recipe}:tiny" if is_tiny else recipe, shape
     sizes = f"{max(2, rows // 16)}x32" if is_tiny else f"{rows}x{length}"
     flags = ("--recipes", recipe, "--shapes", sizes, *words, "--set", *changes)
     return Case(name, (module, *flags))
@@ -96,7 +96,7 @@ def table(*, is_tiny: bool = False) -> list[Case]:
     Case("goldens", ("gpu_checks", "goldens")),
   ]
   for name in ("roberta", "coco_lm", "amos", "taco", "electra", "modernbert", "electra_gdes"):
-    words = ("gpu_checks", "twenty_steps", f"--recipe={name}_tiny", *rehearse)
+    words = ("gpu_checks", "twenty_steps", f"--recipe={name}_base:tiny", *rehearse)
     made.append(Case(f"twenty_steps_{name}_tiny", words))
   made.append(Case("resume", ("gpu_checks", "resume", *rehearse)))
   shapes = {recipe: SHAPES.get(recipe, USUAL) for recipe in RECIPES}

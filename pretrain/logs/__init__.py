@@ -1,1 +1,1 @@
-"""Metrics of a run, evaluation on held-out text, and experiment trackers."""
+"""Metrics of a run at intervals, in its files and in experiment trackers."""

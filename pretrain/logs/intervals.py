@@ -13,7 +13,7 @@ from data import progress
 from pretrain.corruption import generator
 from pretrain.listener import Figures, Listener
 from pretrain.logs.metrics import Throughput, reduce_metrics
-from pretrain.logs.written import Written
+from pretrain.logs.trackers import Written
 from pretrain.run import Run
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import numpy as np
 
 from data.errors import DataError
 from pretrain.checkpoints.saved_model import OpenedRun, open_run
-from pretrain.logs.heldout import Arrays, collect, describe_guesses, describe_replaced
+from pretrain.evaluate import Arrays, collect, describe_guesses, describe_replaced
 from pretrain.report.runs import ShownRun
 
 MOST_TOKENS = 80  # shown of a block

@@ -1,6 +1,6 @@
 """Builds the page of runs: the contents of its template `report.html`."""
 
-import importlib
+import contextlib
 import json
 import pathlib
 import re
@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import configs
-from configs import backbones, base
+from configs import arguments, base
 from data import page
+from data.errors import ConfigError
 from data.page.plot import shown
 from pretrain.checkpoints import resume
 from pretrain.logs import metrics
@@ -133,14 +134,12 @@ def _configs(found: Sequence[ShownRun]) -> list[tuple[str, list[str], list[list[
 
 
 def _defaults(recipe: str) -> tuple[str, Mapping[str, Any]]:
-  """Returns the name and the fields of the recipe's config file, or of `configs/base.py` without one."""
-  folder = pathlib.Path(str(configs.__file__)).parent
-  module: Any = base
+  """Returns the name and the fields of a run's recipe, or of `configs/base.py` if it is none of ours."""
+  folder, name, config = pathlib.Path(str(configs.__file__)).parent, "configs/base.py", base.get_config()
+  stem, separator, argument = arguments.spelled(recipe).partition(":")
   # A workdir may come from elsewhere, so only this program's own recipes are imported.
-  recipe, _, backbone = recipe.partition(":")
-  if re.fullmatch(r"[a-z]\w*", recipe) and (folder / f"{recipe}.py").is_file():
-    module = importlib.import_module(f"configs.{recipe}")
-  name, config = f"configs/{module.__name__.split('.')[-1]}.py", module.get_config()
-  if backbone in backbones.BACKBONES:
-    name, config = f"{name}:{backbone}", backbones.apply(config, backbone)
+  if re.fullmatch(r"[a-z]\w*", stem) and (folder / f"{stem}.py").is_file():
+    with contextlib.suppress(ConfigError):
+      config = arguments.recipe(f"{stem}{separator}{argument}")
+      name = f"configs/{stem}.py{separator}{argument}"
   return name, resume.flatten(config.to_dict())

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from data import files
 from data.errors import DataError, UserError
 from data.tables import Cells
+from pretrain import watching
 from pretrain.checkpoints import checkpoint, resume, workdir
 from pretrain.logs import metrics, trackers
 from pretrain.settings import mixture
 from pretrain.settings.run import batch_sizes
-from pretrain.watching import finite
 
 _NO_TABLES = (checkpoint.DIRECTORY, "tensorboard", "vocabulary")  # folders of a workdir without tables
 MOST_BYTES = 200_000  # of a Markdown file or picture; none that this program writes is nearly as large
@@ -124,10 +124,10 @@ def _events(
     if now > skipped:
       yield Event(line["step"], f"skipped updates that were not finite: {now - skipped:,.0f}")
     skipped = now
-  diverged = files.read_json(path / finite.FILE_NAME)
+  diverged = files.read_json(path / watching.FILE_NAME)
   if isinstance(diverged.get("step"), int):
     yield Event(
-      diverged["step"], f"the run diverged and stopped; loss terms and norms are in {finite.FILE_NAME}"
+      diverged["step"], f"the run diverged and stopped; loss terms and norms are in {watching.FILE_NAME}"
     )
 
 

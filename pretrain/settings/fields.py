@@ -171,7 +171,8 @@ class Schema:
     if not _has_type(value, value_type):
       return self.type_problem(name, _shown(value))
     if choices and value not in choices:
-      return f"{name}={value!r}: expected one of {', '.join(choices)}{did_you_mean(value, choices)}"
+      known = ", ".join(choice or "''" for choice in choices)
+      return f"{name}={value!r}: expected one of {known}{did_you_mean(value, choices)}"
     if limit is not None and not limit.holds(value):
       return f"{name}={_shown(value)}: expected {limit}"
     return None if name in self.addresses else files.address_problem(name, value)

@@ -1,5 +1,6 @@
 """Rules about the text that a run reads: a seqio feed, or a mixture of prepared corpora. Imports no jax."""
 
+import contextlib
 import itertools
 import os
 import re
@@ -19,7 +20,7 @@ def is_fed(data: Mapping[str, Any]) -> bool:
 
 
 _OF_TEXT = ("text_field", "clean", "module", "tfds_directory")
-_RATE = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,3})?", re.IGNORECASE)
+_RATE = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d{1,3})?[% ]*|nan|inf|infinity)", re.IGNORECASE)
 _STAGE = re.compile(r"(?:^|;)\s*([+-]?\d+):\s*")
 _FORM = "expected 'DIR:RATE,DIR:RATE', or 'DIR,DIR' for rates in proportion to their records"
 
@@ -102,13 +103,12 @@ def _sources(text: str) -> list[Source]:
 def _rate_of(piece: str) -> Fraction | None:
   """Returns the rate at the end of 'DIR:RATE'; None without one. ValueError: not above 0, or with %."""
   directory, colon, rate = piece.rpartition(":")
-  if colon and _RATE.fullmatch(rate.rstrip("% ")) and rate.endswith("%"):
-    raise ValueError(f"the rate of {directory!r} is {rate}; expected a number in any scale, without %")
   if not colon or not _RATE.fullmatch(rate):
     return None
-  if Fraction(rate) <= 0:
-    raise ValueError(f"the rate of {directory!r} is {rate}; expected a number above 0")
-  return Fraction(rate)
+  with contextlib.suppress(ValueError):  # nan, inf, 70%
+    if Fraction(rate) > 0:
+      return Fraction(rate)
+  raise ValueError(f"the rate of {directory!r} is {rate}; expected a number above 0, finite and without %")
 
 
 def shown(found: Sequence[Sequence[Any]]) -> str:

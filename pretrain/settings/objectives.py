@@ -1,6 +1,5 @@
 """Fields, rules and FLOP of every objective, and the table of all of them. Imports no jax."""
 
-import abc
 import dataclasses
 import enum
 from collections.abc import Iterator, Mapping
@@ -109,16 +108,10 @@ class Objective:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Contrast(Objective, abc.ABC):
+class Contrast(Objective):
   """Settings of a contrastive objective, which contrasts rows in groups of consecutive rows of the batch."""
 
-  label: ClassVar[str]  # its name in results
-
   group_size: CountOrZero
-
-  @abc.abstractmethod
-  def candidates(self, batch_size: int) -> int:
-    """Returns the number of vectors that an anchor is compared with, its partner included."""
 
   def rules(self, config: ConfigDict) -> Iterator[str]:
     """Yields each broken rule about groups: of one row, and larger than a microbatch."""
@@ -224,7 +217,6 @@ class SequenceContrast(Contrast):
   name = "scl"
   paper = Paper.COCO_LM
   reads = ("crop",)
-  label = "sequence contrast"
 
   crop_fraction: Positive
   crop_add_cls: bool
@@ -232,10 +224,6 @@ class SequenceContrast(Contrast):
   head: Literal["cls", "projection"]
   projection_size: CountOrZero
   max_segments: CountOrZero = 0
-
-  def candidates(self, batch_size: int) -> int:
-    """Returns the views in a group without the anchor and its row's others; see `Contrast.candidates`."""
-    return 1 + 2 * ((self.group_size or batch_size) - 1) * max(1, self.max_segments)
 
   def crop_tokens(self, length: int) -> int:
     """Returns the tokens in a crop, at most `length`; see `Objective.crop_tokens`.
@@ -279,16 +267,11 @@ class TokenAlignment(Contrast):
 
   name = "taco"
   paper = Paper.TACO
-  label = "token alignment (TACO)"
 
   anchors: Literal["all", "masked", "unmasked"]
   window: Annotated[int, Limit(2)]  # 1 has no neighbours
   num_negatives: Count
   temperature: Positive
-
-  def candidates(self, batch_size: int) -> int:
-    """Returns the number of negatives plus one neighbour; see `Contrast.candidates`."""
-    return self.num_negatives + 1
 
   def rules(self, config: ConfigDict) -> Iterator[str]:
     """Yields each broken rule about groups and a window longer than the sequence."""

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from ml_collections import ConfigDict
 
-from data.errors import unknown
 from pretrain.settings.fields import (
   Count,
   CountOrZero,
@@ -105,14 +104,6 @@ class MeshSettings:
     return filled if math.prod(filled) == number else None
 
 
-TRACKERS = ("wandb",)  # also the names of their packages
-
-
-def tracker_names(asked: str) -> list[str]:
-  """Parses the comma-separated names in `train.trackers`; removes duplicates."""
-  return list(dict.fromkeys(name.strip() for name in asked.split(",") if name.strip()))
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerFields:
   """Fields under `optimizer`: Adam, weight decay, clipping and the learning-rate schedule."""
@@ -185,7 +176,7 @@ class TrainFields:
   spike_zscore: NotNegative
   spike_window: CountOrZero
   spike_roll_back: bool
-  trackers: str
+  trackers: Literal["", "wandb"]  # also the name of its package
   probe_every: CountOrZero
   probe_data: str
   replica_check_every: CountOrZero
@@ -247,9 +238,6 @@ def train_rules(config: ConfigDict) -> Iterator[str]:
     yield "train.spike_roll_back train.spike_zscore: not detected\n  --config.train.spike_zscore=8"
   if train.init_grow and not train.init_from:
     yield "train.init_grow train.init_from: no model to grow\n  --config.train.init_from=DIR"
-  for name in tracker_names(train.trackers):
-    if name not in TRACKERS:
-      yield f"train.trackers: {unknown('tracker', name, TRACKERS)}"
   if train.probe_every and not train.probe_data:
     yield "train.probe_every train.probe_data: give a folder of annotated data to probe with"
   if not (data.source or data.directory or data.mixture or data.stages):

@@ -77,6 +77,10 @@ def test_every_kind_of_field_can_be_changed_and_no_other_field_changes():
     if flat[name] != value or type(flat[name]) is not type(value) or flat != before | {name: value}:
       failures.append(f"{change}: {flat[name]!r}")
   assert not failures, "\n".join(failures)
+  twice = _read(
+    f"--config={CONFIG}", *(f"--config.generator.mlm_layers={layers}" for layers in ("1,2,3", "2,3"))
+  )
+  assert twice.config.generator.mlm_layers == (2, 3)  # the last value counts
   apart = _read("--config", CONFIG, "--config.generator.reversal_multiplier", "-2", "--config.seed", "7")
   assert (apart.config.generator.reversal_multiplier, apart.config.seed) == (-2.0, 7)
 
@@ -140,7 +144,7 @@ BAD_FILES = [
   ("x = 1\n1 / 0\n", "ZeroDivisionError: division by zero (line 2)"),
   ("def get_config(:\n", "SyntaxError"),
   ("import nothing_of_this_name\n", "ModuleNotFoundError"),
-  (f"{AMOS}config.train.batchsize = 3\n", "batchsize"),
+  (f"{AMOS}config.train.batchsize = 3\n", "no such field 'batchsize'; did you mean 'batch_size'? (line 4)"),
   (f"{AMOS}config.train.batch_size = '3'\n", "batch_size"),
   ("get_config = 3\n", "get_config()"),
   ("def get_config():\n  return {}\n", "returned dict"),

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from data.records import MixedRecords, PackedRecords
-from pretrain.evaluate import evaluate, trivial_loss
-from pretrain.logs.heldout import frequency_loss
+from pretrain.evaluate import evaluate, frequency_loss, trivial_loss
 from tests.pretrain.small_run import LENGTH, devices, small_config, small_run
 
 

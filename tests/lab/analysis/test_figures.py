@@ -9,8 +9,7 @@ import pytest
 
 from lab.analysis import detection, space
 from lab.analysis.request import Needs
-from pretrain.evaluate import evaluate
-from pretrain.logs import heldout
+from pretrain import evaluate
 from pretrain.objectives import scl
 from pretrain.reading import prepared
 from pretrain.settings.run import reading_settings
@@ -45,7 +44,7 @@ def test_cosines_of_the_contrast_head_are_those_of_the_evaluation(segment_record
     run = small_run.small_run(config)
     records = prepared.open(reading_settings(config)).heldout
     params = run.init_state().params
-    expected = evaluate(run, run.compile_eval_step(), params, records, progress=1.0)
+    expected = evaluate.evaluate(run, run.compile_eval_step(), params, records, progress=1.0)
     found = space.figures_of_blocks(run, params, records, batches=2)
   assert expected is not None
   assert found["sequence_head_cosine_positive"] == pytest.approx(expected["scl_cosine_positive"], rel=1e-5)
@@ -170,16 +169,16 @@ def test_answers_that_need_no_learning():
   # Ids 0 and 1 are special; 2 was seen three times, 3 once and 4 never: with one more each, 4/7, 2/7 and 1/7.
   ids, unigram = np.array([[0, 2, 3, 1], [0, 4, 2, 0]]), np.array([90, 70, 3, 1, 0])
   expected = -(2 * np.log(4 / 7) + np.log(2 / 7) + np.log(1 / 7)) / 4
-  assert heldout.frequency_loss(ids, unigram, (0, 1)) == pytest.approx(expected, rel=1e-12)
+  assert evaluate.frequency_loss(ids, unigram, (0, 1)) == pytest.approx(expected, rel=1e-12)
   rng = np.random.default_rng(0)
   labels, scores = rng.random(20_000) < 0.15, rng.random(20_000)
-  assert heldout.ranking_area(labels, labels + 0.5 * scores) == 1.0
-  assert heldout.ranking_area(labels, -(labels + 0.5 * scores)) == 0.0
-  assert heldout.ranking_area(labels, np.zeros(20_000)) == 0.5
-  assert heldout.ranking_area(rng.permutation(labels), scores) == pytest.approx(0.5, abs=0.02)
-  assert math.isnan(heldout.ranking_area(np.ones(5, bool), scores[:5]))
-  assert heldout.commonest_share(np.array([7, 3, 7, 9])) == 0.5
-  assert heldout.commonest_share(np.array([], np.int32)) == 0.0
+  assert evaluate.ranking_area(labels, labels + 0.5 * scores) == 1.0
+  assert evaluate.ranking_area(labels, -(labels + 0.5 * scores)) == 0.0
+  assert evaluate.ranking_area(labels, np.zeros(20_000)) == 0.5
+  assert evaluate.ranking_area(rng.permutation(labels), scores) == pytest.approx(0.5, abs=0.02)
+  assert math.isnan(evaluate.ranking_area(np.ones(5, bool), scores[:5]))
+  assert evaluate.commonest_share(np.array([7, 3, 7, 9])) == 0.5
+  assert evaluate.commonest_share(np.array([], np.int32)) == 0.0
 
 
 def test_the_first_rows_are_described_once_and_the_last_batch_is_filled_with_padding(small_records):
@@ -190,7 +189,7 @@ def test_the_first_rows_are_described_once_and_the_last_batch_is_filled_with_pad
   def describe(run, params, ids, index):
     return {"ids": ids + params["shift"], "index": jnp.full(ids.shape[0], index)}
 
-  made = heldout.collect(run, {"shift": 100}, records, describe, rows=11)
+  made = evaluate.collect(run, {"shift": 100}, records, describe, rows=11)
   assert made["index"].tolist() == [0] * 8 + [1] * 8
   np.testing.assert_array_equal(made["ids"][:11] - 100, records.rows(0, 11))
   assert np.all(made["ids"][11:] - 100 == run.recipe.tokens.pad)

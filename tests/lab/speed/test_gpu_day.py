@@ -57,7 +57,7 @@ def test_cases_rehearse_small_and_without_a_gpu_the_command_says_how(tmp_path, m
   names = [case.name for case in gpu_day.table()]
   small = gpu_day.table(is_tiny=True)
   assert names == [case.name for case in small] and len(set(names)) == len(names) > 30
-  assert not any("_base" in word for case in small for word in case.words)
+  assert not any("_base" in word.replace("_base:tiny", "") for case in small for word in case.words)
   monkeypatch.setattr(gpu_day, "machine", lambda: {"card": ""})
   for flags, word in (([], "--rehearse"), (["--only", "robert"], "roberta_base")):
     monkeypatch.setattr(sys, "argv", ["gpu_day", f"--output={tmp_path / 'out'}", *flags])

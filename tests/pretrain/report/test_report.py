@@ -93,6 +93,7 @@ def test_a_half_written_run_has_a_page_and_numbers_are_shown_in_their_units(tmp_
   # 10 steps of 4 x 8 tokens at 2 steps per second.
   for cell in ("10 of 100", "320", "5.0 s"):
     assert f">{cell}</td>" in text, cell
+  assert "Fields that differ from configs/roberta_base.py:tiny" in text
   assert '<td class="number">4.03e-05</td>' in text
   long = write_run(tmp_path / "long", lines=curve(10, speed=10 / 7200))
   assert ">2.0 h</td>" in made(long)

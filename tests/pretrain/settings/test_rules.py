@@ -5,7 +5,9 @@ with the fields, as a user gives them, is refused in a line that names one of th
 another field's name, a value, or the flag that the user pastes. 'devices' are of the machine.
 """
 
+import pathlib
 from collections.abc import Iterator
+from fractions import Fraction
 
 import pytest
 from ml_collections import ConfigDict
@@ -13,13 +15,12 @@ from ml_collections import ConfigDict
 from configs import arguments, base
 from data.errors import ConfigError
 from pretrain.command import override
-from pretrain.settings import PRETRAINING
+from pretrain.settings import PRETRAINING, mixture
+from pretrain.settings.mixture import Source, Stage
 
 BAD = """
   roberta: seed=-1 -> in [0, 4.29497e+09]
-  roberta: model.num_layers=0 -> at least 1
   roberta: model.layer_norm_eps=0.0 -> above 0
-  roberta: model.dropout=1.0 -> in [0, 1)
   roberta: corruption.mask_rate=0.0 -> in (0, 1)
   roberta: data.fraction=0.0 -> in (0, 1]
   roberta: model.num_heads=3 -> model.hidden_size
@@ -43,11 +44,9 @@ BAD = """
   roberta: model.position=rope model.relative_position=none model.num_heads=128 -> model.hidden_size
   roberta: model.norm=rmsnorm -> --config.model.norm_bias=false
   roberta: model.embedding_norm=False -> model.norm_placement
-  roberta: model.global_layers=1,0 -> model.num_layers
   roberta: model.global_layers=0,2 -> model.num_layers
   roberta: model.global_layers=0 model.global_every=2 -> one of them
   roberta: train.batch_size_start=8 -> train.batch_warmup_steps
-  roberta: train.batch_warmup_steps=8 -> train.batch_size_start
   roberta: train.batch_size_start=32 train.batch_warmup_steps=8 -> train.microbatches
   roberta: train.batch_size_start=12 train.batch_warmup_steps=8 train.microbatches=4 -> train.batch_size=32
   roberta: train.batch_size_start=8 train.batch_warmup_steps=10 train.microbatches=4
@@ -65,7 +64,6 @@ BAD = """
   roberta: mesh.fsdp=-1 -> mesh.data
   roberta: corruption.mask_rates=(0.1,0.3) -> ascending
   roberta: corruption.mask_rates=(0.0,0.3),(0.0,0.2) -> ascending
-  roberta: corruption.mask_rates=(0.0,0.3),(1.0,0.2) -> ascending
   roberta: corruption.mask_rates=(0.0,1.0) -> in (0, 1)
   roberta: corruption.mask_rates=(0.0,0.3) corruption.mask_rule=electra_google
     corruption.random_token_rate=0.0
@@ -101,7 +99,6 @@ BAD = """
   coco_lm: corruption.mask_token_rate=0.8 corruption.random_token_rate=0.1 -> corruption.kind
   electra_google: corruption.random_token_rate=0.1 -> corruption.mask_rule
   roberta: model.freeze_embeddings=checkpoint -> model.freeze_embeddings_from
-  roberta: model.freeze_embeddings_from=runs/x -> model.freeze_embeddings
   roberta: generator.init_from=runs/amos -> corruption.kind
   roberta: generator.frozen=True -> corruption.kind
   coco_lm: generator.num_heads=3 -> generator.hidden_size
@@ -116,14 +113,10 @@ BAD = """
   coco_lm: generator.frozen=True -> --config.generator.init_from=DIRECTORY
   coco_lm: generator.temperature_start=2.0
     -> --config.generator.temperature_start=2.0 --config.generator.temperature_decay=0.1
-  coco_lm: generator.temperature_decay=0.1
-    -> --config.generator.temperature_start=2.0 --config.generator.temperature_decay=0.1
   coco_lm: generator.loss_weight=0.0 -> generator.frozen
   amos: generator.mlm_layers=1,2,4 -> generator.num_layers
-  amos: generator.mlm_layers=1,2 -> generator.num_layers
   amos: generator.mlm_layers=0,3 -> generator.num_layers
   amos: generator.mlm_layers=3,1 -> generator.num_layers
-  amos: generator.mlm_layers=1,1,3 -> generator.num_layers
   amos: generator.separate_layers=1,2 -> generator.mlm_layers
   amos: generator.mlm_layers= generator.separate_layers=0,2 -> at least 1
   amos: generator.mlm_layers=3 -> generator.mixture
@@ -156,45 +149,34 @@ BAD = """
     generator.num_heads=1 devices=8 -> generator.hidden_size=63
   roberta: train.microbatches=8 devices=8 -> 8 devices along data and fsdp expected a multiple of 64
   roberta: mesh.data=3 devices=8 -> the number of devices, 8; use -1
-  roberta: mesh.data=-1 mesh.tensor=3 devices=8 -> the number of devices, 8; use -1
 """
 
 GOOD = """
-  roberta: optimizer.warmup_steps=4000
+  roberta: optimizer.warmup_steps=4000 model.relative_max_distance=10 model.global_layers=0,1
+    model.embedding_norm=False model.norm_placement=pre model.norm=rmsnorm model.norm_bias=False
   roberta: optimizer.schedule=wsd optimizer.decay_steps=3800 optimizer.decay_shape=one_minus_sqrt
-  roberta: optimizer.end_learning_rate=0.002
-  roberta: optimizer.update_clipping=stable_adamw optimizer.adam_eps_placement=corrected optimizer.clip_norm=0
-  roberta: model.relative_max_distance=10
-  roberta: model.global_layers=0,1
-  roberta: model.position=rope model.relative_position=none
-  roberta: model.embedding_norm=False model.norm_placement=pre
-  roberta: model.norm=rmsnorm model.norm_bias=False
-  roberta: model.relative_position=none model.relative_buckets=33
-  roberta: model.freeze_embeddings=checkpoint model.freeze_embeddings_from=runs/x
-  roberta: train.checkpoint_steps=1,4000
-  roberta: train.batch_size_start=24 train.batch_warmup_steps=3999 train.microbatches=4
-  roberta: train.spike_roll_back=True train.spike_zscore=8
-  roberta: train.trackers=wandb
+    optimizer.end_learning_rate=0.002 optimizer.update_clipping=stable_adamw
+    optimizer.adam_eps_placement=corrected optimizer.clip_norm=0
+  roberta: model.position=rope model.relative_position=none model.relative_buckets=33
+    model.freeze_embeddings=checkpoint model.freeze_embeddings_from=runs/x
+  roberta: train.checkpoint_steps=1,4000 train.spike_roll_back=True train.spike_zscore=8 train.trackers=wandb
+    train.batch_size_start=24 train.batch_warmup_steps=3999 train.microbatches=4
   roberta: corruption.mask_token_rate=0.9 corruption.random_token_rate=0.1
-  roberta: corruption.mask_rates=(0.0,0.3),(0.99,0.15)
-  roberta: generator.mlm_layers=3,1 generator.mixture=adversarial
-  roberta: objectives.scl.group_size=7 objectives.taco.group_size=9 objectives.taco.window=500
-  roberta: data.source= data.directory=records
-  coco_lm: objectives.scl.crop_fraction=64.0
-  coco_lm: objectives.scl.crop_fraction=0.016
-  coco_lm: objectives.scl.group_size=2 train.microbatches=16
-  coco_lm: objectives.rtd.weight=0.0 objectives.clm.copy=False
-  coco_lm: objectives.rtd.weight=0.0 objectives.clm.stop_gradient=False
-  coco_lm: generator.hidden_size=64 generator.share_embeddings=tokens
-  coco_lm: generator.hidden_size=64 generator.projection=embeddings
+    corruption.mask_rates=(0.0,0.3),(0.99,0.15) data.source= data.directory=records
+    generator.mlm_layers=3,1 generator.mixture=adversarial
+    objectives.scl.group_size=7 objectives.taco.group_size=9 objectives.taco.window=500
+  coco_lm: objectives.scl.crop_fraction=64.0 objectives.scl.group_size=2 train.microbatches=16
+  coco_lm: objectives.scl.crop_fraction=0.016 objectives.rtd.weight=0.0 objectives.clm.copy=False
+    generator.hidden_size=64 generator.share_embeddings=tokens
+    generator.temperature_start=2.0 generator.temperature_decay=0.1
+  coco_lm: objectives.rtd.weight=0.0 objectives.clm.stop_gradient=False generator.hidden_size=64
+    generator.projection=embeddings
   coco_lm: generator.hidden_size=64 generator.projection=none generator.share_embeddings=none
-  coco_lm: generator.temperature_start=2.0 generator.temperature_decay=0.1
-  coco_lm: generator.loss_weight=0.0 generator.frozen=True generator.init_from=runs/x
+    generator.loss_weight=0.0 generator.frozen=True generator.init_from=runs/x
   amos_coco_taco: objectives.taco.window=127
   amos: generator.mixture=uniform generator.frozen=True generator.init_from=runs/amos
-  amos: generator.mixture=fixed generator.mixture_weights=1.0,0.0,0.0
+  amos: generator.mixture=fixed generator.mixture_weights=1.0,0.0,0.0 generator.sampling_dropout=eval
   amos: generator.mlm_layers= generator.separate_layers=1,1 generator.mixture=uniform
-  amos: generator.sampling_dropout=eval
   electra_google: corruption.mask_token_rate=0.7
   mae_lm: objectives.scl.weight=1.0 corruption.mask_special=sep_only
   # 32 rows, one group, eight devices; the tensor axis does not cut the batch.
@@ -212,8 +194,8 @@ def _rows(text: str) -> Iterator[tuple[str, dict[str, str], str]]:
     yield f"{recipe}_base:tiny", dict(pair.split("=", 1) for pair in pairs.split()), word
 
 
-def _problem(recipe: str, given: dict[str, str]) -> str:
-  """The refusal of a recipe with fields as text; '' without one."""
+def _problem(recipe: str, given: dict[str, object]) -> str:
+  """The refusal of a recipe with fields, as on a command line; '' without one."""
   devices = given.pop("devices", None)
   config = arguments.recipe(recipe)
   try:
@@ -258,7 +240,7 @@ def test_missing_and_unknown_fields_are_named():
 
 # Fields without a limit or choices, because others look at them: data.prepare, preflight, a rule.
 FREE = {"generator.reversal_multiplier", "generator.adv_mlm_multiplier", "recipe", "generator.init_from"}
-FREE |= {"model.freeze_embeddings_from", "train.init_from", "train.probe_data", "train.trackers"}
+FREE |= {"model.freeze_embeddings_from", "train.init_from", "train.probe_data"}
 FREE |= {"data.mixture", "data.stages", "data.source", "data.directory", "data.text_field", "data.module"}
 FREE |= {"data.tfds_directory", "data.clean", "data.vocabulary"}
 
@@ -289,3 +271,96 @@ def test_every_field_keeps_its_type_its_choices_and_its_limits():
   assert (
     problem("generator.mlm_layers", (1.0, 2)) and problem("seed", 2**32) and not problem("seed", 2**32 - 1)
   )
+
+
+def _stages(mixture_text="", stages=""):
+  return mixture.stages({"mixture": mixture_text, "stages": stages})
+
+
+def test_sources_and_rates_are_those_that_were_written():
+  for text, sources in (
+    ("a/wiki:0.7,b/books:0.3", [("a/wiki", "7/10"), ("b/books", "3/10")]),
+    ("wiki:7, books:3e-1", [("wiki", "7"), ("books", "3/10")]),
+    ("gs://bucket/wiki:1,s3://b/c:.5", [("gs://bucket/wiki", "1"), ("s3://b/c", "1/2")]),
+    ("a:b/c:2:0.7,x,y:0.3", [("a:b/c:2", "7/10"), ("x,y", "3/10")]),  # ':' and ',' in names
+    ("wiki,gs://bucket/books", [("wiki", None), ("gs://bucket/books", None)]),
+    ("alone:1", [("alone", "1")]),
+  ):
+    expected = [Source(directory, rate and Fraction(rate)) for directory, rate in sources]
+    assert _stages(text) == [Stage(0, expected)], text
+  half = Source("wiki", Fraction(1, 2))
+  assert _stages(stages="0: wiki:0.5,a;b:0.5; 100000:wiki:0.5 ;200000: books") == [
+    Stage(0, [half, Source("a;b", Fraction(1, 2))]),
+    Stage(100_000, [half]),
+    Stage(200_000, [Source("books", None)]),
+  ]
+  data = {"mixture": "", "stages": "0: wiki:1,books:1; 5: pages:1,wiki:2"}
+  assert mixture.directories(data) == ["wiki", "books", "pages"]
+  names = {text: mixture.seqio_name({"mixture": text}) for text in ("seqio:x", "seqio:x:1", "seqio:x,y", "x")}
+  assert names == {"seqio:x": "x", "seqio:x:1": "", "seqio:x,y": "", "x": ""}
+  stages = [[0, [["wiki", "d", "7/10"], ["books", "e", "3/10"]]], [1_000, [["wiki", "d", "1"]]]]
+  assert mixture.shown(stages) == "from step 0: wiki 0.7, books 0.3; from step 1,000: wiki 1"
+
+
+# (fields of data, part of the only line)
+MIXTURES = [
+  ({"mixture": "a:0,b:1"}, "rate of 'a' is 0"),
+  ({"mixture": "a:-2,b:1"}, "rate of 'a' is -2"),
+  ({"mixture": "a:nan,b:1"}, "rate of 'a' is nan"),
+  ({"mixture": "a:1,b:-Inf"}, "rate of 'b' is -Inf"),
+  ({"mixture": "a:1,b"}, "'b' has no rate"),
+  ({"mixture": "a:1,b:x"}, "'b:x' has no rate"),
+  ({"mixture": "a:1,b:1e9999"}, "'b:1e9999' has no rate"),
+  ({"mixture": "a:1,./a:2"}, "'a' is named twice"),
+  ({"mixture": "a,b,a"}, "'a' is named twice"),
+  ({"mixture": f"a:1,{pathlib.Path('a').absolute()}:2"}, "'a' is named twice"),
+  ({"mixture": "a,,b"}, "no directory"),
+  ({"mixture": ":1,b:1"}, "no directory"),
+  ({"mixture": "seqio:x:1,b:1"}, "seqio Mixture"),
+  ({"mixture": "seqio:x"}, "\n  python -m data.vocabulary train --source=seqio:x --module=FILE"),
+  ({"mixture": "a:1", "directory": "b"}, "data.directory='b'"),
+  ({"mixture": "a:1", "stages": "0: a:1"}, "data.mixture='a:1', data.stages='0: a:1'"),
+  ({"stages": "a:1"}, "data.stages='a:1': expected 'STEP: DIR:RATE"),
+  ({"stages": "5: a:1"}, "at step 5; expected step 0"),
+  ({"stages": "-1: a:1"}, "at step -1; expected step 0"),
+  ({"stages": "0: a:1; 9: b:1; 9: a:1"}, "step 9 comes after step 9"),
+  ({"stages": "0: a:1; 9: b:1; 3: a:1"}, "step 3 comes after step 9"),
+  ({"stages": "0: a:1; 9: b:0"}, "rate of 'b' is 0"),
+  ({"stages": "0: a:1; 125000: b:1"}, "steps 125000 are too late"),
+  ({"mixture": "a:1", "clean": "exact"}, "data.clean='exact'"),
+  ({"mixture": "a:1", "text_field": "body"}, "data.text_field='body'"),
+  ({"temperature": 2.0}, "it needs rates"),
+  ({"mixture": "a:1", "temperature": 0.09}, "[0.1, 100]"),
+  ({"mixture": "a:1", "temperature": -1.0}, "[0, 100]"),
+  ({"mixture": "a:1", "temperature": float("nan")}, "data.temperature=nan"),
+  # A feed.
+  (
+    {"feed": "seqio", "source": "installed_docs"},
+    "data.source='installed_docs': expected the name",
+  ),
+  ({"feed": "seqio", "source": "seqio:"}, "\n  --config.data.source=seqio:NAME"),
+  *(
+    ({"feed": "seqio", "source": "seqio:x", name: value}, f"data.{name}={value!r}: needs prepared")
+    for name, value in (("clean", "exact"), ("directory", "d"), ("fraction", 0.5))
+  ),
+]
+GOOD_MIXTURES = [
+  {"mixture": "a:1,gs://b/c:2", "temperature": 0.1, "source": ""},
+  {"stages": "0: a:1; 124999: b:1"},
+  {"mixture": "seqio:x", "vocabulary": "words", "module": "tasks.py"},
+  {"feed": "seqio", "source": "seqio:x"},
+]
+
+
+def test_each_mistake_is_told_and_its_neighbour_is_none():
+  failures = []
+
+  def found_of(changes):
+    return _problem("roberta_base", {f"data.{name}": value for name, value in changes.items()})
+
+  for changes, part in MIXTURES:
+    found = found_of(changes)
+    if part not in found or len(found.splitlines()[0]) > 160:
+      failures.append(f"{changes}: expected {part!r}, found {found}")
+  failures += [f"{changes}: {found}" for changes in GOOD_MIXTURES if (found := found_of(changes))]
+  assert not failures, "\n".join(failures)

@@ -49,7 +49,7 @@ def _on(name, **given):
   return OBJECTIVES[name](**fields_of | given)
 
 
-def test_what_an_objective_costs_and_compares_is_worked_by_hand():
+def test_what_an_objective_costs_is_worked_by_hand():
   model = {"hidden_size": 8, "vocab_size": 100}
   masked_lm = 2 * 8**2 + 2 * 8 * 100
   for settings, flops in (
@@ -63,10 +63,6 @@ def test_what_an_objective_costs_and_compares_is_worked_by_hand():
     (_on("mae"), {"mae head": 0.25 * masked_lm}),
   ):
     assert settings.flops(model, 0.25) == flops, settings
-  # Both views of the 3 other rows of a group and the partner; twice as many of rows with two texts.
-  assert _on("scl", group_size=4).candidates(32) == 7 and _on("scl").candidates(32) == 63
-  assert _on("scl", group_size=4, max_segments=2).candidates(32) == 13
-  assert _on("taco", num_negatives=50).candidates(32) == 51
   assert [crop_size(fraction, 10) for fraction in (0.75, 1.0, 7.0)] == [7, 10, 7]
   assert _on("scl", crop_fraction=20.0).crop_tokens(10) == 10
   assert (

@@ -1,14 +1,19 @@
-"""A listener added by one row: its moments, in order, also after a stop, a resume and a roll-back."""
+"""What a run begins with, and the moments of a listener, also after a stop, a resume and a roll-back."""
 
+import json
 import os
 import signal
+import types
 
 import numpy as np
 import pytest
 
+from data import errors, manifest
 from data.records import PackedRecords
+from pretrain import start, train
 from pretrain.listener import Listener
-from pretrain.start import listeners
+from pretrain.reading.batches import Skip
+from pretrain.start import Start
 from tests.pretrain.small_run import SharedRun, run_training, small_config
 
 FIELDS = {"train.total_steps": 5, "train.checkpoint_every": 4, "train.eval_every": 10, "train.log_every": 10}
@@ -42,9 +47,10 @@ class Toy(Listener):
 
 @pytest.fixture
 def heard(monkeypatch):
-  """The moments of a toy listener at the end of the table, [moment, step]."""
-  moments = []
-  monkeypatch.setattr(listeners, "LISTENERS", (*listeners.LISTENERS, lambda parts: Toy(moments.append)))
+  """The moments of a toy listener behind the others, [moment, step]."""
+  moments, loop = [], train.loop
+  more = lambda parts, state, listeners: loop(parts, state, [*listeners, Toy(moments.append)])  # noqa: E731
+  monkeypatch.setattr(train, "loop", more)
   return moments
 
 
@@ -98,3 +104,39 @@ def test_a_roll_back_ends_one_pass_and_begins_the_next(small_records, tmp_path, 
   again = [["after", 4], ["seen", 5], ["seen", 6], ["after", 6], ["seen", 7], ["after", 7], ["saving", 7]]
   # Update 6 leaps: the spikes are above the toy, which does not hear of it.
   assert heard == [*WHOLE[:8], ["seen", 5], ["end", 0], *again, ["end", 0]]
+
+
+def test_a_run_on_segments_says_that_not_all_of_a_row_are_contrasted(segment_records, tmp_path):
+  fields = {"data.packing": "segments", "objectives.scl.max_segments": 1, "train.total_steps": 3}
+  most = manifest.read(segment_records).counts[manifest.MOST_SEGMENTS]
+  config, said = small_config("coco_lm", segment_records, fields), []
+  assert run_training(config, tmp_path / "w", say=said.append) == 0
+  assert [line for line in said if f"a row has up to {most} texts, of which the first are contrasted" in line]
+  lines = [json.loads(line) for line in (tmp_path / "w" / "metrics.jsonl").read_text().splitlines()]
+  shares = [line["eval/scl_segments_dropped"] for line in lines if "eval/scl_segments_dropped" in line]
+  assert shares and all(0 < share < 1 for share in shares)
+
+
+def test_a_feed_ends_where_the_run_cannot_begin(monkeypatch, tmp_path):
+  closed = []
+  records = types.SimpleNamespace(
+    close=lambda: closed.append(1), digests={}, directory="", tokens_for=lambda _: None, vocabulary="",
+    description={},
+  )  # fmt: skip
+
+  def fail(*_, **__):
+    raise errors.DataError("others")
+
+  monkeypatch.setattr(start.prepared, "ensure_records", lambda *_, **__: "")
+  monkeypatch.setattr(start.prepared, "open", lambda _: records)
+  monkeypatch.setattr(train, "make_run", fail)
+  config = small_config("mlm", "", {"data.feed": "seqio", "data.source": "seqio:one"})
+  with pytest.raises(errors.DataError, match="others"):
+    train.train(config, str(tmp_path / "run"))
+  assert closed == [1]
+
+
+def test_a_roll_back_keeps_the_skips_that_its_checkpoint_does_not_list():
+  known = (Skip(4, 3, 7, 9.0, 8.0), Skip(8, 2, 10, 9.0, 8.0))
+  begun = Start(0, {"a": 1}, {"b": 2}, known).rolled_back(Skip(8, 1, 9, 9.0, 8.0))
+  assert begun == Start(8, None, {"b": 2}, (known[1], Skip(8, 1, 9, 9.0, 8.0)))

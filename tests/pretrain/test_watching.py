@@ -10,10 +10,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from data.errors import DivergedError
 from data.records import PackedRecords
+from pretrain import watching
 from pretrain.checkpoints import checkpoint
 from pretrain.reading.batches import Skip
-from pretrain.watching import finite, replicas
-from pretrain.watching.spikes import MOST_ROLL_BACKS, WINDOW, Spikes
+from pretrain.watching import MOST_ROLL_BACKS, WINDOW, Spikes
 from tests.pretrain.small_run import (
   SharedRun,
   assert_same_params,
@@ -116,8 +116,8 @@ def test_a_dump_names_terms_norms_and_examples(small_records, tmp_path):
     layers["up"]["kernel"] = layers["up"]["kernel"].at[0, 0, 0].set(np.inf)
     layers["down"]["bias"] = layers["down"]["bias"].at[0, 0].set(3.0)
     ids = PackedRecords(small_records, length=32, seed=0).batch(0, 8)
-    found = finite.write_diagnosis(run, state, ids, step=1, examples=[3, 1], workdir=str(tmp_path))
-  content = json.loads((tmp_path / finite.FILE_NAME).read_text())
+    found = watching.write_diagnosis(run, state, ids, step=1, examples=[3, 1], workdir=str(tmp_path))
+  content = json.loads((tmp_path / watching.FILE_NAME).read_text())
   assert (content["step"], content["examples"], content["loss"]) == (1, [3, 1], "nan")
   assert content["terms"] == {"masked_lm_loss": "nan"} and "masked_lm_loss" in found
   norms = content["norms"]
@@ -141,12 +141,12 @@ def test_replicas_that_differ_are_named_and_end_a_run(small_records, tmp_path, m
       parts.append(jax.device_put(part, device))
     return {"a": {"w": jax.make_array_from_single_device_arrays(value.shape, place, parts)}}
 
-  assert replicas.replicas_that_differ(put(None), mesh) == []
-  (line,) = replicas.replicas_that_differ(put(3), mesh)
+  assert watching.replicas_that_differ(put(None), mesh) == []
+  (line,) = watching.replicas_that_differ(put(3), mesh)
   assert line == f"a/w on {mesh.devices.flat[3]} is not as on {mesh.devices.flat[1]}"
-  assert replicas.replicas_that_differ(put(2, by=(1, 2**32 - 1)), mesh)  # a sum of words would not tell
+  assert watching.replicas_that_differ(put(2, by=(1, 2**32 - 1)), mesh)  # a sum of words would not tell
   # Patched: no device here has a fault.
-  monkeypatch.setattr(replicas, "replicas_that_differ", lambda params, mesh: [line])
+  monkeypatch.setattr(watching, "replicas_that_differ", lambda params, mesh: [line])
   config = small_config("mlm", small_records, {"train.total_steps": 4, "train.replica_check_every": 2})
   with pytest.raises(DivergedError, match="at step 0 a/w on ") as caught:
     run_training(config, tmp_path)

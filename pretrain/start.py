@@ -1,34 +1,40 @@
-"""Opens the records and finds the initial state of a run, the same on all processes."""
+"""What a run begins with, the same on all processes: records, initial state, and checks before both."""
 
 import contextlib
+import importlib
 import logging
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 from ml_collections import ConfigDict
 
 from data import command
-from data.errors import DataError
+from data.errors import ConfigError, DataError
 from data.feed import FedRecords
+from data.files import make_writable
+from data.prepare.output_directory import missing_directories
 from pretrain import pod
 from pretrain.checkpoints import checkpoint, resume, warm_start
 from pretrain.checkpoints import workdir as workdir_files
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.checkpoints.warm_start import Origins
 from pretrain.checkpoints.workdir import Workdir
+from pretrain.logs import trackers
 from pretrain.reading import prepared
 from pretrain.reading.batches import Skip
 from pretrain.reading.prepared import Prepared
 from pretrain.run import Run
 from pretrain.settings import mixture
 from pretrain.settings.objectives import switched_on
-from pretrain.settings.run import TrainFields, reading_settings
-from pretrain.start import preflight
+from pretrain.settings.run import reading_settings
 from pretrain.step import TrainState
 
 logger = logging.getLogger(__name__)
+
+PROBING = "lab.analysis.probing"  # imported by name: the product must not depend on the lab
 
 
 class Start(NamedTuple):
@@ -67,7 +73,7 @@ def open_records(
   """
   with pod.together():
     is_new = checkpoint.newest_step(place.name) is None
-    preflight.check(origins, TrainFields(**config.train), place.folder, is_new=is_new)
+    _check(origins, config.train, place.folder, is_new=is_new)
     begins: dict[str, Any] = origins.digests() if is_new else {}
   advice = "use the same files on every host; checkpoints to begin with must be of runs that have ended"
   pod.compare("what the run begins with", {"is new": is_new} | begins, advice, kind=DataError)
@@ -92,6 +98,33 @@ def open_records(
   return config, records
 
 
+def _check(origins: Origins, train: ConfigDict, workdir: str, *, is_new: bool) -> None:
+  """Checks what needs no text, whose preparation may take hours, and leaves no file in the workdir.
+
+  That is a new run's initial checkpoints, the trackers, the probe data, and that the workdir is writable.
+  ConfigError: a tracker is not installed, or several processes would probe. DataError: a checkpoint of a new
+  run, or the probe data, is missing. StorageError: the workdir cannot be made or written.
+  """
+  if is_new:
+    _ = origins.paths
+  trackers.check(train.trackers)
+  if train.probe_every:
+    if jax.process_count() > 1:
+      raise ConfigError(
+        f"train.probe_every={train.probe_every}: only for runs of one process; probe the checkpoints\n"
+        "  --config.train.probe_every=0\n  python -m pretrain.probe --checkpoint=WORKDIR --data=FOLDER"
+      )
+    importlib.import_module(PROBING).during_training(train.probe_data)
+  if jax.process_index() == 0:  # one process only: it removes the folders that it made
+    missing = missing_directories(Path(workdir).absolute())
+    try:
+      make_writable(Path(workdir).absolute(), flag="--workdir")
+    finally:
+      for directory in missing:
+        with contextlib.suppress(OSError):
+          directory.rmdir()
+
+
 @contextlib.contextmanager
 def checkpoints(run: Run, place: Workdir, records: Prepared) -> Iterator[Checkpoints]:
   """Writes the first files of a workdir and opens its checkpoints, which are closed after the block."""
@@ -107,7 +140,7 @@ def checkpoints(run: Run, place: Workdir, records: Prepared) -> Iterator[Checkpo
     yield opened
 
 
-def start(run: Run, records: Prepared, origins: Origins, place: Workdir) -> Start:
+def begin(run: Run, records: Prepared, origins: Origins, place: Workdir) -> Start:
   """Returns the start of a run from its workdir, which it must own; the same on all processes."""
   newest = pod.first(lambda: resume.newest_good_step(place.name))  # process 0 has locked its workdir
   advice = "use a directory on a file system that all hosts share"

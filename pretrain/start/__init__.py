@@ -1,1 +1,0 @@
-"""The start of a run: checks before compilation, the initial state, and the table of listeners."""

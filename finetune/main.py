@@ -19,7 +19,7 @@ from pretrain import pod
 from pretrain.command import flags, kept_memory
 
 if TYPE_CHECKING:
-  from finetune.search import driver
+  from finetune.search import search
 
 logger = logging.getLogger(__name__)
 
@@ -66,15 +66,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     for line in kind.describe():
       show(line)
     if not arguments.dry_run:
-      from finetune.search import driver
+      from finetune.search import search
 
       with kind.session.stop:
-        end.code = driver.run(kind)
+        end.code = search.run(kind)
   return end.code
 
 
-def _kind(arguments: flags.Arguments) -> "driver.Kind":
-  """Reads a config's checkpoint and data; returns the `driver.Kind` (GLUE, SQuAD, ...) that uses them."""
+def _kind(arguments: flags.Arguments) -> "search.Kind":
+  """Reads a config's checkpoint and data; returns the `search.Kind` (GLUE, SQuAD, ...) that uses them."""
   # JAX is imported after flags and data are checked: a typo is reported in a fraction of a second.
   config = _with_kind(_fetched(arguments.config))
   needed_files.check(config, download=arguments.download)

@@ -19,7 +19,7 @@ from pretrain.settings.field_types import (
 from pretrain.settings.model import Dtype, Remat
 
 OWN_TASKS = ("classification", "regression", "multilabel", "tagging", "question_answering", "span_pairs")
-# {kind: (module, class)}; each class is a `finetune.search.driver.Kind`.
+# {kind: (module, class)}; each class is a `finetune.search.search.Kind`.
 KINDS = {
   "glue": ("finetune.glue.search", "Glue"),
   "squad": ("finetune.squad.search", "Squad"),
@@ -74,8 +74,6 @@ FIELDS: Mapping[str, Any] = {
   "embedding.negatives": CountOrZero,
   "embedding.sizes": tuple[int, ...],
   "embedding.score_range": tuple[float, ...],
-  "train.runs_at_once": CountOrZero,
-  "train.mapping": ("auto", "vectorized", "one_by_one"),
   "train.microbatches": Count,
   "train.save_minutes": NotNegative,
 }

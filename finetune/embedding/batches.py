@@ -79,7 +79,7 @@ def layout(
 
 @dataclasses.dataclass(frozen=True)
 class TextFeed:
-  """Makes the batch of each step, on the host, for the one run of a program."""
+  """Makes the batch of each step of a run, on the host."""
 
   texts: TextTable
   order: TrainingOrder
@@ -92,7 +92,7 @@ class TextFeed:
     return self.texts.sizes
 
   def __call__(self, step: int) -> dict[str, np.ndarray]:
-    """Returns the batch [1, ...] of a step from 0.
+    """Returns the batch of a step from 0.
 
     'ids' and 'ids_1', 'ids_2', ... are the groups [texts, length] int32; 'slots', 'slots_1', ... number their
     texts within the batch, row by row; 'place' [rows * sides] is where a text is in the joined groups. 'keys'
@@ -126,7 +126,7 @@ class TextFeed:
       batch["place"][there] = before + np.arange(len(there))
       batch |= {name_of("ids", number): ids, name_of("slots", number): slots}
       first, before = first + len(there), before + count
-    return {name: leaf[None] for name, leaf in batch.items()}
+    return batch
 
 
 def name_of(field: str, group: int) -> str:

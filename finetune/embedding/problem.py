@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from finetune.embedding.batches import name_of
-from finetune.search.program import Batch, Problem
+from finetune.search.problem import Batch, Problem
 from pretrain.embed.schema import EmbeddingSchema
 from pretrain.embed.vectors import pooled
 from pretrain.losses import unit_vectors

@@ -15,8 +15,8 @@ from data.squad import Question
 from finetune.own import answers, search
 from finetune.own.answers import PREDICTED, PROBABILITY
 from finetune.own.schema import FILE, PROBLEM_TYPES, Inputs, TaskSchema
-from finetune.search.classification import HeadSettings
-from finetune.search.user_file import text_of
+from finetune.search.examples import text_of
+from finetune.search.problem import HeadSettings
 from finetune.squad import answers as squad_answers
 from finetune.squad import windows
 from finetune.squad.search import make_problem

@@ -18,8 +18,7 @@ from data.vocabulary import Vocabulary
 from finetune.own import spans, target_values
 from finetune.own.schema import THRESHOLD, Inputs, TaskSchema
 from finetune.papers.glue_metrics import accuracy, pearson, spearman
-from finetune.search.examples import Examples
-from finetune.search.user_file import text_of
+from finetune.search.examples import Examples, text_of
 
 PREDICTED, PROBABILITY = "predicted", "probability"  # columns of answers
 

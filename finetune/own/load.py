@@ -24,7 +24,7 @@ from finetune.own.target_values import (
   shown_texts,
   targets,
 )
-from finetune.search import user_file
+from finetune.search import examples as user_examples
 from finetune.search.examples import Examples
 from pretrain.export.task_fields import CHECKED_ROWS
 
@@ -88,7 +88,7 @@ def load(config: Any, vocabulary: Vocabulary, *, max_length: int, download: bool
     DataError: a file or a row is invalid; the message names it.
   """
   data, path = config.data, config.data.train_file
-  train, names, digest = user_file.read(path, "train", config, download)
+  train, names, digest = user_examples.read_file(path, "train", config, download)
   if not train:
     raise DataError(f"{path}: no rows below the header; give a file with texts and labels")
   text, label = (
@@ -104,7 +104,7 @@ def load(config: Any, vocabulary: Vocabulary, *, max_length: int, download: bool
   digests, of_file = {path: digest}, {path: train}
   train = _with_text(train, schema, data.empty, lines)
   if data.dev_file:
-    dev, _, digests[data.dev_file] = user_file.read(data.dev_file, "validation", config, download)
+    dev, _, digests[data.dev_file] = user_examples.read_file(data.dev_file, "validation", config, download)
     of_file[data.dev_file] = dev
     dev = _with_text(dev, schema, data.empty, lines)
   else:
@@ -190,7 +190,7 @@ def _held_out(
   for row in train:
     check_label(row, schema)  # an invalid row is reported before an unsuitable fraction
   shown = [shown_text(row, schema) for row in train]
-  is_out = [user_file.is_held_out(text, fraction) for text in shown]
+  is_out = [user_examples.is_held_out(text, fraction) for text in shown]
   rare = 0
   if schema.kind != "regression":
     known = {label for row, out in zip(train, is_out) if not out for label in several_of(row, schema)}
@@ -202,7 +202,7 @@ def _held_out(
         known.update(labels)
     kept = {text for text, out in zip(shown, is_out) if not out}
     is_out = [out and text not in kept for text, out in zip(shown, is_out)]
-  return *user_file.split(train, is_out, path, fraction), rare
+  return *user_examples.split_rows(train, is_out, path, fraction), rare
 
 
 def _scale(how: str, numbers: np.ndarray, where: str, kind: str) -> tuple[float, float]:

@@ -20,8 +20,7 @@ from data.rows.values import ClassNumber, as_number, is_missing
 from data.vocabulary import Vocabulary
 from finetune.own import spans
 from finetune.own.schema import Inputs, TaskSchema, pieces_of
-from finetune.search.examples import Examples
-from finetune.search.user_file import text_of
+from finetune.search.examples import Examples, text_of
 
 MOST_LABELS = 10_000  # of a file; a column with more has texts or numbers
 

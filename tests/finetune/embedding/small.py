@@ -7,10 +7,10 @@ import numpy as np
 
 from finetune.embedding import batches
 from finetune.embedding.problem import StageObjective, problem
-from finetune.search.program import Program
+from finetune.search.train import Trainer
 from pretrain.embed.schema import EmbeddingSchema
 from pretrain.models.encoder import init_encoder
-from tests.finetune.small_task import CONFIG, PAD, SETTINGS
+from tests.finetune.small_task import CONFIG, OPTIMIZER, PAD
 
 RANKING = StageObjective("ranking", 0.05, False)
 SCHEMA = EmbeddingSchema("mean", True)
@@ -42,7 +42,7 @@ def feed(
   return batches.TextFeed(of, order, shapes, 0, PAD)
 
 
-def program(
+def trainer(
   groups: int,
   *,
   schema: EmbeddingSchema = SCHEMA,
@@ -50,12 +50,12 @@ def program(
   microbatches: int = 1,
   dropout: float = 0.0,
   **options,
-) -> Program:
-  """The program of the tiny encoder."""
+) -> Trainer:
+  """The trainer of the tiny encoder."""
   config = dataclasses.replace(CONFIG, dropout=dropout, attention_dropout=dropout)
   made = problem(config, schema, objective, pad_id=PAD, groups=groups, microbatches=microbatches)
   init = functools.partial(init_encoder, config=config, pad_id=PAD)
-  return Program(made, init, SETTINGS, microbatches=microbatches, **options)
+  return Trainer(made, init, OPTIMIZER, microbatches=microbatches, **options)
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:

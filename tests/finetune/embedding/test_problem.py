@@ -10,18 +10,19 @@ import pytest
 
 from finetune.embedding import batches, problem
 from finetune.embedding.problem import StageObjective, _loss
+from finetune.search.train import Hyper
 from pretrain.embed.schema import EmbeddingSchema
 from tests.finetune import small_task
 from tests.finetune.embedding import small
 
-STEPS = 3
+STEPS, HYPER = 3, Hyper(0, 3e-3, 12, 2)
 BOUND = {"rtol": 1e-5, "atol": 1e-6}
 MATRYOSHKA = EmbeddingSchema("mean", True, sizes=(8, 4))
 
 
 def _trained(objective, schema, *, most=1, divisor=1, microbatches=1, devices=1):
   feed = small.feed(small.texts(sides=2 if objective.kind != "ranking" else 3), most=most, divisor=divisor)
-  program = small.program(
+  trainer = small.trainer(
     len(feed.shapes.counts),
     objective=objective,
     schema=schema,
@@ -29,12 +30,9 @@ def _trained(objective, schema, *, most=1, divisor=1, microbatches=1, devices=1)
     dropout=0.1,
     devices=jax.devices()[:devices],
   )
-  group = program.group(small_task.runs([0]))
-  state, figures = group.init_state(), []
-  for step in range(STEPS):
-    state, metrics = group.train_step(state, feed(step))
-    figures.append([float(np.squeeze(metrics[name][0])) for name in ("loss", "grad_norm")])
-  return np.asarray(figures), group.params_of(state.params, 0)
+  state, metrics = small_task.trained(trainer, HYPER, feed, STEPS)
+  figures = [[float(of_step[name][0]) for name in ("loss", "grad_norm")] for of_step in metrics]
+  return np.asarray(figures), jax.device_get(state.params)
 
 
 BOTH_WAYS = StageObjective("ranking", 0.05, True)
@@ -73,24 +71,23 @@ def test_the_loss_is_that_of_the_texts_one_by_one():
   texts = small.texts()
   feed = small.feed(texts, most=3)
   options = {"objective": BOTH_WAYS, "schema": MATRYOSHKA}
-  group = small.program(3, devices=jax.devices()[:1], **options).group(small_task.runs([0]))
-  state, vectors = group.init_state(), []
+  trainer, vectors = small.trainer(3, devices=jax.devices()[:1], **options), []
+  params = trainer.init_state(HYPER).params
   _, rows = feed.order.batch(0, 0)
   for number in texts.texts[rows].reshape(-1):
     ids = texts.ids[int(number)] if number >= 0 else np.asarray([0, 2], np.int32)
-    one = {"ids": ids[None, None], "weights": np.ones((1, 1), np.float32)}
-    vectors.append(group.outputs(state.params, one)[0, 0])
+    vectors.append(trainer.outputs(params, {"ids": ids[None], "weights": np.ones(1, np.float32)})[0])
   total, whole, hits = _expected(vectors, rows, texts, BOTH_WAYS, MATRYOSHKA)
-  _, metrics = group.train_step(state, feed(0))
-  np.testing.assert_allclose(np.squeeze(metrics["loss"][0]), total / 8, rtol=1e-5)
-  np.testing.assert_allclose(np.squeeze(metrics["accuracy"]), [hits, 8])
-  np.testing.assert_allclose(np.squeeze(metrics["task_loss"]), [whole, 8], rtol=1e-5)
+  _, (metrics,) = small_task.trained(trainer, HYPER, feed, 1)
+  np.testing.assert_allclose(metrics["loss"][0], total / 8, rtol=1e-5)
+  np.testing.assert_allclose(metrics["accuracy"], [hits, 8])
+  np.testing.assert_allclose(metrics["task_loss"], [whole, 8], rtol=1e-5)
 
 
 def test_vectors_keep_their_lengths_and_every_size_counts_as_the_schema_says():
   texts = small.texts()
   feed, random = small.feed(texts, most=3), np.random.default_rng(0)
-  batch, (_, rows) = {name: leaf[0] for name, leaf in feed(0).items()}, feed.order.batch(0, 0)
+  batch, (_, rows) = feed(0), feed.order.batch(0, 0)
   groups = [random.normal(size=(count, 4)).astype(np.float32) for count in feed.shapes.counts]
   in_order = np.concatenate(groups)[batch["place"]]
   for kind, both_ways, unit, sizes in (
@@ -111,9 +108,8 @@ def test_a_batch_holds_every_text_once_and_its_place_finds_it():
   assert list(lengths) == sorted(lengths, reverse=True) and [count % 2 for count in counts] == [0, 0, 0]
   shapes = set()
   for step in range(6):
-    made = feed(step)
-    shapes.add(tuple((name, leaf.shape) for name, leaf in sorted(made.items())))
-    batch = {name: leaf[0] for name, leaf in made.items()}
+    batch = feed(step)
+    shapes.add(tuple((name, leaf.shape) for name, leaf in sorted(batch.items())))
     _, rows = feed.order.batch(0, step)
     given = {"weights": np.ones(len(rows)), "keys": texts.keys[rows], "scores": texts.scores[rows]}
     for name, of_rows in given.items():

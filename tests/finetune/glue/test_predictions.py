@@ -2,7 +2,6 @@
 
 import collections
 import csv
-import dataclasses
 import gzip
 import pathlib
 import types
@@ -19,8 +18,8 @@ from finetune.glue import predictions as glue_predictions
 from finetune.glue import task as glue_task
 from finetune.glue.predictions import Predictions
 from finetune.papers.protocols import Cell
-from finetune.search.best_model import Chosen
-from finetune.search.texts import Encoding
+from finetune.search.examples import Encoding
+from finetune.search.search import Chosen
 from tests.finetune.glue import small_glue
 
 CHOSEN = Chosen(Cell(8, 1e-2, 2, 0.1), 1, "accuracy", 0.5, {"numbers": 1})
@@ -67,7 +66,7 @@ def _session(workdir):
 
 def _predict(session, name, tests, chosen=CHOSEN, row=(0.0, 1.0, 0.0)):
   def outputs_of(batch):
-    return np.broadcast_to(np.asarray(row, np.float32), (1, batch["ids"].shape[1], len(row)))
+    return np.broadcast_to(np.asarray(row, np.float32), (len(batch["ids"]), len(row)))
 
   glue_predictions.predict(session, name, chosen, outputs_of, tests)
 
@@ -81,7 +80,7 @@ def test_outputs_are_of_one_run_and_the_texts_that_are_there_now(tmp_path, encod
     now = glue_predictions.load("mnli", str(data), encoding)
     return glue_predictions.is_there(session, "mnli", chosen, now)
 
-  assert is_there() and not is_there(dataclasses.replace(CHOSEN, seed=2))
+  assert is_there() and not is_there(CHOSEN._replace(seed=2))
   for changed in (
     ("good film", "bad cat"),
     ("\tbad film", "\tbad cat"),
@@ -121,7 +120,7 @@ def test_wnli_is_handed_in_only_if_it_is_above_the_majority(tmp_path, encoding):
   dev = Split(texts, texts, labels, [*"01234"], 0, "made", is_official=False)
   data = {"wnli": glue_task.from_splits("wnli", dev, {"dev": dev}, encoding("wnli"))}
   for value, label, is_told in ((0.6, "0", True), (0.61, "1", False)):
-    _predict(session, "wnli", tests, dataclasses.replace(CHOSEN, value=value), row=(0.0, 1.0))
+    _predict(session, "wnli", tests, CHOSEN._replace(value=value), row=(0.0, 1.0))
     lines = glue_predictions.submit(session, {"wnli": tests}, data)
     assert any("wnli: " in line and "0.6000" in line for line in lines) == is_told
     assert set(_submitted(tmp_path, "WNLI.tsv")) == {label}

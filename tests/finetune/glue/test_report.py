@@ -11,7 +11,7 @@ from data import tables
 from finetune.glue import search
 from finetune.papers import glue_metrics, protocols
 from finetune.papers.protocols import Cell
-from finetune.search.summary import Evaluation, Record
+from finetune.search.results import Evaluation, Record
 
 CELL = Cell(32, 2e-5, 3, 0.0625)
 MEDIAN = protocols.get("coco_lm", "base")

@@ -11,7 +11,7 @@ from data.glue.tasks import Split
 from finetune import needed_files
 from finetune.glue import search as glue
 from finetune.glue import task as glue_task
-from finetune.search.texts import Encoding
+from finetune.search.examples import Encoding
 from tests.finetune.glue import small_glue
 
 
@@ -63,19 +63,17 @@ def _data(words, task="sst2", count=11) -> glue_task.GlueData:
 
 def test_every_example_counts_once_at_any_batch_size(words):
   data = _data(words)
-  for batch_size in (1, 4, 64):
+  # A model that knows all, one that knows nothing, and one with outputs that are not finite.
+  for batch_size, sign, accuracy in ((1, 1.0, 1.0), (4, -1.0, 0.0), (64, 1.0, 1.0), (64, np.nan, 0.0)):
     seen = []
 
-    def outputs_of(batch, seen=seen):
-      for row in range(batch["ids"].shape[1]):
-        if batch["weights"][0, row]:
-          seen.append(tuple(batch["ids"][0, row][batch["ids"][0, row] != 0]))
-      right = np.eye(2, dtype=np.float32)[batch["labels"]]
-      # The first run knows all, the second nothing, and the third has an output that is not finite.
-      return right * np.asarray([1.0, -1.0, np.nan])[:, None, None]
+    def outputs_of(batch, seen=seen, sign=sign):
+      for ids, weight in zip(batch["ids"], batch["weights"]):
+        if weight:
+          seen.append(tuple(ids[ids != 0]))
+      return sign * np.eye(2, dtype=np.float32)[batch["labels"]]
 
-    scores = glue.evaluate_runs(data, outputs_of, num_runs=3, batch_size=batch_size, pad_id=0)
-    assert scores == [{"accuracy": 1.0}, {"accuracy": 0.0}, {"accuracy": 0.0}]
+    assert glue.evaluate(data, outputs_of, batch_size=batch_size, pad_id=0) == {"accuracy": accuracy}
     assert sorted(seen) == sorted(tuple(ids) for ids in data.dev["dev"].examples.ids)
 
 
@@ -107,9 +105,8 @@ def test_mnli_without_its_mismatched_half_is_evaluated_on_the_matched_one(words,
   data = glue_task.load("mnli", str(tmp_path), _encoding(words))
   assert list(data.dev) == ["dev_matched"]
   assert any("no dev_mismatched split in" in line for line in data.lines)
-  zeros = lambda batch: np.zeros((1, 4, 3), np.float32)  # noqa: E731
-  scores = glue.evaluate_runs(data, zeros, num_runs=1, batch_size=4, pad_id=0)
-  assert [list(score) for score in scores] == [["accuracy"]]
+  zeros = lambda batch: np.zeros((4, 3), np.float32)  # noqa: E731
+  assert list(glue.evaluate(data, zeros, batch_size=4, pad_id=0)) == ["accuracy"]
   for asked, used in ((3, 3), (5, 5), (6, 5)):  # more rows than there are: all are used, and a line names it
     data = glue_task.load("mnli", str(tmp_path), _encoding(words), train_rows=asked)
     assert len(data.train.ids) == used
@@ -123,6 +120,6 @@ def test_mnli_is_official_and_scored_with_both_halves(words):
   whole = glue_task.from_splits("mnli", split, halves, _encoding(words))
   assert whole.is_official
   assert not glue_task.from_splits("mnli", split, {"dev_matched": split}, _encoding(words)).is_official
-  first = lambda batch: np.eye(3, dtype=np.float32)[[[0, 0]]]  # noqa: E731
-  (scores,) = glue.evaluate_runs(whole, first, num_runs=1, batch_size=2, pad_id=0)
+  first = lambda batch: np.eye(3, dtype=np.float32)[[0, 0]]  # noqa: E731
+  scores = glue.evaluate(whole, first, batch_size=2, pad_id=0)
   assert scores == {"accuracy": 0.5, "accuracy_mm": 1.0}

@@ -10,7 +10,7 @@ from data import vocabulary
 from data.errors import DataError
 from finetune.own.load import load
 from finetune.own.schema import FILE, TaskSchema
-from finetune.search import user_file
+from finetune.search import examples
 
 WORDS = ["a", "good", "film", "bad", "plot", "the", "cat", "sat", "on", "mat", "very", "not"]
 
@@ -119,10 +119,10 @@ def test_numbers_are_scaled_by_those_of_the_training_rows(read):
 
 
 def test_equal_texts_are_held_out_together_and_the_share_is_kept():
-  held_out = [user_file.is_held_out(f"text {number}", 0.25) for number in range(2_000)]
+  held_out = [examples.is_held_out(f"text {number}", 0.25) for number in range(2_000)]
   assert 400 < sum(held_out) < 600
-  assert held_out == [user_file.is_held_out(f"text {number}", 0.25) for number in range(2_000)]
-  more = [user_file.is_held_out(f"text {number}", 0.5) for number in range(2_000)]
+  assert held_out == [examples.is_held_out(f"text {number}", 0.25) for number in range(2_000)]
+  more = [examples.is_held_out(f"text {number}", 0.5) for number in range(2_000)]
   assert all(one <= other for one, other in zip(held_out, more))
 
 

@@ -14,8 +14,8 @@ from finetune import evaluate, main, predict
 from finetune.glue import task as glue_task
 from finetune.own.load import load
 from finetune.own.schema import TaskSchema
-from finetune.search import loop
-from finetune.search.texts import Encoding
+from finetune.search import train
+from finetune.search.examples import Encoding
 from pretrain.checkpoints import checkpoint
 from pretrain.export import task_fields
 from pretrain.logs import metrics
@@ -30,7 +30,6 @@ FAST = (
   "--config.data.buckets=1",
   "--config.data.bucket_multiple=32",
   "--config.data.eval_batch_size=8",
-  "--config.train.runs_at_once=1",
 )
 
 
@@ -125,7 +124,7 @@ def test_a_second_start_trains_nothing_and_a_file_that_changed_is_refused(
   run, sst2, files, tmp_path, monkeypatch, capsys
 ):
   shutil.copytree(sst2, tmp_path / "again")
-  monkeypatch.setattr(loop, "train", lambda *_, **__: pytest.fail("trained again"))
+  monkeypatch.setattr(train, "train", lambda *_, **__: pytest.fail("trained again"))
   assert run(tmp_path / "again", "finetune_own", **files) == 0
   assert (tmp_path / "again" / "results.md").read_text() == (sst2 / "results.md").read_text()
   content = files["data__train_file"].read_text()
@@ -206,7 +205,7 @@ def test_questions_of_ones_own_go_the_way_of_squad():
 def test_bad_input_is_one_line(run, tmp_path, capsys):
   content = "text,label\na good film,x\na bad film,y\nthe cat sat,x\nthe mat,y\nvery good,x\nnot bad,y\n"
   failures = []
-  for train, dev, fields, phrase in (
+  for training, dev, fields, phrase in (
     (content, content, {"data__label": "class"}, "data.label='class'"),
     (content, content + "on the mat,z\n", {}, "row 7: label 'z'"),
     (content.replace(",y", ",x"), content, {}, "only the label 'x'"),
@@ -221,7 +220,7 @@ def test_bad_input_is_one_line(run, tmp_path, capsys):
     (content, "", {"own__task": "question_answering"}, "data.dev_file"),
     (content, content, {"own__task": "regression", "own__label_smoothing": 0.1}, "own.label_smoothing"),
   ):
-    for name, text in (("train", train), ("dev", dev)):
+    for name, text in (("train", training), ("dev", dev)):
       (tmp_path / f"{name}.csv").write_text(text)
     files = {"data__train_file": tmp_path / "train.csv", "data__dev_file": tmp_path / "dev.csv"}
     files |= {} if dev else {"data__dev_file": ""}

@@ -8,7 +8,7 @@ from data.errors import ConfigError
 from finetune import validate
 from finetune.papers import protocols
 from finetune.papers.protocols import Cell, Space
-from finetune.search.classification import HeadSettings
+from finetune.search.problem import HeadSettings
 from pretrain.optim import OptimizerSettings
 
 

@@ -16,7 +16,7 @@ from finetune.prompt.data import Lengths, predict
 from finetune.prompt.search import TaskScores
 from finetune.prompt.templates import TEMPLATES, EvaluationSet, PromptWriter
 from finetune.search.examples import Examples
-from finetune.search.summary import Evaluation, Record
+from finetune.search.results import Evaluation, Record
 from tests.finetune.prompt.prompt_case import make_vocabulary
 
 PAPER = pathlib.Path(__file__).resolve().parents[4] / "shared" / "papers" / "coco_lm.txt"
@@ -42,7 +42,7 @@ def test_both_halves_of_mnli_are_tested(tmp_path, monkeypatch):
   assert data.is_official and data.metric == "accuracy" and list(data.tests) == ["", "_mm"]
 
   def always_entailment(batch):
-    return np.broadcast_to(np.array([0.0, 1.0, 0.0], np.float32), (*batch["ids"].shape[:2], 3))
+    return np.broadcast_to(np.array([0.0, 1.0, 0.0], np.float32), (len(batch["ids"]), 3))
 
   found = data.test(always_entailment, 13)
   assert found == {"accuracy": pytest.approx(2 / 3), "accuracy_mm": pytest.approx(1 / 3)}
@@ -57,7 +57,7 @@ def test_runs_are_judged_by_the_metrics_of_lm_bff():
 
 
 def test_predictions_are_averaged_over_samples_and_every_example_counts_once():
-  """Two runs of 5 and 3 examples, two samples; an output is the id of the sequence's only token."""
+  """Five examples, two samples; an output is the id of the sequence's only token."""
 
   def make_set(tokens):
     ids = [np.array([token], np.int32) for token in tokens]
@@ -68,14 +68,13 @@ def test_predictions_are_averaged_over_samples_and_every_example_counts_once():
     return np.stack([batch["ids"][..., 0], -batch["ids"][..., 0]], axis=-1).astype(np.float32)
 
   shapes = []
-  sets = [make_set([2, 4, 6, 8, 10, 12, 14, 16, 18, 20]), make_set([1, 2, 3, 5, 6, 7])]
-  found = predict(outputs_of, sets, np.asarray, Lengths(3, 2, 4, 0))
-  assert shapes == [(2, 4, 3)] * 3
-  assert found[0].tolist() == [[7, -7], [9, -9], [11, -11], [13, -13], [15, -15]]
-  assert found[1].tolist() == [[3, -3], [4, -4], [5, -5]]
+  given = make_set([2, 4, 6, 8, 10, 12, 14, 16, 18, 20])
+  found = predict(outputs_of, given, np.asarray, Lengths(3, 2, 4, 0))
+  assert shapes == [(4, 3)] * 3
+  assert found.tolist() == [[7, -7], [9, -9], [11, -11], [13, -13], [15, -15]]
   # What is averaged is what `finish` makes of each sequence.
-  found = predict(outputs_of, sets, np.square, Lengths(3, 2, 4, 0))
-  assert found[1].tolist() == [[(1 + 25) / 2] * 2, [(4 + 36) / 2] * 2, [(9 + 49) / 2] * 2]
+  found = predict(outputs_of, given, np.square, Lengths(3, 2, 4, 0))
+  assert found[:2].tolist() == [[(4 + 144) / 2] * 2, [(16 + 196) / 2] * 2]
 
 
 def scores(task, tests, *, has_test=True, is_official=True):

@@ -36,10 +36,9 @@ def make_split(count=3 * SHOTS, offset=0):
   return Split(firsts, ["z"] * count, np.arange(count, dtype=np.int32) % 3)
 
 
-def make_feed(writer, seeds=(13,), batch_size=4):
-  pools = {seed: make_pool(writer, make_split(), max_length=LENGTH) for seed in seeds}
-  pad_id = writer.vocabulary.special_ids.pad
-  return TrainingFeed(pools, seeds, batch_size=batch_size, max_length=LENGTH, pad_id=pad_id)
+def make_feed(writer, seed=13, batch_size=4):
+  pool, pad_id = make_pool(writer, make_split(), max_length=LENGTH), writer.vocabulary.special_ids.pad
+  return TrainingFeed(pool, seed, batch_size=batch_size, max_length=LENGTH, pad_id=pad_id)
 
 
 def evaluation(writer, split, pool, max_length=LENGTH, seed=13, num_samples=1):
@@ -76,26 +75,24 @@ def test_a_query_is_never_its_own_demonstration_and_every_other_example_is(words
   feed = make_feed(writer)
   for step in range(30):
     batch = feed(step)
-    for row, ids in enumerate(batch["ids"][0]):
+    for row, ids in enumerate(batch["ids"]):
       (query, *shown), gaps = parts_of(words, ids)
       assert query not in shown and gaps == ["[MASK]", "no", "yes", "maybe"]
       assert [LETTERS.index(letter) % 3 for letter in shown] == [0, 1, 2]
-      assert ids[batch["mask_position"][0, row]] == words.special_ids.mask
-      assert LETTERS.index(query) % 3 == batch["labels"][0, row]
+      assert ids[batch["mask_position"][row]] == words.special_ids.mask
+      assert LETTERS.index(query) % 3 == batch["labels"][row]
   assert {name: array.shape for name, array in batch.items()} == {
-    "ids": (1, 4, LENGTH), "weights": (1, 4), "labels": (1, 4), "mask_position": (1, 4),
+    "ids": (4, LENGTH), "weights": (4,), "labels": (4,), "mask_position": (4,),
   }  # fmt: skip
 
 
 def test_batches_depend_on_seed_and_step_alone_and_are_new_at_every_step(words, writer):
-  feed, again = make_feed(writer, seeds=(13, 21, 13)), make_feed(writer, seeds=(21,))
-  forward = [feed(step) for step in range(6)]
-  backward = [again(step) for step in reversed(range(6))][::-1]
-  for one, other in zip(forward, backward):
-    assert all(np.array_equal(one[name][1], other[name][0]) for name in one)
-    assert np.array_equal(one["ids"][0], one["ids"][2])
-    assert not np.array_equal(one["ids"][0], one["ids"][1])
-  shown = [parts_of(words, feed(step)["ids"][0, 0])[0] for step in range(30)]
+  feed, other = make_feed(writer), make_feed(writer, seed=21)
+  forward, backward = ([feed(step) for step in steps] for steps in (range(6), reversed(range(6))))
+  for step, (one, again) in enumerate(zip(forward, backward[::-1])):
+    assert all(np.array_equal(one[name], again[name]) for name in one)
+    assert not np.array_equal(one["ids"], other(step)["ids"])
+  shown = [parts_of(words, feed(step)["ids"][0])[0] for step in range(30)]
   # At one place of the batch; where the query is of the class, its own exclusion would change the draw.
   of_class_0 = {first for query, first, *_ in shown if LETTERS.index(query) % 3 != 0}
   assert len(of_class_0) == SHOTS
@@ -108,7 +105,7 @@ def test_an_epoch_takes_every_example_once(words, writer):
     queries = [
       parts_of(words, ids)[0][0]
       for batch in batches
-      for ids, weight in zip(batch["ids"][0], batch["weights"][0])
+      for ids, weight in zip(batch["ids"], batch["weights"])
       if weight
     ]
     assert sorted(queries) == LETTERS[: 3 * SHOTS]

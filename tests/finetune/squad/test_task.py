@@ -39,8 +39,8 @@ def data(files, words):
   return squad.load(files["2.0"], files["2.0"], words, SETTINGS)
 
 
-def oracle(windows):
-  """A model that points at the targets of the window with the same ids; run 1 always says "no answer"."""
+def oracle(windows, *, says=None):
+  """A model that points at the targets of the window with the same ids, or at `says` in every window."""
   examples = windows.features.examples
   targets = {
     ids.tobytes(): (start, end)
@@ -50,41 +50,37 @@ def oracle(windows):
 
   def outputs(batch):
     found = np.zeros((2, *batch["ids"].shape), np.float32)
-    for run, rows in enumerate(batch["ids"]):
-      for row, ids in enumerate(rows):
-        if not batch["weights"][run, row]:
-          found[:, run, row] = np.nan  # nobody may read it
-          continue
-        key = ids[ids != PAD].tobytes()
-        seen.append((run, key))
-        for side, target in enumerate(targets[key] if run == 0 else (0, 0)):
-          found[side, run, row, target] = 9.0
+    for row, ids in enumerate(batch["ids"]):
+      if not batch["weights"][row]:
+        found[:, row] = np.nan  # nobody may read it
+        continue
+      seen.append(ids[ids != PAD].tobytes())
+      for side, target in enumerate(says or targets[seen[-1]]):
+        found[side, row, target] = 9.0
     return found[0], found[1]
 
   return outputs, seen
 
 
-def test_every_window_counts_once_for_every_run(data, files, words):
+def test_every_window_counts_once(data, files, words):
   assert len(data.dev.features.windows) > 36 and len(data.dev.buckets.lengths) == 2
   ids = [ids.tobytes() for ids in data.dev.features.examples.ids]
-  for batch_size in (1, 5, 64):
-    outputs, seen = oracle(data.dev)
-    found = squad.evaluate_runs(data, outputs, num_runs=2, batch_size=batch_size, pad_id=PAD)
-    assert sorted(seen) == sorted((run, one) for run in (0, 1) for one in ids)
-    assert found[0] == dict.fromkeys(squad.METRICS["2.0"], 1.0)
-    assert found[1] == pytest.approx(dict.fromkeys(squad.METRICS["2.0"], 1 / 3))
+  for batch_size, says, expected in ((1, None, 1.0), (5, None, 1.0), (64, None, 1.0), (8, (0, 0), 1 / 3)):
+    outputs, seen = oracle(data.dev, says=says)
+    found = squad.evaluate(data, outputs, batch_size=batch_size, pad_id=PAD)
+    assert sorted(seen) == sorted(ids)
+    assert found == pytest.approx(dict.fromkeys(squad.METRICS["2.0"], expected))
   assert data.unanswerable == pytest.approx(1 / 3)
 
   def broken(batch):
     start, end = outputs(batch)
-    end[1] = np.nan
-    return start, end
+    return start, end * np.nan
 
-  found = squad.evaluate_runs(data, broken, num_runs=2, batch_size=8, pad_id=PAD)
-  assert found == [dict.fromkeys(squad.METRICS["2.0"], value) for value in (1.0, 0.0)]
+  assert squad.evaluate(data, broken, batch_size=8, pad_id=PAD) == dict.fromkeys(squad.METRICS["2.0"], 0.0)
   version_1 = squad.load(files["1.1"], files["1.1"], words, SETTINGS)
-  found = squad.evaluate_runs(version_1, oracle(version_1.dev)[0], num_runs=2, batch_size=8, pad_id=PAD)
-  assert found[0] == {"f1": 1.0, "exact": 1.0} and found[1]["f1"] < 1.0
+  for says, is_right in ((None, True), ((0, 0), False)):
+    found = squad.evaluate(version_1, oracle(version_1.dev, says=says)[0], batch_size=8, pad_id=PAD)
+    assert (found == {"f1": 1.0, "exact": 1.0}) == is_right
 
 
 def test_scores_of_best_texts_are_those_of_whole_lists(data):

@@ -6,15 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import finetune.search.losses
-from finetune.search.classification import HeadSettings, make_problem
+import finetune.search.problem
+from finetune.search.problem import HeadSettings, make_problem
 from pretrain.models import heads
 from pretrain.models.encoder import encode
 from tests.pretrain.models import small_encoder
 from tests.pretrain.models.small_encoder import IDS, KEYS, MASK, TOKENS
 from tests.pretrain.one_program import OneProgramEach, one_program
 
-losses = OneProgramEach(finetune.search.losses)
+losses = OneProgramEach(finetune.search.problem)
 
 INF = np.inf
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from data import command, fetched, files, progress
-from finetune import needed_files, settings, validate
+from finetune import needed_files, validate
 from pretrain import pod
 from pretrain.command import flags, kept_memory
 
@@ -85,7 +85,7 @@ def _kind(arguments: flags.Arguments) -> "search.Kind":
   devices.start()
   watched = progress.is_watched()
   session = Session(config, arguments.workdir, stop=StopRequest(), show_progress=watched)
-  room, name = settings.KINDS[str(config.kind)]
+  room, name = validate.KINDS[str(config.kind)]
   return getattr(importlib.import_module(room), name)(session, download=arguments.download)
 
 

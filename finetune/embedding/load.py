@@ -1,7 +1,4 @@
-"""Reads a user's files as pairs, scored pairs or single texts for the embedding stage.
-
-Chooses the columns of a file of pairs: query, positive, negatives, score.
-"""
+"""Reads a user's files for the embedding stage: chooses columns, and tokenises pairs, scores or texts."""
 
 import dataclasses
 import hashlib
@@ -18,7 +15,6 @@ from data.glue import fraction_rows
 from data.rows import Row
 from data.rows.values import as_list, as_number, is_missing, plain_text, replaced
 from data.vocabulary import Vocabulary
-from finetune.embedding.batches import TextTable
 from finetune.search import examples as user_examples
 from finetune.search.examples import add_to_digest
 from pretrain.embed.schema import SIDES, EmbeddingSchema
@@ -35,6 +31,21 @@ SCORES += ("score", "label", "labels", "gold_label")
 MINED = ("positive_score", "negative_scores")  # cosines that finetune.mine adds; no loss reads them
 _IDS = {"id", "_id", "idx", "index", "guid", "qid", "pid", "docid", "pair_id"}  # they are no texts
 _NEGATIVES = re.compile(r"negatives?(_\d+)?|neg(_\d+)?|hard_negatives?", re.IGNORECASE)
+
+
+class TextTable(NamedTuple):
+  """Tokenised rows of the stage: a query or first text, its positive, and its negatives."""
+
+  ids: Sequence[np.ndarray]  # of each different text of a side [tokens] int32, with special tokens
+  texts: np.ndarray  # [rows, sides] int64, indices in `ids`; -1: the row has fewer negatives
+  keys: np.ndarray  # [rows, sides] int32, equal for equal texts, also of the two sides; -1 as above
+  scores: np.ndarray  # [rows] float32; zeros without scores
+
+  @property
+  def sizes(self) -> np.ndarray:
+    """Returns the number of tokens of each text, [rows, sides] int64; 0 where there is none."""
+    by_text = np.asarray([*map(len, self.ids), 0], np.int64)
+    return by_text[self.texts]
 
 
 @dataclasses.dataclass(frozen=True)

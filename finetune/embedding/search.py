@@ -1,7 +1,4 @@
-"""`kind='embedding'`: a search on pairs, scored pairs or texts, its report, and the model.
-
-Scores of vectors on development rows: rank correlation, or how high a query's own positive ranks.
-"""
+"""`kind='embedding'`: a search on pairs, scored pairs or texts, its scores, report and model."""
 
 import dataclasses
 import json
@@ -12,10 +9,9 @@ import numpy as np
 from data import tables
 from data.errors import ConfigError, counted
 from data.tables import Report
-from finetune.embedding import batches
-from finetune.embedding.batches import TextTable
-from finetune.embedding.load import load
-from finetune.embedding.problem import StageObjective, problem
+from finetune.embedding import problem
+from finetune.embedding.load import TextTable, load
+from finetune.embedding.problem import StageObjective, make_problem
 from finetune.papers import protocols
 from finetune.papers.glue_metrics import pearson, spearman
 from finetune.search import examples
@@ -182,9 +178,9 @@ class Embedding:
   def _plan(self) -> Plan:
     config, task, session = self.session.config, self.task, self.session
     size, own = self._cells[0].batch_size, config.embedding
-    order = batches.whole_order(len(task.train.texts), size, config.seed)
+    order = problem.whole_order(len(task.train.texts), size, config.seed)
     microbatches = config.train.microbatches
-    shapes = batches.layout(
+    shapes = problem.layout(
       task.train,
       order,
       session.seeds,
@@ -195,15 +191,15 @@ class Embedding:
     )
     self.shapes = shapes
 
-    def feed(seed: int, batch_size: int) -> batches.TextFeed:
-      return batches.TextFeed(task.train, order, shapes, seed, session.pad_id)
+    def feed(seed: int, batch_size: int) -> problem.TextFeed:
+      return problem.TextFeed(task.train, order, shapes, seed, session.pad_id)
 
     objective = StageObjective(
       "ranking" if task.kind == "simcse" else task.kind, own.temperature, own.both_ways
     )
     plan = session.plan(
       NAME,
-      problem(
+      make_problem(
         session.encoder,
         self.schema,
         objective,

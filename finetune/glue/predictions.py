@@ -1,9 +1,7 @@
 """Predicts GLUE's test sets with the best model of each task, and writes the leaderboard's zip.
 
-Writes predictions for the GLUE leaderboard: a zip with the eleven TSVs that gluebenchmark.com accepts.
-
-The site accepts one flat zip with a file for every task and the diagnostic set. Each file has a header and
-one 'index<TAB>prediction' for each row of the official test file (FAQ, 1). Tasks without predictions need
+gluebenchmark.com accepts one flat zip with a file for each of the eleven sets. Each file has a header and one
+'index<TAB>prediction' for each row of the official test file (FAQ, 1). Tasks without predictions need
 placeholders: here the majority class of the training set, and STS-B's mean score.
 """
 

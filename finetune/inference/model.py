@@ -1,7 +1,4 @@
-"""Opens a saved fine-tuned model of any kind: its task schema, its parameters and its compiled program.
-
-Makes model inputs of rows, and answers of outputs: for texts, words and spans, and for questions.
-"""
+"""A saved fine-tuned model of any kind, opened: makes inputs of rows, and answers of outputs."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence

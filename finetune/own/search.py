@@ -1,7 +1,4 @@
-"""`kind='own'`: a search on a user's own file, its report, and the model with `task.json`.
-
-Builds the head and the loss for each kind of task on a user's file.
-"""
+"""`kind='own'`: a search on a user's own file, with the head and loss of its kind; report, and model."""
 
 import functools
 import hashlib

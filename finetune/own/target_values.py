@@ -1,8 +1,6 @@
-"""Reads labels, numbers and lists of labels of rows as training targets.
+"""Targets of training: labels, numbers, lists of labels, and tags of words, read from a user's rows.
 
-Tokenises sentences of tagged words for an encoder, and reads tags from its outputs.
-
-Each word is tokenised by itself; the word's output is that at its first token.
+Each word of a tagged sentence is tokenised by itself; the word's output is that at its first token.
 """
 
 import math

@@ -1,9 +1,6 @@
-"""The papers' protocols of fine-tuning: seeds, summary, optimizer, head, and the cells of the searches.
+"""The papers' protocols of fine-tuning: search spaces, best cells, seeds, summary, optimizer and head.
 
 The protocols are `coco_lm` (COCO-LM tables 7 and 8), `amos` (AMOS table 4) and `taco` (TACO tables 6 to 8).
-
-The papers' search spaces for each task and encoder size, and their best cells.
-
 The papers say "6 %" of warm-up; the scripts that made their numbers run total steps / 16, so it is 0.0625.
 """
 

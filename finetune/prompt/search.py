@@ -1,6 +1,4 @@
-"""`kind='prompt'`: few-shot tasks, predicted by the checkpoint's language-modelling head, and their table.
-
-Prompts as a training problem: the checkpoint's language-modelling head predicts the label word at [MASK].
+"""`kind='prompt'`: few-shot tasks; the checkpoint's language-modelling head predicts a word at [MASK].
 
 Source: Gao et al. 2021 (LM-BFF) sections 5-6, src/models.py; COCO-LM section 5 and table 4.
 """

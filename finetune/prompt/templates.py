@@ -1,11 +1,8 @@
-"""LM-BFF's manual templates and label words: they turn an example into a sentence with a masked word.
+"""LM-BFF's templates and label words, and prompts with demonstrations made by them.
 
-The model predicts the masked word; each class has one word. Source of templates, words, lengths and numbers
-of samples: Gao et al. 2021 (LM-BFF) table 1 and its run_experiment.sh.
-
-Prompts with demonstrations: a query, then one solved example of each class, all in one sequence.
-
-Source: Gao et al. 2021 (LM-BFF) section 6, its src/dataset.py; without its filter by similarity.
+A template turns an example into a sentence with a masked word, which the model predicts; each class has one
+word. A prompt is a query, then one solved example of each class, in one sequence. Source: Gao et al. 2021
+(LM-BFF) section 6 and table 1, src/dataset.py without its filter by similarity, and run_experiment.sh.
 """
 
 import dataclasses

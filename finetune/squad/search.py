@@ -1,9 +1,4 @@
-"""`kind='squad'`: a hyperparameter search on SQuAD, its table, and the best run's answers and model.
-
-Loss, outputs and metrics of extractive question answering: the start and end of an answer in a window.
-
-SQuAD as a task: makes windows of both files, and scores the logits of all windows as the papers do.
-"""
+"""`kind='squad'`: a search on SQuAD's windows, its table, and the best run's answers and model."""
 
 import collections
 import dataclasses

@@ -18,7 +18,7 @@ from data.output import columns as output_columns
 from data.output import formats
 from finetune import evaluate as finetune_evaluate
 from finetune.embedding import evaluate, load, mining, retrieval, search
-from finetune.own import columns as own_columns
+from finetune.own import load as own_columns
 from finetune.own import target_values
 from finetune.own.schema import TaskSchema
 from finetune.search.session import Session

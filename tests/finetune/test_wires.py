@@ -12,7 +12,7 @@ import pytest
 
 from configs import finetune_glue, finetune_own, finetune_prompt, finetune_squad
 from data.errors import ConfigError, DataError
-from finetune import main, needed_files, settings
+from finetune import main, needed_files
 from finetune.glue.search import Glue
 from finetune.papers.protocols import Cell
 from finetune.search import session
@@ -20,8 +20,7 @@ from finetune.search.problem import HeadSettings
 from finetune.search.results import Evaluation, Record
 from finetune.search.search import Search
 from finetune.search.session import Session
-from finetune.settings import KINDS
-from finetune.validate import RULES, SCHEMA
+from finetune.validate import FIELDS, KINDS, RULES, SCHEMA
 from pretrain.command import fields, flags, validate
 from pretrain.stop import StopRequest
 from tests.finetune.glue import small_glue
@@ -239,7 +238,7 @@ def test_a_file_of_ones_own_that_is_none_is_named(tmp_path):
 
 def test_every_setting_is_of_a_field_and_every_default_within_its_limits():
   known = fields.known_fields(SCHEMA)
-  assert settings.FIELDS.keys() <= known.keys()
+  assert FIELDS.keys() <= known.keys()
   for name, default in known.items():
     assert validate.value_problem(name, default, RULES) is None
     wanted = fields.kinds(SCHEMA)[name].value_type

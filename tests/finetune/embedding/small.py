@@ -5,8 +5,9 @@ import functools
 
 import numpy as np
 
-from finetune.embedding import batches
-from finetune.embedding.problem import StageObjective, problem
+from finetune.embedding import problem
+from finetune.embedding.load import TextTable
+from finetune.embedding.problem import StageObjective, make_problem
 from finetune.search.train import Trainer
 from pretrain.embed.schema import EmbeddingSchema
 from pretrain.models.encoder import init_encoder
@@ -16,7 +17,7 @@ RANKING = StageObjective("ranking", 0.05, False)
 SCHEMA = EmbeddingSchema("mean", True)
 
 
-def texts(rows: int = 24, sides: int = 3, seed: int = 0) -> batches.TextTable:
+def texts(rows: int = 24, sides: int = 3, seed: int = 0) -> TextTable:
   """Rows of a query, a positive and negatives, of 3 to 20 tokens.
 
   The last row lacks its last negative. Every fifth row has the same positive, every seventh the same query.
@@ -30,16 +31,16 @@ def texts(rows: int = 24, sides: int = 3, seed: int = 0) -> batches.TextTable:
     numbers[-1, -1] = -1
   keys = numbers.astype(np.int32)
   keys[:, 1], keys[:, 0] = keys[np.arange(rows) % 5, 1], keys[np.arange(rows) % 7, 0]
-  return batches.TextTable(ids, numbers, keys, np.linspace(0, 1, rows, dtype=np.float32))
+  return TextTable(ids, numbers, keys, np.linspace(0, 1, rows, dtype=np.float32))
 
 
 def feed(
-  of: batches.TextTable, batch_size: int = 8, *, most: int = 3, divisor: int = 1, epochs: int = 4
-) -> batches.TextFeed:
+  of: TextTable, batch_size: int = 8, *, most: int = 3, divisor: int = 1, epochs: int = 4
+) -> problem.TextFeed:
   """The batches of a run with seed 0."""
-  order = batches.whole_order(len(of.texts), batch_size, 1)
-  shapes = batches.layout(of, order, [0], epochs=epochs, most=most, multiple=4, divisor=divisor)
-  return batches.TextFeed(of, order, shapes, 0, PAD)
+  order = problem.whole_order(len(of.texts), batch_size, 1)
+  shapes = problem.layout(of, order, [0], epochs=epochs, most=most, multiple=4, divisor=divisor)
+  return problem.TextFeed(of, order, shapes, 0, PAD)
 
 
 def trainer(
@@ -53,7 +54,7 @@ def trainer(
 ) -> Trainer:
   """The trainer of the tiny encoder."""
   config = dataclasses.replace(CONFIG, dropout=dropout, attention_dropout=dropout)
-  made = problem(config, schema, objective, pad_id=PAD, groups=groups, microbatches=microbatches)
+  made = make_problem(config, schema, objective, pad_id=PAD, groups=groups, microbatches=microbatches)
   init = functools.partial(init_encoder, config=config, pad_id=PAD)
   return Trainer(made, init, OPTIMIZER, microbatches=microbatches, **options)
 

@@ -8,8 +8,8 @@ import pytest
 from data.errors import ConfigError, DataError
 from data.rows import Row
 from finetune.embedding import evaluate, search
-from finetune.embedding.batches import TextTable
 from finetune.embedding.evaluate import PairColumns, find_columns
+from finetune.embedding.load import TextTable
 
 # (columns, flags, texts and label, sides), or the error and a word of it.
 COLUMNS = [

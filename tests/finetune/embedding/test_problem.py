@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from finetune.embedding import batches, problem
+from finetune.embedding import problem
+from finetune.embedding.load import TextTable
 from finetune.embedding.problem import StageObjective, _loss
 from finetune.search.train import Hyper
 from pretrain.embed.schema import EmbeddingSchema
@@ -94,7 +95,7 @@ def test_vectors_keep_their_lengths_and_every_size_counts_as_the_schema_says():
     ("ranking", False, False, ()), ("ranking", True, True, (2, 1)), ("cosent", False, False, (3,))
   ):  # fmt: skip
     objective, schema = StageObjective(kind, 0.5, both_ways), EmbeddingSchema("mean", unit, sizes=sizes)
-    made = problem.problem(small.CONFIG, schema, objective, pad_id=small.PAD, groups=3, microbatches=1)
+    made = problem.make_problem(small.CONFIG, schema, objective, pad_id=small.PAD, groups=3, microbatches=1)
     loss, _ = made.loss(list(map(jnp.asarray, groups)), batch)
     total, *_ = _expected(in_order, rows, texts, objective, schema)
     np.testing.assert_allclose(loss, total, rtol=1e-5)
@@ -115,8 +116,8 @@ def test_a_batch_holds_every_text_once_and_its_place_finds_it():
     for name, of_rows in given.items():
       np.testing.assert_array_equal(batch[name][: len(rows)], of_rows)
       np.testing.assert_array_equal(batch[name][len(rows) :], -1 if name == "keys" else 0)
-    joined = [ids for at in range(3) for ids in batch[batches.name_of("ids", at)]]
-    slots = np.concatenate([batch[batches.name_of("slots", at)] for at in range(3)])
+    joined = [ids for at in range(3) for ids in batch[problem.name_of("ids", at)]]
+    slots = np.concatenate([batch[problem.name_of("slots", at)] for at in range(3)])
     for row, number in enumerate(rows):
       for side, text in enumerate(texts.texts[number]):
         place = batch["place"][3 * row + side]
@@ -131,7 +132,7 @@ def test_groups_are_as_short_as_the_texts_of_all_steps_allow():
   sizes = [20, 5, 5, 5, 5, 5, 5]
   ids = [np.full(size, 3, np.int32) for size in sizes]
   numbers = np.asarray([[0, 1], [2, 3], [4, 5], [6, -1]])
-  table = batches.TextTable(ids, numbers, numbers.astype(np.int32), np.zeros(4, np.float32))
+  table = TextTable(ids, numbers, numbers.astype(np.int32), np.zeros(4, np.float32))
   assert table.sizes.tolist() == [[20, 5], [5, 5], [5, 5], [5, 0]]
   shapes = [
     small.feed(table, 4, most=most, divisor=divisor).shapes for most, divisor in ((2, 1), (3, 1), (2, 3))

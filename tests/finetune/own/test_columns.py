@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from data.errors import ConfigError, DataError
-from finetune.own import columns, spans, target_values
-from finetune.own.columns import Columns
+from finetune.own import load, spans, target_values
+from finetune.own.load import Columns
 from tests.finetune.own.small_own import BIO, rows, schema, sentence
 
 
 def _find(names, **given):
-  return columns.find("a.csv", names, **({"text": "", "text_pair": "", "label": ""} | given))
+  return load.find("a.csv", names, **({"text": "", "text_pair": "", "label": ""} | given))
 
 
 def test_columns_are_guessed_by_name_or_named():
@@ -61,24 +61,24 @@ def test_the_kind_is_guessed_by_the_labels():
     (["[{'span1': [0, 1], 'label': 'x'}]"], "span_pairs"),
   ):
     made = rows(*({"text": "a cat", "label": value} for value in values))
-    found, _ = columns.guess_kind(made, Columns(("text",), "label", ()))
+    found, _ = load.guess_kind(made, Columns(("text",), "label", ()))
     failures += [f"{values}: {found}"] * (found != kind)
   assert not failures, "\n".join(failures)
   words = rows({"text": ["a", "cat"], "label": ["O", "O"]})
-  assert columns.guess_kind(words, Columns(("text",), "label", ()))[0] == "tagging"
+  assert load.guess_kind(words, Columns(("text",), "label", ()))[0] == "tagging"
   for cells, sign in ((["a|b", "c;d"], "|"), (["c;d"], ";"), (["c", "d,e"], ","), (["c", '["a", "b"]'], "|")):
-    assert columns.guess_separator(rows(*({"label": cell} for cell in cells)), "label") == sign
+    assert load.guess_separator(rows(*({"label": cell} for cell in cells)), "label") == sign
 
 
 def test_columns_of_conll_are_guessed_by_what_is_in_them():
   given = types.SimpleNamespace(text="", label="")
   made = rows({"1": ["1", "2"], "2": ["EU", "rejects"], "3": ["B-ORG", "O"], "4": ["-", "ann"]})
-  assert columns.of_conll(made, given) == ("2", "3")
+  assert load.of_conll(made, given) == ("2", "3")
   made = rows({"1": ["EU", "rejects"], "2": ["NNP", "VBZ"], "3": ["B-ORG", "O"]})
-  assert columns.of_conll(made, given) == ("1", "3")
+  assert load.of_conll(made, given) == ("1", "3")
   made = rows({str(number): ["_"] for number in range(1, 11)} | {"1": ["1"], "2": ["EU"], "4": ["PROPN"]})
-  assert columns.of_conll(made, given) == ("2", "4")
-  assert columns.of_conll(made, types.SimpleNamespace(text="3", label="5")) == ("3", "5")
+  assert load.of_conll(made, given) == ("2", "4")
+  assert load.of_conll(made, types.SimpleNamespace(text="3", label="5")) == ("3", "5")
 
 
 def test_ten_thousand_columns_are_not_all_named():
@@ -127,7 +127,7 @@ def test_lists_as_pandas_and_numpy_write_them_are_lists():
   made = rows(*({"label": cell} for cell in cells), {"label": "[]"})
   named = schema("multilabel", ("food", "price"), separator="|")
   np.testing.assert_array_equal(target_values.targets(made, named), [[1, 1]] * 4 + [[0, 0]])
-  assert columns.guess_separator(made[:3], "label") == "|"
+  assert load.guess_separator(made[:3], "label") == "|"
   row = rows({"text": "['EU', 'rejects']", "label": "['B-ORG' 'O']"})[0]
   assert target_values.tags_of(row, schema("tagging")) == ["B-ORG", "O"]
   for words in ([], ["EU", " "], "EU", [3]):

@@ -205,17 +205,11 @@ def test_bad_input_is_one_line(places, tmp_path, capsys):
   failures = []
   for more, code, phrase in (
     (["--config.tasks=sst3"], 2, "'sst2'"),
-    (["--config.tasks="], 2, "tasks"),
     (["--config.checkpoint="], 2, "--config.checkpoint=DIR"),
     (["--config.data.max_length=33"], 2, "\n  --config.data.max_length=32"),
     (["--config.tasks=cola"], 3, "CoLA"),
-    (["--config.train.microbatches=3"], 2, "train.microbatches=3"),
     (["--config.search.cells=best_known"], 2, "\n  --config.search.cells=one"),
-    (["--config.output.compare_with=cocolm_base"], 2, "'coco_lm_base'"),
-    (["--config.model.dropout=1.0"], 2, "model.dropout"),
     ([f"--workdir={tmp_path / 'file' / 'out'}"], 5, "--workdir="),
-    (["--workdir=gs://bucket/run"], 2, "\n  gcloud storage cp -r FROM TO"),
-    ([f"--config.data.directory={glue}"], 3, "SST-2/train.tsv"),
   ):
     try:
       found = main.main(_arguments(places, tmp_path / "bad", "--config.tasks=sst2", *more))

@@ -245,14 +245,7 @@ def test_what_cannot_work_is_refused_before_data_is_read(place, tmp_path):
   for name, value, word in (
     ("prompt.words", "unsure,great", "is un ##sure"),
     ("prompt.max_length", LENGTH + 1, "\n  --config.prompt.max_length=32"),
-    ("prompt.splits", (-1,), ": -1"),
-    ("prompt.splits", (2**31,), f": {2**31}"),
-    ("search.batch_sizes", (2, 2), ": 2"),
-    ("search.batch_sizes", (0,), ": 0"),
     ("train.microbatches", 4, "search.batch_sizes=(2,)"),
-    ("search.learning_rates", (0.0,), ": 0.0"),
-    ("search.learning_rates", (1.1,), ": 1.1"),
-    ("search.epochs", (2,), "search.epochs"),
     ("from_scratch", True, "from_scratch"),
     ("seed", 5, "\n  --config.prompt.splits=13,21,42"),
   ):

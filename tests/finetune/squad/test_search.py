@@ -10,7 +10,7 @@ import pytest
 
 from configs import finetune_squad
 from data import squad as squad_data
-from data.errors import ConfigError, DataError
+from data.errors import DataError
 from finetune import evaluate
 from finetune.search import search as searches
 from finetune.search import train
@@ -188,12 +188,3 @@ def test_every_field_of_squad_reaches_what_it_is_for(place, tmp_path):
     params = {"encoder": kind.session.start.encoder.params, "heads": problem.init_heads(jax.random.key(0))}
     starts, _ = problem.outputs(params, {"ids": ids, "allowed": np.arange(LENGTH)[None] % 2 == 0}, None)
     assert np.isfinite(starts).sum() == (LENGTH // 2 if is_masked else LENGTH)
-
-
-def test_mistakes_are_reported_before_anything_compiles(place, tmp_path):
-  for changed, error, phrase in (
-    ({"squad.dev_file": "dev-v1.1.json"}, DataError, r"squad.dev_file='dev-v1.1.json'"),
-    ({"squad.max_query_length": 64}, ConfigError, r"\n  --config.squad.max_query_length="),
-  ):
-    with pytest.raises(error, match=phrase):
-      Squad(make_session(place, tmp_path, **changed), download=False)

@@ -118,15 +118,6 @@ def test_training_rows_are_drawn_and_smaller_draws_are_parts_of_larger(files, wo
     names(37)
 
 
-def test_a_training_set_of_which_nothing_is_left(files, words):
-  questions = [
-    dataclasses.replace(question, answers=(Answer("Zoe", 0, False),)) for question in files["1.1"].questions
-  ]
-  lost = dataclasses.replace(files["1.1"], questions=questions)
-  with pytest.raises(DataError, match=r"'q0Who\?'"):
-    squad.load(lost, files["1.1"], words, SETTINGS)
-
-
 def test_the_digest_is_of_everything_that_scores_depend_on(files, words, data):
   file, questions = files["2.0"], list(files["2.0"].questions)
   questions[1] = dataclasses.replace(questions[1], answers=(*questions[1].answers, Answer("in", 12, True)))

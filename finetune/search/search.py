@@ -96,13 +96,14 @@ class Search:
         done += 1
         score = self._record(cell, stored, [seed]).value(seed)
         name, seconds = f"{cell.name}, {plan.seed_name} {seed}", time.monotonic() - started
-        shown = f"{plan.name} {done}/{total}  {name}: {plan.metric} {100 * score:.1f}, {seconds:,.0f} s"
-        logger.info(shown)
+        at = f"{plan.name} {done}/{total}"
+        logger.info(f"{at}  {name}: {plan.metric} {100 * score:.1f}, {seconds:,.0f} s")
         if skipped := stored[cell][seed][-1].skipped_updates:
           logger.warning(f"{plan.name}: {name}: skipped updates that were not finite: {skipped:,}")
       if left[cell] and len(seeds) > 1:
         score = results.score(results.summarise(self._record(cell, stored, seeds)), plan.summary)
         logger.info(f"{plan.name} {cell.name}: {plan.metric} {plan.summary} {100 * score:.1f}")
+    self._remove_states()  # a kill may have left that of the last run
     return [self._record(cell, stored, seeds) for cell in cells]
 
   def _record(self, cell: Cell, stored: Mapping[Cell, dict], seeds: Sequence[int]) -> Record:
@@ -112,7 +113,7 @@ class Search:
     """Trains a run; stores its weights, if it may be chosen, and its result, also in `stored`."""
     plan, session, name = self.plan, self.session, run_name(cell, seed)
     # Runs of other settings have another folder, so that these never resume from their state.
-    states, digest = self.results.folder / UNFINISHED, files.digest_json(self.results.fingerprint(seed))
+    state = f"{name}_{files.digest_json(self.results.fingerprint(seed))[:16]}"
     outcome = train.train(
       self.trainer,
       plan.hyper(cell, seed),
@@ -123,7 +124,7 @@ class Search:
       work=train.Work(
         session.stop,
         label=f"{plan.name} {cell.name}, {plan.seed_name} {seed}",
-        folder=states / f"{name}_{digest[:16]}",
+        folder=self.results.folder / UNFINISHED / state,
         seconds=60.0 * session.config.train.save_minutes,
         logs=self.results.folder / LOGS / name,
         show_progress=session.show_progress,
@@ -142,8 +143,14 @@ class Search:
       for other in runs:
         if (each, other) not in wanted:
           shutil.rmtree(self._weights(each, other), ignore_errors=True)
-    for state in states.glob(f"{name}_*"):
-      shutil.rmtree(state, ignore_errors=True)
+    self._remove_states()
+
+  def _remove_states(self) -> None:
+    """Removes the saved states of stored runs; those of unfinished runs stay."""
+    states = self.results.folder / UNFINISHED
+    for state in states.glob("*"):
+      if (self.results.folder / f"{state.name.rpartition('_')[0]}.json").is_file():
+        shutil.rmtree(state, ignore_errors=True)
     if states.is_dir() and not any(states.iterdir()):
       states.rmdir()
 

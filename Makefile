@@ -35,7 +35,7 @@ demo: $(VENV)/.requirements
 
 # tests/conftest.py orders the files by how long they take, which reordering by number of tests would undo.
 PYTEST := $(PYTHON) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
-QUICK := tests/test_goldens.py tests/test_layering.py tests/finetune/search/test_program.py \
+QUICK := tests/test_goldens.py tests/test_layering.py tests/finetune/search/test_train.py \
   tests/pretrain/objectives tests/pretrain/test_losses.py tests/pretrain/test_scl_loss.py tests/pretrain/test_optim.py \
   tests/pretrain/checkpoints/test_resume.py tests/pretrain/test_step.py
 

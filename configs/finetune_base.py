@@ -173,10 +173,8 @@ def _embedding() -> ConfigDict:
 def _train() -> ConfigDict:
   return ConfigDict(
     {
-      "runs_at_once": 0,  # most runs in one program; 0: as many as fit in memory
-      "mapping": "auto",  # how runs share a device: 'vectorized', 'one_by_one', 'auto' (one by one on CPU)
       "microbatches": 1,  # parts of the batch that are computed one after another
-      "save_minutes": 10.0,  # minutes between checkpoints of unfinished runs; 0: at every evaluation
+      "save_minutes": 10.0,  # minutes between checkpoints of an unfinished run; 0: at every evaluation
     }
   )
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from data import command, fetched, files, progress
-from finetune import needed_files, settings, validate
+from finetune import needed_files, validate
 from pretrain import pod
 from pretrain.command import Arguments, Program, keep_temporaries, parse_arguments
 
 if TYPE_CHECKING:
-  from finetune.search import driver
+  from finetune.search import search
 
 logger = logging.getLogger(__name__)
 
@@ -66,15 +66,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     for line in kind.describe():
       show(line)
     if not arguments.dry_run:
-      from finetune.search import driver
+      from finetune.search import search
 
       with kind.session.stop:
-        end.code = driver.run(kind)
+        end.code = search.run(kind)
   return end.code
 
 
-def _kind(arguments: Arguments) -> "driver.Kind":
-  """Reads a config's checkpoint and data; returns the `driver.Kind` (GLUE, SQuAD, ...) that uses them."""
+def _kind(arguments: Arguments) -> "search.Kind":
+  """Reads a config's checkpoint and data; returns the `search.Kind` (GLUE, SQuAD, ...) that uses them."""
   # JAX is imported after flags and data are checked: a typo is reported in a fraction of a second.
   config = _with_kind(_fetched(arguments.config))
   needed_files.check(config, download=arguments.download)
@@ -85,7 +85,7 @@ def _kind(arguments: Arguments) -> "driver.Kind":
   devices.start()
   watched = progress.is_watched()
   session = Session(config, arguments.workdir, stop=StopRequest(), show_progress=watched)
-  room, name = settings.KINDS[str(config.kind)]
+  room, name = validate.KINDS[str(config.kind)]
   return getattr(importlib.import_module(room), name)(session, download=arguments.download)
 
 

@@ -1,7 +1,4 @@
-"""Checks that the data of a config exists, before JAX is imported or a checkpoint read.
-
-Finds the training and development files of SQuAD: in a folder, at a path, or in TFDS.
-"""
+"""Finds the data that a config needs, before JAX is imported or a checkpoint read; reads SQuAD."""
 
 import pathlib
 import re

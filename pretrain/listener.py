@@ -5,7 +5,7 @@ Evaluation, logs, probes, spikes and the like are listeners; `train.train` makes
 
 from typing import Any
 
-# {metric: (sum, weight)} of one update, on the host; of fine-tuning's runs in a program [runs] arrays.
+# {metric: (sum, weight)} of one update, on the host.
 Figures = dict[str, tuple[float, float]]
 
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from finetune import main as fine_tuning
-from finetune.search.program import Program
+from finetune.search.train import Trainer
 from pretrain import main as pretraining
 from pretrain.recipe import Recipe
 from tests.finetune.conftest import small_encoder_run, small_glue_folder  # noqa: F401 (fixtures)
@@ -42,7 +42,7 @@ def test_five_functions_lie_between_a_command_and_its_loss(
   finetune = [f"--config={ROOT / 'configs' / 'finetune_glue.py'}", "--config.tasks=sst2"]
   finetune += [f"--config.checkpoint={small_encoder_run}", f"--config.data.directory={small_glue_folder}"]
   monkeypatch.setattr(Recipe, "loss_fn", _stop)
-  monkeypatch.setattr(Program, "_loss", _stop)
+  monkeypatch.setattr(Trainer, "_loss", _stop)
   for command, flags, most in ((pretraining.main, pretrain, 5), (fine_tuning.main, finetune, 8)):
     with pytest.raises(Traced) as traced:
       command([*flags, f"--workdir={tmp_path / str(most)}"])

@@ -1,6 +1,5 @@
 """The embedding stage: trains vectors of texts on pairs, triplets, scores or plain texts, and evaluates them.
 
-`search` is the stage: `columns` and `load` read a user's file, `batches` and `problem` train, `scores` judges
-development rows. `evaluate` reports on files: `pairs` and `pair_scores` on two texts with a label, `beir`,
-`nearest`, `bm25` and `retrieval` on a folder of queries and passages. `mining` chooses hard negatives.
+`search` is the stage: `load` reads a user's file, `problem` makes batches and the loss. `evaluate` reports on
+files of pairs, and with `retrieval` and `nearest` on BEIR folders. `mining` chooses hard negatives.
 """

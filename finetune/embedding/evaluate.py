@@ -1,9 +1,4 @@
-"""Evaluates an embedding model on a file of pairs or on a BEIR folder, and makes the report.
-
-Reads rows of two texts with a number or a yes or no.
-
-Scores similarities of pairs of texts against numbers, or against a yes or no.
-"""
+"""Evaluates an embedding model and makes the report: on pairs with a score or a yes or no, or on BEIR."""
 
 import argparse
 import dataclasses

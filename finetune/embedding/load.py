@@ -1,7 +1,4 @@
-"""Reads a user's files as pairs, scored pairs or single texts for the embedding stage.
-
-Chooses the columns of a file of pairs: query, positive, negatives, score.
-"""
+"""Reads a user's files for the embedding stage: chooses columns, and tokenises pairs, scores or texts."""
 
 import dataclasses
 import hashlib
@@ -18,8 +15,7 @@ from data.glue import fraction_rows
 from data.rows import Row
 from data.rows.values import as_list, as_number, is_missing, plain_text, replaced
 from data.vocabulary import Vocabulary
-from finetune.embedding.batches import TextTable
-from finetune.search import user_file
+from finetune.search import examples as user_examples
 from finetune.search.examples import add_to_digest
 from pretrain.embed.schema import SIDES, EmbeddingSchema
 from pretrain.export.task_fields import CHECKED_ROWS
@@ -35,6 +31,21 @@ SCORES += ("score", "label", "labels", "gold_label")
 MINED = ("positive_score", "negative_scores")  # cosines that finetune.mine adds; no loss reads them
 _IDS = {"id", "_id", "idx", "index", "guid", "qid", "pid", "docid", "pair_id"}  # they are no texts
 _NEGATIVES = re.compile(r"negatives?(_\d+)?|neg(_\d+)?|hard_negatives?", re.IGNORECASE)
+
+
+class TextTable(NamedTuple):
+  """Tokenised rows of the stage: a query or first text, its positive, and its negatives."""
+
+  ids: Sequence[np.ndarray]  # of each different text of a side [tokens] int32, with special tokens
+  texts: np.ndarray  # [rows, sides] int64, indices in `ids`; -1: the row has fewer negatives
+  keys: np.ndarray  # [rows, sides] int32, equal for equal texts, also of the two sides; -1 as above
+  scores: np.ndarray  # [rows] float32; zeros without scores
+
+  @property
+  def sizes(self) -> np.ndarray:
+    """Returns the number of tokens of each text, [rows, sides] int64; 0 where there is none."""
+    by_text = np.asarray([*map(len, self.ids), 0], np.int64)
+    return by_text[self.texts]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,7 +180,7 @@ def load(
     DataError: a file or a row is invalid; the message names it.
   """
   data, own, path = config.data, config.embedding, config.data.train_file
-  rows, names, digest = user_file.read(path, "train", config, download)
+  rows, names, digest = user_examples.read_file(path, "train", config, download)
   _refuse_no_rows(rows, path)
   named = {"text": data.text, "text_pair": data.text_pair, "label": data.label}
   of_train = find(path, names, **named)
@@ -191,7 +202,9 @@ def load(
   train = _examples(rows, of_train, config, lines, has_scores=is_scored, bounds=bounds)
   _refuse_equal(train, path, kind)
   if data.dev_file:
-    rows, names, digests[data.dev_file] = user_file.read(data.dev_file, "validation", config, download)
+    rows, names, digests[data.dev_file] = user_examples.read_file(
+      data.dev_file, "validation", config, download
+    )
     _refuse_no_rows(rows, data.dev_file)
     read.append(rows)
     of_dev = find(
@@ -295,7 +308,7 @@ def _examples(
     if id(row) in left:
       continue
     score = _score_of(row, of.score, bounds) if has_scores else math.nan
-    first = user_file.text_of(row, of.first)
+    first = user_examples.text_of(row, of.first)
     negatives = [text for name in of.negatives for text in _texts_of(row, name)]
     for second in _texts_of(row, of.second) if of.second else [None]:
       if second is None:
@@ -318,7 +331,7 @@ def _texts_of(row: Row, column: str) -> list[str]:
     return []
   listed_texts = as_list(value) if isinstance(value, list) else None
   if listed_texts is None:
-    return [user_file.text_of(row, column)]
+    return [user_examples.text_of(row, column)]
   for text in listed_texts:
     if not isinstance(text, str) or not text.strip():
       row.refuse(f"{column!r} has {text!r} in its list; expected texts")
@@ -343,8 +356,8 @@ def _score_of(row: Row, column: str, bounds: tuple[float, ...]) -> float:
 def _held_out(train: Sequence[TextRow], fraction: float, path: str) -> tuple[list[TextRow], list[TextRow]]:
   """Splits rows into training and about `MOST_HELD_OUT` held-out ones; equal positives stay together."""
   fraction = min(fraction, MOST_HELD_OUT / max(len(train), 1))
-  is_out = [user_file.is_held_out(example.texts[:2][-1], fraction) for example in train]
-  return user_file.split(train, is_out, path, fraction)
+  is_out = [user_examples.is_held_out(example.texts[:2][-1], fraction) for example in train]
+  return user_examples.split_rows(train, is_out, path, fraction)
 
 
 def _halves(dev: Sequence[TextRow], path: str) -> list[TextRow]:

@@ -1,10 +1,7 @@
-"""Scores results of retrieval with trec_eval's code, and differences of two systems.
+"""Retrieval on a BEIR folder: reads it, searches it by BM25, and scores results with trec_eval's code.
 
-Reads a BEIR folder: `corpus.jsonl`, `queries.jsonl` and `qrels/<split>.tsv`, each also `.gz`.
-
-Format and rules are those of beir's GenericDataLoader.
-
-Searches a corpus by words with BM25, the baseline beside every retrieval figure.
+A folder has `corpus.jsonl`, `queries.jsonl` and `qrels/<split>.tsv`, each also `.gz`; format and rules are
+those of beir's GenericDataLoader. BM25 is the baseline beside every figure.
 """
 
 import dataclasses

@@ -1,32 +1,26 @@
-"""`kind='embedding'`: a search on pairs, scored pairs or texts, its report, and the model.
-
-Scores of vectors on development rows: rank correlation, or how high a query's own positive ranks.
-"""
+"""`kind='embedding'`: a search on pairs, scored pairs or texts, its scores, report and model."""
 
 import dataclasses
-import functools
 import json
 from collections.abc import Mapping, Sequence
 
-import jax
 import numpy as np
 
 from data import tables
 from data.errors import ConfigError, counted
 from data.tables import Report
-from finetune.embedding import batches
-from finetune.embedding.batches import TextTable
-from finetune.embedding.load import load
-from finetune.embedding.problem import StageObjective, problem
+from finetune.embedding import problem
+from finetune.embedding.load import TextTable, load
+from finetune.embedding.problem import StageObjective, make_problem
 from finetune.papers import protocols
 from finetune.papers.glue_metrics import pearson, spearman
-from finetune.search import best_model, summary, texts
+from finetune.search import examples
+from finetune.search import results as summary
 from finetune.search.examples import Examples, make_buckets
-from finetune.search.plan import Plan
-from finetune.search.program import OutputsOf
+from finetune.search.problem import OutputsOf
+from finetune.search.results import Record
 from finetune.search.search import Search
-from finetune.search.session import Session
-from finetune.search.summary import Record
+from finetune.search.session import Plan, Session
 from pretrain.embed.schema import FILE, SIDES, EmbeddingSchema, unit
 from pretrain.export.task_fields import FIRST_ROWS
 
@@ -116,7 +110,7 @@ MOST_TOKENS = 512  # of a text, unless the config says otherwise
 
 
 class Embedding:
-  """The embedding stage on a user's file: its search and report. Implements `driver.Kind`."""
+  """The embedding stage on a user's file: its search and report. Implements `search.Kind`."""
 
   def __init__(self, session: Session, *, download: bool) -> None:
     """Reads and tokenises the files; nothing is compiled. `download`: whether TFDS may download.
@@ -135,14 +129,7 @@ class Embedding:
     options = {"most": config.data.buckets, "multiple": config.data.bucket_multiple}
     self._dev_buckets = make_buckets(self._dev, max_length=positions, **options)
     self._cells = session.cells(protocols.SMALL_TASK)
-    self._devices = len(jax.local_devices())
-    sizes = {cell.batch_size for cell in self._cells}
-    if any(size % self._devices for size in sizes):
-      raise ConfigError(
-        f"search.batch_sizes={tuple(sizes)}: {self._devices} devices share the rows of a batch; expected a "
-        f"multiple of {self._devices}"
-      )
-    if len(sizes) > 1:
+    if len({cell.batch_size for cell in self._cells}) > 1:
       raise ConfigError(
         "search.batch_sizes: the number of negatives is that of the batch, so cells of several batch sizes "
         "train for different things; give one\n  --config.search.batch_sizes=64,"
@@ -191,32 +178,28 @@ class Embedding:
   def _plan(self) -> Plan:
     config, task, session = self.session.config, self.task, self.session
     size, own = self._cells[0].batch_size, config.embedding
-    order = batches.whole_order(len(task.train.texts), size, config.seed)
+    order = problem.whole_order(len(task.train.texts), size, config.seed)
     microbatches = config.train.microbatches
-    shapes = batches.layout(
+    shapes = problem.layout(
       task.train,
       order,
       session.seeds,
       epochs=max(cell.epochs or 1 for cell in self._cells),
       most=config.data.buckets,
       multiple=config.data.bucket_multiple,
-      divisor=self._devices * microbatches,
+      divisor=len(session.devices(self._cells)) * microbatches,
     )
     self.shapes = shapes
 
-    def feed(seeds: Sequence[int], batch_size: int) -> batches.TextFeed:
-      (seed,) = seeds
-      return batches.TextFeed(task.train, order, shapes, seed, session.pad_id)
-
-    def evaluate(outputs_of: OutputsOf, seeds: Sequence[int]) -> list[dict[str, float]]:
-      return [self.dev_scores(outputs_of)]
+    def feed(seed: int, batch_size: int) -> problem.TextFeed:
+      return problem.TextFeed(task.train, order, shapes, seed, session.pad_id)
 
     objective = StageObjective(
       "ranking" if task.kind == "simcse" else task.kind, own.temperature, own.both_ways
     )
     plan = session.plan(
       NAME,
-      problem(
+      make_problem(
         session.encoder,
         self.schema,
         objective,
@@ -228,7 +211,7 @@ class Embedding:
       self._cells,
       Examples([], {}, {}),
       order.buckets,
-      evaluate,
+      lambda outputs_of, seed: self.dev_scores(outputs_of),
       digest=task.digest,
       max_length=max(shapes.lengths),
       also={"files": task.digests, "schema": json.loads(self.schema.as_json()), **vars(objective)},
@@ -236,16 +219,10 @@ class Embedding:
     return dataclasses.replace(plan, feed=feed)
 
   def dev_scores(self, outputs_of: OutputsOf) -> dict[str, float]:
-    """Returns {metric: value} of a run's vectors on the development rows."""
-    (of_run,) = texts.outputs(
-      self._dev,
-      self._dev_buckets,
-      outputs_of,
-      num_runs=1,
-      batch_size=-(-self.session.config.data.eval_batch_size // self._devices) * self._devices,
-      pad_id=self.session.pad_id,
-    )
-    vectors = np.stack(of_run).astype(np.float32)
+    """Returns {metric: value} of a model's vectors on the development rows."""
+    sizes = {"batch_size": self.session.config.data.eval_batch_size, "pad_id": self.session.pad_id}
+    of_texts = examples.outputs(self._dev, self._dev_buckets, outputs_of, **sizes)
+    vectors = np.stack(of_texts).astype(np.float32)
     vectors = unit(vectors) if self.schema.unit else vectors
     return measure(vectors, self.task.dev, has_scores=self.task.dev_has_scores)
 
@@ -277,14 +254,13 @@ class Embedding:
 
   def finish(self, search: Search, records: Sequence[Record]) -> None:
     """Saves the best run's model, unless it is saved, and scores the encoder as it was before the stage."""
-    chosen = best_model.choose(search, records)
+    chosen = search.choose(records)
     if self.session.config.output.save_model:
       rows = {FILE: self.schema.as_json(), FIRST_ROWS: json.dumps(self.task.first)}
-      best_model.save(search, chosen, {"name": NAME}, folder="", texts=rows)
+      search.save_model(chosen, {"name": NAME}, folder="", texts=rows)
     if not self.session.config.from_scratch:
-      group = search.program.group(search.plan.runs([(chosen.cell, chosen.seed)]))
-      params = group.load({"encoder": self.session.start.encoder.params, "heads": {}})
-      self._before = self.dev_scores(functools.partial(group.outputs, params))
+      params = {"encoder": self.session.start.encoder.params, "heads": {}}
+      self._before = self.dev_scores(search.outputs_of(params, f"{NAME} before the stage"))
 
   def report(self, records: Mapping[str, Sequence[Record]]) -> Report:
     """Returns the scores of the best cell beside those of the encoder before the stage."""

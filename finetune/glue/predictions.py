@@ -1,9 +1,7 @@
 """Predicts GLUE's test sets with the best model of each task, and writes the leaderboard's zip.
 
-Writes predictions for the GLUE leaderboard: a zip with the eleven TSVs that gluebenchmark.com accepts.
-
-The site accepts one flat zip with a file for every task and the diagnostic set. Each file has a header and
-one 'index<TAB>prediction' for each row of the official test file (FAQ, 1). Tasks without predictions need
+gluebenchmark.com accepts one flat zip with a file for each of the eleven sets. Each file has a header and one
+'index<TAB>prediction' for each row of the official test file (FAQ, 1). Tasks without predictions need
 placeholders: here the majority class of the training set, and STS-B's mean score.
 """
 
@@ -26,11 +24,11 @@ from data.glue import tasks as glue_tasks
 from data.glue.tasks import TASKS, Split
 from finetune.glue import task as glue_task
 from finetune.glue.task import GlueData
-from finetune.search import texts
-from finetune.search.best_model import Chosen
-from finetune.search.program import OutputsOf
+from finetune.search import examples
+from finetune.search.examples import Encoding, Evaluated
+from finetune.search.problem import OutputsOf
+from finetune.search.search import Chosen
 from finetune.search.session import Session
-from finetune.search.texts import Encoding, Evaluated
 
 # Task -> {split of its test set: file of the leaderboard}; AX is predicted by the model of MNLI.
 _TESTS = {"mnli": {"test_matched": "mnli", "test_mismatched": "mnli_mm"}}
@@ -105,9 +103,9 @@ def predict(session: Session, task: str, chosen: Chosen, outputs_of: OutputsOf, 
     StorageError: the outputs cannot be written.
   """
   arrays = {name: np.asarray(text) for name, text in _identity(chosen, tests).items()}
-  sizes = {"num_runs": 1, "batch_size": session.config.data.eval_batch_size, "pad_id": session.pad_id}
+  sizes = {"batch_size": session.config.data.eval_batch_size, "pad_id": session.pad_id}
   for key, test_set in tests.sets.items():
-    (outputs,) = texts.outputs(test_set.examples, test_set.buckets, outputs_of, **sizes)
+    outputs = examples.outputs(test_set.examples, test_set.buckets, outputs_of, **sizes)
     arrays |= {key: np.stack(outputs), f"{key}.ids": np.asarray(test_set.split.ids)}
   content = io.BytesIO()
   np.savez(content, allow_pickle=False, **arrays)

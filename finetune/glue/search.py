@@ -15,36 +15,30 @@ from finetune.glue.task import GlueData, load
 from finetune.papers import glue_metrics
 from finetune.papers.glue_metrics import DEV_SPLITS, MISMATCHED, NAMES, Reference
 from finetune.papers.protocols import Cell, Protocol
-from finetune.search import best_model, summary, texts
-from finetune.search.classification import exported_task, make_problem
-from finetune.search.plan import Plan
-from finetune.search.program import OutputsOf
+from finetune.search import examples
+from finetune.search import results as summary
+from finetune.search.examples import Encoding
+from finetune.search.problem import OutputsOf, exported_task, make_problem
+from finetune.search.results import Record
 from finetune.search.search import Search
-from finetune.search.session import Session
-from finetune.search.summary import Record
-from finetune.search.texts import Encoding
+from finetune.search.session import Plan, Session
 from pretrain.settings import fields
 
 logger = logging.getLogger(__name__)
 
 
-def evaluate_runs(
-  data: GlueData, outputs_of: OutputsOf, *, num_runs: int, batch_size: int, pad_id: int
-) -> list[dict[str, float]]:
-  """Returns each run's metrics on the development sets; on MNLI's mismatched set, 'accuracy_mm'.
+def evaluate(data: GlueData, outputs_of: OutputsOf, *, batch_size: int, pad_id: int) -> dict[str, float]:
+  """Returns a run's metrics on the development sets; on MNLI's mismatched set, 'accuracy_mm'.
 
   A run with NaN or infinite outputs scores 0, so that the other runs can continue.
   """
-  by_run: list[dict[str, float]] = [{} for _ in range(num_runs)]
-  suffixes = DEV_SPLITS.get(data.task, {"dev": ""})
+  metrics: dict[str, float] = {}
+  suffixes, sizes = DEV_SPLITS.get(data.task, {"dev": ""}), {"batch_size": batch_size, "pad_id": pad_id}
   for name, dev_set in data.dev.items():
-    sizes = {"num_runs": num_runs, "batch_size": batch_size, "pad_id": pad_id}
-    logits = texts.outputs(dev_set.examples, dev_set.buckets, outputs_of, **sizes)
-    labels = np.asarray(dev_set.split.labels)
-    for run in range(num_runs):
-      scores = glue_metrics.score_of_run(data.task, np.stack(logits[run]), labels)
-      by_run[run] |= {f"{metric}{suffixes[name]}": value for metric, value in scores.items()}
-  return by_run
+    logits = examples.outputs(dev_set.examples, dev_set.buckets, outputs_of, **sizes)
+    scores = glue_metrics.score_of_run(data.task, np.stack(logits), np.asarray(dev_set.split.labels))
+    metrics |= {f"{metric}{suffixes[name]}": value for metric, value in scores.items()}
+  return metrics
 
 
 _AVERAGE = "AVG of 8"
@@ -158,7 +152,7 @@ def _notes(
 
 
 class Glue:
-  """Fine-tuning on GLUE: a hyperparameter search for each task. Implements `driver.Kind`."""
+  """Fine-tuning on GLUE: a hyperparameter search for each task. Implements `search.Kind`."""
 
   def __init__(self, session: Session, *, download: bool) -> None:
     """Reads the data of all tasks, so that errors in it (UserErrors) are raised before anything compiles."""
@@ -185,10 +179,6 @@ class Glue:
 
   def _plan(self, data: GlueData, cells: list[Cell]) -> Plan:
     session, size = self.session, self.config.data.eval_batch_size
-
-    def evaluate(outputs_of: OutputsOf, seeds: Sequence[int]) -> list[dict[str, float]]:
-      return evaluate_runs(data, outputs_of, num_runs=len(seeds), batch_size=size, pad_id=session.pad_id)
-
     return session.plan(
       data.task,
       make_problem(session.encoder, session.head, num_outputs=data.num_outputs, pad_id=session.pad_id),
@@ -196,7 +186,7 @@ class Glue:
       cells,
       data.train,
       data.buckets,
-      evaluate,
+      lambda outputs_of, seed: evaluate(data, outputs_of, batch_size=size, pad_id=session.pad_id),
       digest=data.digest,
       max_length=session.max_length(data.task),
     )
@@ -215,10 +205,10 @@ class Glue:
     if not (output.save_model or output.predict):
       return
     is_predicted = output.predict and bool(self.tests[task].sets)
-    chosen = best_model.choose(search, records, seeds=self.session.test_seeds if is_predicted else ())
+    chosen = search.choose(records, seeds=self.session.test_seeds if is_predicted else ())
     if output.save_model:
       exported = exported_task(TASKS[task].name, TASKS[task].labels, self.session.head)
-      best_model.save(search, chosen, exported, output_scale=self.encoding(task).divisor)
+      search.save_model(chosen, exported, output_scale=self.encoding(task).divisor)
     if is_predicted and not glue_predictions.is_there(self.session, task, chosen, self.tests[task]):
       trained = search.trained(chosen.cell, chosen.seed)
       glue_predictions.predict(self.session, task, chosen, trained.outputs_of, self.tests[task])

@@ -8,8 +8,7 @@ from data.errors import DataError, counted
 from data.glue.tasks import TASKS, Split
 from finetune.needed_files import OPTIONAL
 from finetune.papers.glue_metrics import DEV_SPLITS
-from finetune.search.examples import Buckets, Examples, add_to_digest
-from finetune.search.texts import Encoding, Evaluated
+from finetune.search.examples import Buckets, Encoding, Evaluated, Examples, add_to_digest
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,4 @@
-"""Opens a saved fine-tuned model of any kind: its task schema, its parameters and its compiled program.
-
-Makes model inputs of rows, and answers of outputs: for texts, words and spans, and for questions.
-"""
+"""A saved fine-tuned model of any kind, opened: makes inputs of rows, and answers of outputs."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +12,8 @@ from data.squad import Question
 from finetune.own import answers, search
 from finetune.own.answers import PREDICTED, PROBABILITY
 from finetune.own.schema import FILE, PROBLEM_TYPES, Inputs, TaskSchema
-from finetune.search.classification import HeadSettings
-from finetune.search.user_file import text_of
+from finetune.search.examples import text_of
+from finetune.search.problem import HeadSettings
 from finetune.squad import answers as squad_answers
 from finetune.squad import windows
 from finetune.squad.search import make_problem

@@ -1,9 +1,7 @@
-"""Turns rows into inputs of an encoder, and its outputs into answers, in training and prediction.
+"""Rows as inputs of an encoder, its outputs as answers, and their metrics, in training and prediction.
 
-A row becomes one input, or with `long='windows'` several overlapping ones whose outputs are averaged. Imports
-no jax.
-
-Computes the metrics of each kind of task, with scikit-learn, scipy and nervaluate.
+A row becomes one input, or with `long='windows'` several overlapping ones whose outputs are averaged. Metrics
+are those of scikit-learn, scipy and nervaluate. Imports no jax.
 """
 
 from collections.abc import Sequence
@@ -18,8 +16,7 @@ from data.vocabulary import Vocabulary
 from finetune.own import spans, target_values
 from finetune.own.schema import THRESHOLD, Inputs, TaskSchema
 from finetune.papers.glue_metrics import accuracy, pearson, spearman
-from finetune.search.examples import Examples
-from finetune.search.user_file import text_of
+from finetune.search.examples import Examples, text_of
 
 PREDICTED, PROBABILITY = "predicted", "probability"  # columns of answers
 

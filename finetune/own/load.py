@@ -1,18 +1,21 @@
-"""Reads a user's files as training and development sets, and guesses columns and kind. Imports no jax."""
+"""Reads a user's files as training and development sets; guesses columns and kind. Imports no jax."""
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from data.errors import ConfigError, DataError, counted
+from data.errors import ConfigError, DataError, counted, did_you_mean, listed
 from data.glue import fraction_rows
-from data.rows import Row, as_list, conll, values
+from data.rows import Row, as_list, conll, datasets, values
+from data.rows.values import ClassNumber, as_number, is_missing
 from data.vocabulary import Vocabulary
-from finetune.own import answers, columns, spans, target_values
+from finetune.own import answers, spans, target_values
 from finetune.own.schema import Inputs, TaskSchema
+from finetune.own.spans import is_targets
 from finetune.own.target_values import (
   alike,
   check_label,
@@ -24,9 +27,148 @@ from finetune.own.target_values import (
   shown_texts,
   targets,
 )
-from finetune.search import user_file
+from finetune.search import examples as user_examples
 from finetune.search.examples import Examples
 from pretrain.export.task_fields import CHECKED_ROWS
+
+# Common names in published data sets, the likeliest first; case does not count.
+TEXTS = ("text", "sentence", "content", "review", "comment", "message", "tweet", "body", "document", "title")
+WORDS = ("tokens", "words")
+PAIRS = (
+  ("sentence1", "sentence2"),
+  ("premise", "hypothesis"),
+  ("question1", "question2"),
+  ("text1", "text2"),
+  ("text_a", "text_b"),
+  ("query", "passage"),
+  ("question", "sentence"),
+  ("text", "text_pair"),
+)
+LABELS = ("label", "labels", "class", "category", "categories", "target", "score", "rating", "sentiment")
+LABELS += ("tag", "tags", "ner_tags", "intent", "topic", "gold_label")
+_OF_TASK = ("inputs", "targets")  # seqio's names of text and label
+SEPARATORS = ("|", ";", ",")  # between the labels of a cell
+# Whole numbers are classes, as in transformers' run_glue, unless there are more different values than this
+# with few rows each: then they are prices, years or counts.
+MOST_CLASSES, ROWS_OF_CLASS = 20, 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+  """The names of a task's text and label columns, and log lines about the guessed ones."""
+
+  text: tuple[str, ...]
+  label: str
+  lines: tuple[str, ...]
+
+
+def find(path: str, names: Sequence[str], *, text: str, text_pair: str, label: str) -> Columns:
+  """Returns the columns of text and label: the user's, or guesses for '' (a pair only if `text` is '').
+
+  Raises:
+    ConfigError: the file lacks a column that the user named.
+    DataError: no column fits, or several do.
+  """
+  for field, name in (("text", text), ("text_pair", text_pair), ("label", label)):
+    if name and name not in names:
+      raise ConfigError(
+        f"data.{field}={name!r}: {path} has no such column{did_you_mean(name, names)}; it has {listed(names)}"
+      )
+  lines = []
+  if set(_OF_TASK) <= set(names) and datasets.kind_of(path) == "seqio":
+    text, label = text or _OF_TASK[0], label or _OF_TASK[1]
+  if not text:
+    texts = _guess_texts(path, names, label)
+    lines.append(
+      f"{path}: text column: {' and '.join(map(repr, texts))} (--config.data.text=NAME changes it)"
+    )
+  else:
+    texts = (text, text_pair) if text_pair else (text,)
+  if not label:
+    label = _guess_label(path, names, texts)
+    lines.append(f"{path}: label column: {label!r} (--config.data.label=NAME changes it)")
+  return Columns(texts, label, tuple(lines))
+
+
+def _guess_texts(path: str, names: Sequence[str], label: str) -> tuple[str, ...]:
+  by_name = {name.lower(): name for name in names if name != label}
+  for first, second in PAIRS:
+    if first in by_name and second in by_name:
+      return by_name[first], by_name[second]
+  known = [by_name[name] for name in (*TEXTS, *WORDS) if name in by_name]
+  left = [name for name in names if name != label and name.lower() not in LABELS]
+  if known or len(left) == 1:
+    return ((known or left)[0],)
+  raise DataError(
+    f"{path}: no column of {listed(names)} is known to be the text; name it, and the second text of a pair:\n"
+    "  --config.data.text=NAME\n  --config.data.text_pair=NAME"
+  )
+
+
+def _guess_label(path: str, names: Sequence[str], texts: Sequence[str]) -> str:
+  left = [name for name in names if name not in texts]
+  known = [name for name in left if name.lower() in LABELS]
+  if len(known) == 1 or (not known and len(left) == 1):
+    return (known or left)[0]
+  which = (
+    f"{' or '.join(map(repr, known))} could be" if known else f"no column of {listed(names)} is known as"
+  )
+  raise DataError(f"{path}: {which} the label; name it:\n  --config.data.label=NAME")
+
+
+def of_conll(rows: Sequence[Row], given: Any) -> tuple[str, str]:
+  """Returns the columns of words and tags in a CoNLL file: `given.text` and `given.label`, or guessed ones.
+
+  Words are in the first column that is not all numbers. Tags are in the last column with tags of spans;
+  without one, in the fourth of CoNLL-U's ten, else in the last that is not all '_' or '-'.
+  """
+  values = {name: {cell for row in rows for cell in row.fields[name]} for name in rows[0].fields}
+  words = next((name for name, cells in values.items() if not all(map(str.isdigit, cells))), "1")
+  of_spans = [name for name, cells in values.items() if target_values.is_entities(list(cells))]
+  tags = [name for name, cells in values.items() if not cells <= {"_", "-"} and name != words]
+  last = (of_spans or (["4"] if len(values) == 10 else tags) or [words])[-1]
+  return given.text or words, given.label or last
+
+
+def guess_kind(rows: Sequence[Row], columns: Columns) -> tuple[str, str]:
+  """Guesses the kind of task, one of `schema.KINDS`, from the rows' values; also returns the reason."""
+  values = [row.fields.get(columns.label) for row in rows]
+  if any(is_targets(value) for value in values):
+    return "span_pairs", f"{columns.label!r} has spans"
+  if _are_lists([row.fields.get(columns.text[0]) for row in rows]):
+    return "tagging", f"{columns.text[0]!r} has lists of words"
+  if _are_lists(values):
+    return "multilabel", f"{columns.label!r} has lists"
+  if any(isinstance(value, ClassNumber) for value in values):
+    return "classification", f"the file names the classes of {columns.label!r}"
+  numbers = [number for value in values if not is_missing(value) and (number := as_number(value)) is not None]
+  if numbers and len(numbers) == sum(not is_missing(value) for value in values):
+    is_whole = all(math.isfinite(number) and number == int(number) for number in numbers)
+    count = len(set(numbers))
+    if not is_whole:
+      return "regression", f"{columns.label!r} has numbers"
+    if count > MOST_CLASSES and len(numbers) < ROWS_OF_CLASS * count:
+      return "regression", f"{columns.label!r} has {count} whole numbers in {len(numbers)} rows"
+    return "classification", f"{columns.label!r} has {counted(count, 'whole number')}"
+  return "classification", f"{columns.label!r} has names"
+
+
+def _are_lists(values: Sequence[Any]) -> bool:
+  """Returns whether a column has lists: one value is a list, or every text spells one."""
+  there = [value for value in values if not is_missing(value)]
+  return any(isinstance(value, list) for value in there) or (
+    bool(there) and all(isinstance(as_list(value), list) for value in there)
+  )
+
+
+def guess_separator(rows: Sequence[Row], label: str) -> str:
+  """Guesses the separator between labels of a cell: the first of `SEPARATORS` that any cell has."""
+  cells = [value for row in rows if isinstance(value := row.fields.get(label), str) and not as_list(value)]
+  return next((sign for sign in SEPARATORS if any(sign in cell for cell in cells)), SEPARATORS[0])
+
+
+# The `problem_type` in transformers' config.json, which chooses the loss of a model for whole texts.
+
 
 _TARGETS = "targets"  # the column of spans with labels in files of edge probing
 _LOOKED_AT = 2_000  # rows by which kind and separator are guessed
@@ -88,15 +230,13 @@ def load(config: Any, vocabulary: Vocabulary, *, max_length: int, download: bool
     DataError: a file or a row is invalid; the message names it.
   """
   data, path = config.data, config.data.train_file
-  train, names, digest = user_file.read(path, "train", config, download)
+  train, names, digest = user_examples.read_file(path, "train", config, download)
   if not train:
     raise DataError(f"{path}: no rows below the header; give a file with texts and labels")
-  text, label = (
-    (data.text, data.label) if not conll.kind_of(path) else columns.of_conll(train[:_LOOKED_AT], data)
-  )
+  text, label = (data.text, data.label) if not conll.kind_of(path) else of_conll(train[:_LOOKED_AT], data)
   if not label and any(spans.is_targets(row.fields.get(_TARGETS)) for row in train[:_LOOKED_AT]):
     label = _TARGETS
-  chosen = columns.find(path, names, text=text, text_pair=data.text_pair, label=label)
+  chosen = find(path, names, text=text, text_pair=data.text_pair, label=label)
   lines = list(chosen.lines)
   if conll.kind_of(path):
     lines.append(f"{path}: words: column {text}, tags: column {label} (data.text and data.label change them)")
@@ -104,7 +244,7 @@ def load(config: Any, vocabulary: Vocabulary, *, max_length: int, download: bool
   digests, of_file = {path: digest}, {path: train}
   train = _with_text(train, schema, data.empty, lines)
   if data.dev_file:
-    dev, _, digests[data.dev_file] = user_file.read(data.dev_file, "validation", config, download)
+    dev, _, digests[data.dev_file] = user_examples.read_file(data.dev_file, "validation", config, download)
     of_file[data.dev_file] = dev
     dev = _with_text(dev, schema, data.empty, lines)
   else:
@@ -163,16 +303,16 @@ def _labels(named: str, schema: TaskSchema, train: Sequence[Row], whole: Sequenc
 
 
 def _schema(
-  config: Any, first: Sequence[Row], found: columns.Columns, lines: list[str], max_length: int
+  config: Any, first: Sequence[Row], found: Columns, lines: list[str], max_length: int
 ) -> TaskSchema:
   """Returns the task schema of a config, still without labels; adds lines about guesses to `lines`."""
   kind = config.own.task
   if kind == "auto":
-    kind, why = columns.guess_kind(first, found)
+    kind, why = guess_kind(first, found)
     lines.append(f"own.task={kind}: {why}")
   separator = ""
   if kind == "multilabel":
-    separator = config.data.separator or columns.guess_separator(first, found.label)
+    separator = config.data.separator or guess_separator(first, found.label)
     if not config.data.separator and any(as_list(row.fields.get(found.label, [])) is None for row in first):
       lines.append(f"separator of several labels in a cell: {separator!r} (data.separator changes it)")
   own = config.own
@@ -190,7 +330,7 @@ def _held_out(
   for row in train:
     check_label(row, schema)  # an invalid row is reported before an unsuitable fraction
   shown = [shown_text(row, schema) for row in train]
-  is_out = [user_file.is_held_out(text, fraction) for text in shown]
+  is_out = [user_examples.is_held_out(text, fraction) for text in shown]
   rare = 0
   if schema.kind != "regression":
     known = {label for row, out in zip(train, is_out) if not out for label in several_of(row, schema)}
@@ -202,7 +342,7 @@ def _held_out(
         known.update(labels)
     kept = {text for text, out in zip(shown, is_out) if not out}
     is_out = [out and text not in kept for text, out in zip(shown, is_out)]
-  return *user_file.split(train, is_out, path, fraction), rare
+  return *user_examples.split_rows(train, is_out, path, fraction), rare
 
 
 def _scale(how: str, numbers: np.ndarray, where: str, kind: str) -> tuple[float, float]:

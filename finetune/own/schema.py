@@ -12,7 +12,7 @@ import numpy as np
 from data.errors import DataError, counted, named_reason, reading, unknown
 from data.vocabulary import Vocabulary
 from finetune.search.examples import Examples
-from finetune.settings import OWN_TASKS
+from finetune.validate import OWN_TASKS
 from pretrain.export.task_fields import TASK
 
 FILE = TASK

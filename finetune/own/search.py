@@ -1,7 +1,4 @@
-"""`kind='own'`: a search on a user's own file, its report, and the model with `task.json`.
-
-Builds the head and the loss for each kind of task on a user's file.
-"""
+"""`kind='own'`: a search on a user's own file, with the head and loss of its kind; report, and model."""
 
 import functools
 import hashlib
@@ -21,14 +18,14 @@ from finetune.own.load import Part, load
 from finetune.own.schema import FILE, TaskSchema
 from finetune.papers import protocols
 from finetune.papers.protocols import Cell
-from finetune.search import best_model, losses, summary, texts
-from finetune.search.classification import HeadSettings, exported_task, make_problem
+from finetune.search import examples
+from finetune.search import problem as problems
+from finetune.search import results as summary
 from finetune.search.examples import Examples, add_to_digest, make_buckets
-from finetune.search.plan import Plan
-from finetune.search.program import Batch, OutputsOf, Problem
+from finetune.search.problem import Batch, HeadSettings, OutputsOf, Problem, exported_task, make_problem
+from finetune.search.results import Record
 from finetune.search.search import Search
-from finetune.search.session import Session
-from finetune.search.summary import Record
+from finetune.search.session import Plan, Session
 from pretrain.export.task_fields import FIRST_ROWS
 from pretrain.models import heads
 from pretrain.models.encoder import encode
@@ -60,15 +57,15 @@ def make(
   make = functools.partial(make_problem, config, head, num_outputs=schema.num_outputs, pad_id=pad_id)
   if schema.kind == "span_pairs":  # the head reads the means over two spans, concatenated
     return make(
-      loss=functools.partial(losses.classification_loss, **options),
+      loss=functools.partial(problems.classification_loss, **options),
       name="span_pairs",
       pooling=vectors_of_spans,
       num_vectors=2,
     )
   loss = {
-    "classification": functools.partial(losses.classification_loss, **options),
-    "multilabel": functools.partial(losses.multilabel_loss, **options),
-    "regression": losses.regression_loss,
+    "classification": functools.partial(problems.classification_loss, **options),
+    "multilabel": functools.partial(problems.multilabel_loss, **options),
+    "regression": problems.regression_loss,
   }[schema.kind]
   return make(loss=loss, pooling=schema.pooling)
 
@@ -100,7 +97,7 @@ def _tagging(
 
   def loss(logits: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
     weights = batch["weights"][:, None] * (batch[target_values.WORD] > 0)
-    total = losses.classification_loss(
+    total = problems.classification_loss(
       logits.reshape(-1, logits.shape[-1]),
       batch["labels"].reshape(-1),
       weights.reshape(-1),
@@ -214,7 +211,7 @@ LEAST_STEPS, MOST_EPOCHS = 300, 30  # of the one run on a small file, unless sea
 
 
 class Own:
-  """Fine-tuning on a user's own file: its search and report. Implements `driver.Kind`."""
+  """Fine-tuning on a user's own file: its search and report. Implements `search.Kind`."""
 
   def __init__(self, session: Session, *, download: bool) -> None:
     """Reads and tokenises the files; nothing is compiled. `download`: whether TFDS may download.
@@ -249,10 +246,6 @@ class Own:
   def _plan(self) -> Plan:
     own = self.session.config.own
 
-    def evaluate(outputs_of: OutputsOf, seeds: Sequence[int]) -> list[dict[str, float]]:
-      outputs = self.dev_outputs(outputs_of, len(seeds))
-      return [measure(self.schema, self.task.dev.targets, of_run) for of_run in outputs]
-
     of_labels: dict[str, object] = {
       "class_weights": own.class_weights,
       "label_smoothing": own.label_smoothing,
@@ -275,27 +268,22 @@ class Own:
       self._cells(),
       self.train,
       self.buckets,
-      evaluate,
+      lambda outputs_of, seed: measure(self.schema, self.task.dev.targets, self.dev_outputs(outputs_of)),
       digest=_digest(self.train, self.task.dev),
       max_length=self.schema.max_length,
       also={"files": self.task.digests, "pooling": self.schema.pooling, **of_labels},
     )
 
-  def dev_outputs(self, outputs_of: OutputsOf, num_runs: int) -> Sequence[Outputs]:
-    """Returns every run's outputs on the development rows; those of a regression in the file's scale."""
-    made = self.task.dev.inputs
-    by_run = texts.outputs(
-      made.examples,
-      self.dev_buckets,
-      outputs_of,
-      num_runs=num_runs,
-      batch_size=self.session.config.data.eval_batch_size,
-      pad_id=self.session.pad_id,
+  def dev_outputs(self, outputs_of: OutputsOf) -> Outputs:
+    """Returns a model's outputs on the development rows; those of a regression in the file's scale."""
+    made, size = self.task.dev.inputs, self.session.config.data.eval_batch_size
+    sizes = {"batch_size": size, "pad_id": self.session.pad_id}
+    joined = answers.join(
+      made, examples.outputs(made.examples, self.dev_buckets, outputs_of, **sizes), self.schema
     )
-    joined = [answers.join(made, of_run, self.schema) for of_run in by_run]
     if self.schema.kind != "regression":
       return joined
-    return [np.asarray(of_run, np.float64) * self.task.scale + self.task.shift for of_run in joined]
+    return np.asarray(joined, np.float64) * self.task.scale + self.task.shift
 
   def describe(self) -> list[str]:
     """Returns lines that describe checkpoint, data and search."""
@@ -308,13 +296,12 @@ class Own:
 
   def finish(self, search: Search, records: Sequence[Record]) -> None:
     """Saves the best run's model, unless it is saved already, and makes the tables of its answers."""
-    chosen = best_model.choose(search, records)
+    chosen = search.choose(records)
     if self.session.config.output.save_model:
       problem, pooling = self.schema.problem_type or None, self.schema.pooling
       task = exported_task(NAME, self.schema.labels, self.session.head)
       task |= {"problem_type": problem, "pooling": pooling}
-      best_model.save(
-        search,
+      search.save_model(
         chosen,
         task,
         output_scale=self.task.scale,
@@ -322,7 +309,7 @@ class Own:
         folder="",
         texts={FILE: self.schema.as_json(), FIRST_ROWS: json.dumps(self.task.first)},
       )
-    (outputs,) = self.dev_outputs(search.trained(chosen.cell, chosen.seed).outputs_of, 1)
+    outputs = self.dev_outputs(search.trained(chosen.cell, chosen.seed).outputs_of)
     self.details = details(self.schema, self.task.dev.targets, outputs)
 
   def report(self, records: Mapping[str, Sequence[Record]]) -> Report:

@@ -1,8 +1,6 @@
-"""Reads labels, numbers and lists of labels of rows as training targets.
+"""Targets of training: labels, numbers, lists of labels, and tags of words, read from a user's rows.
 
-Tokenises sentences of tagged words for an encoder, and reads tags from its outputs.
-
-Each word is tokenised by itself; the word's output is that at its first token.
+Each word of a tagged sentence is tokenised by itself; the word's output is that at its first token.
 """
 
 import math
@@ -20,8 +18,7 @@ from data.rows.values import ClassNumber, as_number, is_missing
 from data.vocabulary import Vocabulary
 from finetune.own import spans
 from finetune.own.schema import Inputs, TaskSchema, pieces_of
-from finetune.search.examples import Examples
-from finetune.search.user_file import text_of
+from finetune.search.examples import Examples, text_of
 
 MOST_LABELS = 10_000  # of a file; a column with more has texts or numbers
 

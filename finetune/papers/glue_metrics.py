@@ -1,8 +1,6 @@
-"""Computes the metrics of the GLUE tasks that the papers report, as fractions, with scikit-learn and scipy.
+"""Metrics of the GLUE tasks, as fractions, by scikit-learn and scipy, and the papers' scores beside ours.
 
 An undefined score, such as the correlation of constant predictions, is 0, so that a search can rank it.
-
-The papers' scores on the dev sets, as fractions, to print next to ours.
 """
 
 import functools

@@ -1,9 +1,6 @@
-"""The papers' protocols of fine-tuning: seeds, summary, optimizer, head, and the cells of the searches.
+"""The papers' protocols of fine-tuning: search spaces, best cells, seeds, summary, optimizer and head.
 
 The protocols are `coco_lm` (COCO-LM tables 7 and 8), `amos` (AMOS table 4) and `taco` (TACO tables 6 to 8).
-
-The papers' search spaces for each task and encoder size, and their best cells.
-
 The papers say "6 %" of warm-up; the scripts that made their numbers run total steps / 16, so it is 0.0625.
 """
 
@@ -206,7 +203,7 @@ _TACO_OPTIMIZER = _FAIRSEQ_OPTIMIZER | {  # TACO table 6
   "weight_decay": 0.0,
   "clip_norm": 1.0,
 }
-# Of `classification.HeadSettings`; run_glue.sh and the default of fairseq's pooler activation.
+# Of `problem.HeadSettings`; run_glue.sh and the default of fairseq's pooler activation.
 _FAIRSEQ_HEAD = {"activation": "tanh", "init": "torch", "dropout": 0.1, "input_dropout": 0.1}
 _TACO_HEAD = {"activation": "tanh", "init": "normal", "dropout": 0.1, "input_dropout": 0.0}  # BERT's pooler
 
@@ -222,7 +219,7 @@ class Protocol:
   num_test_seeds: int  # of the chosen cell; the best of them on the dev set predicts the test set
   evaluations_per_epoch: int  # of the dev set; the best one is the run's score
   optimizer: Mapping[str, Any]  # fields of `pretrain.optim.OptimizerSettings` but for learning rate and steps
-  head: Mapping[str, Any]  # fields of `finetune.search.classification.HeadSettings`
+  head: Mapping[str, Any]  # fields of `finetune.search.problem.HeadSettings`
   dropout: float  # in the encoder, of attention probabilities too
   stsb_divisor: float  # a target of STS-B is the score, 0 to 5, divided by this
 
@@ -282,9 +279,6 @@ def cells(
   warmup_fractions: Sequence[float] = (),
 ) -> list[Cell]:
   """Returns a search's cells (sets of hyperparameters) by batch size, epochs, warm-up, learning rate.
-
-  So cells that differ only in the learning rate are neighbours: they can share a compiled program.
-
   Sequences that are not empty replace the protocol's values; fractions of warm-up replace TACO's steps.
   `seed` decides which combinations of TACO's base models are drawn.
 

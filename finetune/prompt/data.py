@@ -23,8 +23,8 @@ from finetune.prompt.templates import (
   make_evaluation_set,
   make_pool,
 )
-from finetune.search.examples import add_to_digest, pad, stack
-from finetune.search.program import Batch
+from finetune.search.examples import Buckets, add_to_digest, outputs
+from finetune.search.problem import OutputsOf
 
 # Metrics that choose a run's best evaluation and the best cell, as in LM-BFF src/trainer.py; else accuracy.
 _MAIN = {"cola": "matthews", "mrpc": "f1", "qqp": "f1", "stsb": "pearson"}
@@ -66,59 +66,42 @@ class PromptData:
     """Whether the test sets are GLUE's complete development sets."""
     return bool(self.tests) and all(split.is_official for split in self.tests.values())
 
-  def feed(self, splits: Sequence[int], batch_size: int) -> TrainingFeed:
-    """Returns the training batches of runs that train together; `splits` has one split for each run."""
+  def feed(self, split: int, batch_size: int) -> TrainingFeed:
+    """Returns the training batches of a run on a split."""
     sizes = {"batch_size": batch_size, "max_length": self.lengths.max_length, "pad_id": self.lengths.pad_id}
-    return TrainingFeed(self.pools, splits, **sizes)
+    return TrainingFeed(self.pools[split], split, **sizes)
 
-  def test(self, outputs_of: Callable[[Batch], Any], split: int) -> dict[str, float]:
+  def test(self, outputs_of: OutputsOf, split: int) -> dict[str, float]:
     """Returns a run's metrics on all test sets, with demonstrations from `split`'s training set."""
     sizes = {"num_samples": self.lengths.num_samples, "max_length": self.lengths.max_length}
     metrics: dict[str, float] = {}
     for suffix, test_set in self.tests.items():
       examples = make_evaluation_set(self.writer, test_set, self.pools[split], seed=split, **sizes)
-      scores = self.evaluate(outputs_of, [examples])[0]
+      scores = self.evaluate(outputs_of, examples)
       metrics |= {f"{name}{suffix}": value for name, value in scores.items()}
     return metrics
 
-  def evaluate(
-    self, outputs_of: Callable[[Batch], Any], sets: Sequence[EvaluationSet]
-  ) -> list[dict[str, float]]:
-    """Returns {metric: value} of each run on its set in `sets`; NaN or infinite outputs score 0."""
+  def evaluate(self, outputs_of: OutputsOf, of: EvaluationSet) -> dict[str, float]:
+    """Returns {metric: value} of a model on a set; NaN or infinite outputs score 0."""
     finish = scores_of if self.writer.template.is_regression else np.asarray
-    predictions = predict(outputs_of, sets, finish, self.lengths)
+    predictions = predict(outputs_of, of, finish, self.lengths)
     task = "mnli" if self.task == "snli" else self.task  # the same classes and metric
-    return [
-      glue_metrics.score_of_run(task, of_run, part.examples.fields["labels"][: len(of_run)])
-      for of_run, part in zip(predictions, sets, strict=True)
-    ]
+    labels = of.examples.fields["labels"][: len(predictions)]
+    return glue_metrics.score_of_run(task, predictions, labels)
 
 
 def predict(
-  outputs_of: Callable[[Batch], Any],
-  sets: Sequence[EvaluationSet],
-  finish: Callable[[np.ndarray], np.ndarray],
-  lengths: Lengths,
-) -> list[np.ndarray]:
-  """Returns each run's predictions, [n, ...] float64, averaged over sets of demonstrations.
+  outputs_of: OutputsOf, of: EvaluationSet, finish: Callable[[np.ndarray], np.ndarray], lengths: Lengths
+) -> np.ndarray:
+  """Returns a model's predictions for a set, [n, ...] float64, averaged over sets of demonstrations.
 
-  `sets` has one set for each run; batches of shorter sets are filled with rows of weight 0. `finish` turns
-  outputs [rows, classes] into the values that are averaged, [rows, ...].
+  `finish` turns outputs [rows, classes] into the values that are averaged, [rows, ...].
   """
-  outputs = []
-  for start in range(0, max(len(evaluation_set.examples.ids) for evaluation_set in sets), lengths.batch_size):
-    batches = []
-    for evaluation_set in sets:
-      rows = range(len(evaluation_set.examples.ids))[start : start + lengths.batch_size]
-      sizes = {"length": lengths.max_length, "batch_size": lengths.batch_size, "pad_id": lengths.pad_id}
-      batches.append(pad(evaluation_set.examples, rows, **sizes))
-    outputs.append(outputs_of(stack(batches)))
-  predictions = []
-  for of_run, evaluation_set in zip(np.concatenate(outputs, axis=1), sets):
-    finished = np.asarray(finish(of_run[: len(evaluation_set.examples.ids)]), np.float64)
-    by_sample = finished.reshape(evaluation_set.num_samples, -1, *finished.shape[1:])
-    predictions.append(by_sample.sum(axis=0) / evaluation_set.num_samples)
-  return predictions
+  rows = np.arange(len(of.examples.ids))
+  sizes = {"batch_size": lengths.batch_size, "pad_id": lengths.pad_id}
+  found = outputs(of.examples, Buckets((lengths.max_length,), (rows,)), outputs_of, **sizes)
+  finished = np.asarray(finish(np.stack(found)), np.float64)
+  return finished.reshape(of.num_samples, -1, *finished.shape[1:]).sum(axis=0) / of.num_samples
 
 
 def load(task: str, writer: PromptWriter, config: Any, lengths: Lengths, *, download: bool) -> PromptData:

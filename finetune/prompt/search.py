@@ -1,6 +1,4 @@
-"""`kind='prompt'`: few-shot tasks, predicted by the checkpoint's language-modelling head, and their table.
-
-Prompts as a training problem: the checkpoint's language-modelling head predicts the label word at [MASK].
+"""`kind='prompt'`: few-shot tasks; the checkpoint's language-modelling head predicts a word at [MASK].
 
 Source: Gao et al. 2021 (LM-BFF) sections 5-6, src/models.py; COCO-LM section 5 and table 4.
 """
@@ -24,14 +22,12 @@ from finetune.papers.protocols import LARGEST_RATE, Cell
 from finetune.prompt import data as prompt_data
 from finetune.prompt.data import MAX_SCORE, Lengths, PromptData
 from finetune.prompt.templates import TEMPLATES, PromptWriter, choose_words
-from finetune.search import best_model, losses, summary
+from finetune.search import results as summary
 from finetune.search.examples import Buckets
-from finetune.search.plan import Plan
-from finetune.search.program import Batch, OutputsOf, Problem
-from finetune.search.results import Results
+from finetune.search.problem import Batch, Problem, classification_loss
+from finetune.search.results import Record, Results
 from finetune.search.search import Search
-from finetune.search.session import Session
-from finetune.search.summary import Record
+from finetune.search.session import Plan, Session
 from pretrain.models import heads
 from pretrain.models.encoder import encode
 from pretrain.models.layers import EncoderConfig
@@ -107,7 +103,7 @@ def make_problem(
     return vocab_logits(at_mask, table[words], trained["bias"][words])[:, 0]
 
   def loss(logits: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
-    function = polarity_loss if is_regression else losses.classification_loss
+    function = polarity_loss if is_regression else classification_loss
     total = function(logits, batch["labels"], batch["weights"])
     return total, {"task_loss": (total, jnp.sum(batch["weights"]))}
 
@@ -264,7 +260,7 @@ _GRID = ("search.batch_sizes", "search.learning_rates")  # the only fields of `s
 
 
 class Prompts:
-  """Few-shot fine-tuning with prompts; each drawn split chooses its own cell. Implements `driver.Kind`."""
+  """Few-shot fine-tuning with prompts; each drawn split chooses its own cell. Implements `search.Kind`."""
 
   def __init__(self, session: Session, *, download: bool) -> None:
     """Checks the head, words and lengths and reads all data; raises a UserError before anything compiles."""
@@ -311,9 +307,6 @@ class Prompts:
     every, longest = self.config.prompt.eval_every, data.lengths.max_length
     examples = len(next(iter(data.pools.values())).queries)
 
-    def evaluate(outputs_of: OutputsOf, splits: Sequence[int]) -> list[dict[str, float]]:
-      return data.evaluate(outputs_of, [data.dev[split] for split in splits])
-
     def evaluation_steps(cell: Cell, steps_per_epoch: int) -> list[int]:
       del steps_per_epoch
       last = cell.total_steps(0)
@@ -329,16 +322,14 @@ class Prompts:
       list(data.pools),
       Buckets((longest,), (np.arange(examples),)),
       data.feed,
-      evaluate,
+      lambda outputs_of, split: data.evaluate(outputs_of, data.dev[split]),
       evaluation_steps,
       self._fingerprint(data),
-      seed_field="data",  # splits can be added to a grid: each has its own digest
-      by_seed=True,
+      {split: {"data": digest} for split, digest in data.digests.items()},  # splits can be added to a grid
     )
 
   def _fingerprint(self, data: PromptData) -> dict[str, Any]:
     return self.session.identity | {
-      "data": {str(split): digest for split, digest in data.digests.items()},
       "head": self.head,
       "words": [int(word) for word in data.writer.word_ids],
       "optimizer": OPTIMIZER,
@@ -365,24 +356,25 @@ class Prompts:
       row = TASKS[data.task]
       words = [data.writer.vocabulary.piece(word) for word in data.writer.word_ids]
       task = {"name": row.name, "labels": list(row.labels) or None, "words": words}
-      chosen = [best_model.run_of(search, record, *record.seeds) for record in of_splits]
-      best_model.save(search, max(chosen, key=lambda run: run.value), task, recipe=f"{data.task}-prompt")
+      chosen = [search.run_of(record, *record.seeds) for record in of_splits]
+      search.save_model(max(chosen, key=lambda run: run.value), task, recipe=f"{data.task}-prompt")
 
   def _test(self, search: Search, data: PromptData, record: Record) -> None:
     """Saves the test scores of the only run in `record`, unless they are already saved."""
     tested, (split,) = self._tested(data), record.seeds
-    if not tested.missing(record.cell, [split]):
+    if split in tested.read(record.cell):
       return
     metrics = data.test(search.trained(record.cell, split).outputs_of, split)
     evaluation = summary.best(record.seeds[split], data.metric)._replace(metrics=metrics)
-    tested.save(record._replace(seeds={split: [evaluation]}))
+    tested.save(record.cell, split, data.metric, [evaluation])
     score = tables.percent(metrics[data.metric])
     logger.info(f"{data.task}: split {split}, test {data.metric} {score}")
 
   def _tested(self, data: PromptData) -> Results:
     """Opens the stored test scores of a task for this checkpoint, data and settings."""
     fingerprint = self._fingerprint(data) | {"test": data.test_digest}
-    return Results(self.session.workdir / TEST, data.task, fingerprint, seed_field="data")
+    of_splits = {split: {"data": digest} for split, digest in data.digests.items()}
+    return Results(self.session.workdir / TEST, data.task, fingerprint, of_splits)
 
   def report(self, records: Mapping[str, Sequence[Record]]) -> tables.Report:
     """Returns the table of means and standard deviations over the splits."""
@@ -393,9 +385,8 @@ class Prompts:
   def _scores(self, data: PromptData, records: Sequence[Record]) -> TaskScores:
     chosen, tested = summary.choose_by_seed(records), []
     for record in chosen if data.tests else ():
-      of_test = self._tested(data).finished(record.cell, list(record.seeds))
-      assert of_test is not None  # `finish` has stored it
-      tested.append(of_test)
+      found = self._tested(data).read(record.cell)  # `finish` has stored it
+      tested.append(record._replace(seeds={split: found[split] for split in record.seeds}))
     return TaskScores(chosen, tested, data.is_official)
 
 
@@ -409,7 +400,7 @@ def _check_fields(values) -> None:
 
 
 def _cells(config: Any) -> list[Cell]:
-  """Returns the grid's hyperparameter cells by batch size, so that neighbours can share a program."""
+  """Returns the grid's hyperparameter cells."""
   batch_sizes = config.search.batch_sizes or BATCH_SIZES
   learning_rates = config.search.learning_rates or LEARNING_RATES
   rules = {

@@ -1,15 +1,12 @@
-"""LM-BFF's manual templates and label words: they turn an example into a sentence with a masked word.
+"""LM-BFF's templates and label words, and prompts with demonstrations made by them.
 
-The model predicts the masked word; each class has one word. Source of templates, words, lengths and numbers
-of samples: Gao et al. 2021 (LM-BFF) table 1 and its run_experiment.sh.
-
-Prompts with demonstrations: a query, then one solved example of each class, all in one sequence.
-
-Source: Gao et al. 2021 (LM-BFF) section 6, its src/dataset.py; without its filter by similarity.
+A template turns an example into a sentence with a masked word, which the model predicts; each class has one
+word. A prompt is a query, then one solved example of each class, in one sequence. Source: Gao et al. 2021
+(LM-BFF) section 6 and table 1, src/dataset.py without its filter by similarity, and run_experiment.sh.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +15,7 @@ from data.errors import ConfigError, DataError, counted
 from data.glue.tasks import Split
 from data.vocabulary import Vocabulary
 from data.vocabulary.official import truncate_pair
-from finetune.search.examples import Buckets, Examples, TrainingOrder, pad, stack
+from finetune.search.examples import Buckets, Examples, TrainingOrder, pad
 
 
 @dataclasses.dataclass(frozen=True)
@@ -274,36 +271,28 @@ def _examples(queries: Sequence[Prompt], ids: list[np.ndarray], labels: np.ndarr
 
 
 class TrainingFeed:
-  """Training batches of several runs; a batch depends only on its step, so resumed runs are exact.
+  """Training batches of a run; a batch depends only on its step, so resumed runs are exact.
 
   An epoch has every example once, in an order drawn by the seed; each row of a step has new demonstrations.
-  Runs of the same seed (with other learning rates) have the same batches. All rows have the length
-  `max_length`: dropout depends on the shape, so the shape must not depend on the draws.
+  All rows have the length `max_length`: dropout depends on the shape, so the shape must not depend on the
+  draws.
   """
 
-  def __init__(
-    self, pools: Mapping[int, Pool], seeds: Sequence[int], *, batch_size: int, max_length: int, pad_id: int
-  ) -> None:
-    """Draws the order of examples by seed; `pools` is {seed: training set}, `seeds` has one for each run."""
-    self._pools, self._seeds = {seed: pools[seed] for seed in dict.fromkeys(seeds)}, list(seeds)
+  def __init__(self, pool: Pool, seed: int, *, batch_size: int, max_length: int, pad_id: int) -> None:
+    """Draws the order of the examples of a training set, `pool`, by the run's seed."""
+    self._pool, self._seed = pool, seed
     self._sizes = {"length": max_length, "batch_size": batch_size, "pad_id": pad_id}
-    self._max_length = max_length
-    self._orders = {
-      seed: TrainingOrder(Buckets((max_length,), (np.arange(len(pool.queries)),)), batch_size, shape_seed=0)
-      for seed, pool in self._pools.items()
-    }
+    buckets = Buckets((max_length,), (np.arange(len(pool.queries)),))
+    self._order = TrainingOrder(buckets, batch_size, shape_seed=0)
 
   def __call__(self, step: int) -> dict[str, np.ndarray]:
-    """Returns the batch of a step, from 0: 'ids' [runs, batch, length]; other fields are [runs, batch]."""
-    batches = {}
-    for seed, pool in self._pools.items():
-      _, rows = self._orders[seed].batch(seed, step)
-      generator = np.random.default_rng((_TRAINING, seed, step))
-      shown = ([pool.demonstrations[i] for i in draw(pool, generator, row)] for row in rows)
-      ids = [join(pool.queries[row], of_row, self._max_length) for row, of_row in zip(rows, shown)]
-      examples = _examples([pool.queries[row] for row in rows], ids, pool.labels[rows])
-      batches[seed] = pad(examples, range(len(ids)), **self._sizes)
-    return stack([batches[seed] for seed in self._seeds])
+    """Returns the batch of a step, from 0: 'ids' [batch, length]; other fields are [batch]."""
+    pool, (_, rows) = self._pool, self._order.batch(self._seed, step)
+    generator = np.random.default_rng((_TRAINING, self._seed, step))
+    shown = ([pool.demonstrations[i] for i in draw(pool, generator, row)] for row in rows)
+    ids = [join(pool.queries[row], of_row, self._sizes["length"]) for row, of_row in zip(rows, shown)]
+    examples = _examples([pool.queries[row] for row in rows], ids, pool.labels[rows])
+    return pad(examples, range(len(ids)), **self._sizes)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,19 +1,27 @@
-"""Tokenised examples of a task, their padded lengths, and the examples of each training step.
+"""Examples of a task: rows of a user's file, tokenised texts, padded batches, and the examples of each step.
 
 A compiled program has one shape, so examples are sorted into a few buckets of equal padded length. The
 sequence of bucket shapes of a run depends on the task's lengths, the batch size and `shape_seed` alone; a
-run's own seed chooses which examples of a bucket fill a batch. So runs of several seeds share the same shapes
-in one program, and each run computes the same as it would alone.
+run's own seed chooses which examples of a bucket fill a batch.
 """
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+import hashlib
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from data.errors import DataError
+from data import files
+from data import rows as data_rows
+from data.errors import DataError, counted
+from data.glue.tasks import Split
+from data.rows import Row, datasets
+from data.vocabulary import Vocabulary
+
+Item = TypeVar("Item")
 
 
 class Examples(NamedTuple):
@@ -165,36 +173,111 @@ def _permutation(size: int, *key: int) -> np.ndarray:
 
 
 def evaluation_batches(
-  examples: Examples, buckets: Buckets, *, num_runs: int, batch_size: int, pad_id: int
+  examples: Examples, buckets: Buckets, *, batch_size: int, pad_id: int
 ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-  """Yields (example numbers, batch copied for every run) until every example was in one batch."""
+  """Yields (example numbers, batch) until every example was in one batch."""
   for length, members in zip(buckets.lengths, buckets.members):
     for start in range(0, len(members), batch_size):
       rows = members[start : start + batch_size]
-      batch = pad(examples, rows, length=length, batch_size=batch_size, pad_id=pad_id)
-      yield rows, {name: np.broadcast_to(leaf, (num_runs, *leaf.shape)) for name, leaf in batch.items()}
+      yield rows, pad(examples, rows, length=length, batch_size=batch_size, pad_id=pad_id)
+
+
+def outputs(
+  examples: Examples, buckets: Buckets, outputs_of: Callable[[dict], Any], *, batch_size: int, pad_id: int
+) -> list[Any]:
+  """Returns a model's outputs of all examples in order; outputs by token include padding.
+
+  `outputs_of` maps a host batch to host outputs [batch, ...].
+  """
+  import jax  # not at the top: commands read users' files before they start JAX
+
+  gathered: list[Any] = [None] * len(examples.ids)
+  for rows, batch in evaluation_batches(examples, buckets, batch_size=batch_size, pad_id=pad_id):
+    found = outputs_of(batch)
+    for at, row in enumerate(rows):
+      gathered[row] = jax.tree.map(lambda leaf, at=at: np.asarray(leaf[at]), found)
+  return gathered
 
 
 @dataclasses.dataclass(frozen=True)
-class Feed:
-  """Makes the training batch of each step, on the host, for runs that share a training set."""
+class Evaluated:
+  """A development or test split: its texts, tokenised, and the number of truncated ones."""
 
   examples: Examples
-  order: TrainingOrder
-  seeds: Sequence[int]  # one for each run
-  pad_id: int
-
-  def __call__(self, step: int) -> dict[str, np.ndarray]:
-    """Returns the batch [runs, batch, ...] of a step from 0; runs with equal seeds get equal examples."""
-    batches = {}
-    for seed in dict.fromkeys(self.seeds):
-      length, rows = self.order.batch(seed, step)
-      batches[seed] = pad(
-        self.examples, rows, length=length, batch_size=self.order.batch_size, pad_id=self.pad_id
-      )
-    return stack([batches[seed] for seed in self.seeds])
+  buckets: Buckets
+  split: Split  # the texts
+  cut: int  # number of texts that were truncated
 
 
-def stack(batches: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-  """Stacks one batch per run into arrays [runs, batch, ...]."""
-  return {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
+@dataclasses.dataclass(frozen=True)
+class Encoding:
+  """Tokenises a task's texts; long ones are truncated as in the papers' official Hugging Face code."""
+
+  vocabulary: Vocabulary
+  max_length: int  # tokens with special ones
+  num_buckets: int  # most padded lengths
+  multiple: int  # padded lengths are multiples of it
+  divisor: float = 1.0  # of STS-B's scores
+
+  def examples(self, split: Split, *, is_regression: bool) -> tuple[Examples, int]:
+    """Tokenises a split: returns examples with 'labels' (0 if it has none) and the number truncated."""
+    first = self.vocabulary.encode_batch(split.first)
+    second = None if split.second is None else self.vocabulary.encode_batch(split.second)
+    ids, cut = [], 0
+    for row, text in enumerate(first):
+      pair = None if second is None else second[row]
+      encoded = self.vocabulary.with_special_ids(text, pair, max_length=self.max_length)
+      cut += len(encoded) < len(self.vocabulary.with_special_ids(text, pair))
+      ids.append(np.asarray(encoded, np.int32))
+    labels = np.zeros(len(split), np.int32) if split.labels is None else split.labels
+    if is_regression:
+      labels = np.asarray(labels, np.float32) / np.float32(self.divisor)
+    return Examples(ids, {"labels": labels}, {}), cut
+
+  def evaluated(self, split: Split, *, is_regression: bool) -> Evaluated:
+    """Tokenises a split for evaluation."""
+    examples, cut = self.examples(split, is_regression=is_regression)
+    return Evaluated(examples, self.buckets(examples), split, cut)
+
+  def buckets(self, examples: Examples) -> Buckets:
+    """Sorts examples into buckets by padded length."""
+    return make_buckets(examples, most=self.num_buckets, multiple=self.multiple, max_length=self.max_length)
+
+
+def read_file(path: str, split: str, config: Any, download: bool) -> tuple[list[Row], list[str], str]:
+  """Returns rows, column names and sha256 of a file, or of a data set's split (`split` by default)."""
+  if not datasets.kind_of(path):
+    return list(data_rows.read(path)), data_rows.columns(path), files.sha256(pathlib.Path(path))
+  options = {"directory": config.data.directory, "module": config.data.module, "download": download}
+  examples = datasets.read(path, split, **options)
+  return examples, list(examples[0].fields if examples else ()), datasets.digest(examples)
+
+
+def text_of(row: Row, column: str) -> str:
+  """Returns the text of a row; DataError: it has none."""
+  value = row.value(column)
+  if not isinstance(value, str):
+    row.refuse(f"{column!r} is {'empty' if value is None else type(value).__name__}, expected a text")
+  if not value.strip():
+    row.refuse(f"{column!r} is empty; add a text, or remove this row")
+  return value
+
+
+def split_rows(
+  rows: Sequence[Item], is_out: Sequence[bool], path: str, fraction: float
+) -> tuple[list[Item], list[Item]]:
+  """Returns the rows of a training file that stay, and those held out; DataError: one part has none."""
+  kept = [row for row, out in zip(rows, is_out) if not out]
+  held_out = [row for row, out in zip(rows, is_out) if out]
+  if not kept or not held_out:
+    raise DataError(
+      f"{path}: data.dev_fraction={fraction:g} holds out {len(held_out):,} of {counted(len(rows), 'row')}; "
+      "expected rows in both parts; use\n  --config.data.dev_file=FILE\n  --config.data.dev_fraction=0.5"
+    )
+  return kept, held_out
+
+
+def is_held_out(text: str, fraction: float) -> bool:
+  """Returns whether a row is held out for development, by a hash of its text: equal texts stay together."""
+  digest = hashlib.sha256(text.encode()).digest()
+  return int.from_bytes(digest[:8], "big") < fraction * 2**64

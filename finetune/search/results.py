@@ -1,180 +1,285 @@
-"""Stores the finished runs of a search, one file each: `<workdir>/<task>/<cell name>_seed<N>.json`.
+"""Finished runs, one file each (`<workdir>/<task>/<cell name>_seed<N>.json`), and summaries over their seeds.
 
-Files are written atomically, so a search that was killed continues with the runs that have no file.
+A run's scores are those of its best evaluation; a cell has mean, median and spread over its seeds. Files are
+written atomically, so a search that was killed continues with the runs that have no file.
 """
 
-import dataclasses
 import json
 import os
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from data import errors, files
+import numpy as np
+
+from data import errors, files, tables
 from data.errors import ConfigError, DataError, changes
 from finetune.papers.protocols import Cell
-from finetune.search.summary import Evaluation, Record, best
 from pretrain.settings import fields
 
-FORMAT = 2
+FORMAT = 3  # of a file; raise it, too, when a change alters the numbers of runs
 
 
-@dataclasses.dataclass(frozen=True)
-class _Run:
-  """The content of a results file: a run's cell, seed, evaluations and fingerprint."""
+class Evaluation(NamedTuple):
+  """One evaluation of the dev set during a run."""
 
+  step: int
+  epoch: float
+  metrics: dict[str, float]  # fractions
+  skipped_updates: int = 0  # so far: updates that were not applied, because a value was not finite
+
+
+class Record(NamedTuple):
+  """The finished runs of a cell (a set of hyperparameters), as evaluations by seed."""
+
+  task: str  # as the caller names it, a file name
   cell: Cell
-  seed: int
-  metric: str
-  evaluations: list[Evaluation]
-  fingerprint: dict[str, Any]
+  metric: str  # by which a run's best evaluation is chosen
+  seeds: dict[int, list[Evaluation]]  # the evaluations of each seed's run
+
+  def value(self, seed: int, metric: str | None = None) -> float:
+    """Returns a metric (None: the record's) of a run, at the evaluation that the record's metric chose."""
+    return best(self.seeds[seed], self.metric).metrics[metric or self.metric]
+
+
+class Summary(NamedTuple):
+  """Median, mean, spread and range of a metric over runs, each run's value, and its skipped updates."""
+
+  median: float  # of an even number of runs the mean of the middle two
+  mean: float
+  std: float  # of the sample (n - 1) unless asked otherwise; 0 for one run
+  minimum: float
+  maximum: float
+  per_seed: dict[int | str, float]  # {seed: value}; where cells were pooled {'seed cell name': value}
+  skipped_updates: dict[int | str, int]  # {key of per_seed: skipped updates}, of runs that skipped any
+
+  def values(self) -> dict[str, Any]:
+    """Returns the statistics by name, and the number of `seeds`, as a row of a report."""
+    return {**self._asdict(), "seeds": len(self.per_seed)}
+
+
+def seeds_column(header: str) -> tables.Column:
+  """Returns a report's column that lists the score of each seed, for rows made by `Summary.values`."""
+  return tables.Column(
+    header, lambda row: "  ".join(tables.percent(value) for value in row["per_seed"].values()), "left"
+  )
+
+
+def score_columns(statistic: str, models: Sequence[str]) -> list[tables.Column]:
+  """Returns the columns of a report: a metric's `statistic`, its spread, and the papers' models."""
+  keys = {statistic: "value", "std": "std", "min": "minimum", "max": "maximum"}
+  return [tables.percent_column(*column) for column in (keys | {model: model for model in models}).items()]
+
+
+def metrics(record: Record) -> list[str]:
+  """Returns the names of all metrics of a cell's runs, the metric by which it is chosen first."""
+  measured = best(next(iter(record.seeds.values())), record.metric).metrics
+  return [record.metric, *(name for name in measured if name != record.metric)]
+
+
+def best(evaluations: Sequence[Evaluation], metric: str) -> Evaluation:
+  """Returns the first evaluation with the highest metric, whose scores are those of the run."""
+  return max(evaluations, key=lambda evaluation: evaluation.metrics[metric])
+
+
+def summarise(record: Record, metric: str | None = None, *, ddof: int = 1) -> Summary:
+  """Summarises a metric over the seeds of a cell.
+
+  Args:
+    metric: None: the record's metric. Any other is read at the evaluation that the record's metric chose,
+      because only that checkpoint is kept.
+    ddof: 1: the standard deviation of a sample; 0: of a population.
+  """
+  return _summary({seed: (record, seed) for seed in record.seeds}, metric, ddof)
+
+
+def pool(records: Sequence[Record], metric: str | None = None, *, ddof: int = 1) -> Summary:
+  """Summarises a metric over all runs of several cells (TACO's base models, splits of prompts)."""
+  return _summary(
+    {f"{seed} {record.cell.name}": (record, seed) for record in records for seed in record.seeds},
+    metric,
+    ddof,
+  )
+
+
+def choose(records: Sequence[Record], metric: str, summary: str) -> Record:
+  """Returns the best of the cells with the most seeds: one lucky run must not beat a cell with several.
+
+  Cells are compared by the 'median' or 'mean' of a metric over their seeds; of equal ones the first counts.
+  """
+  most = max(len(record.seeds) for record in records)
+  candidates = [record for record in records if len(record.seeds) == most]
+  return max(candidates, key=lambda record: score(summarise(record, metric), summary))
+
+
+def choose_by_seed(records: Sequence[Record]) -> list[Record]:
+  """Returns, for each seed, the cell with its best run (the first of equal ones) as a record of one run."""
+  chosen: dict[int, Record] = {}
+  for record in records:
+    for seed, run in record.seeds.items():
+      if seed not in chosen or record.value(seed) > chosen[seed].value(seed):
+        chosen[seed] = record._replace(seeds={seed: run})
+  return list(chosen.values())
+
+
+def best_seed(record: Record) -> int:
+  """Returns the seed of a cell's best run, the first of equal ones."""
+  return max(record.seeds, key=record.value)
+
+
+def may_be_chosen(
+  records: Sequence[Record], seeds: Sequence[int], summary: str, *, by_seed: bool
+) -> set[tuple[Cell, int]]:
+  """Returns the runs that may still be chosen, and whose weights are kept; all others are beaten already.
+
+  The best run so far is only replaced by a better one. So a run that is left out here cannot be chosen when
+  the search is finished. Few runs are kept: the best runs of the leading cell and of each cell that lacks
+  seeds, or the best run of each seed.
+
+  Args:
+    records: finished runs of the cells of the search, in its order.
+    seeds: of the search; the best of a cell's runs with other seeds is kept too.
+    by_seed: whether a cell is chosen for each seed separately.
+  """
+  if by_seed:
+    return {(record.cell, best_seed(record)) for record in choose_by_seed(records)}
+  asked = [_of_seeds(record, seeds) for record in records]
+  whole = [record for record in asked if len(record.seeds) == len(seeds)]
+  leader = choose(whole, whole[0].metric, summary).cell if whole else None
+  kept = set()
+  for record, ours in zip(records, asked):
+    if len(ours.seeds) < len(seeds) or record.cell == leader:
+      kept |= {(one.cell, best_seed(one)) for one in (record, ours) if one.seeds}
+  return kept
+
+
+def _of_seeds(record: Record, seeds: Sequence[int]) -> Record:
+  return record._replace(seeds={seed: record.seeds[seed] for seed in seeds if seed in record.seeds})
+
+
+def score(over_runs: Summary, summary: str) -> float:
+  """Returns the statistic that a protocol reports: the 'median' or the 'mean' over runs."""
+  return over_runs.median if summary == "median" else over_runs.mean
+
+
+def skipped_notes(skipped: Mapping[str, Mapping[int | str, int]]) -> list[str]:
+  """Returns a sentence about runs with skipped updates, if any, from {task: `Summary.skipped_updates`}."""
+  runs = [
+    f"{task} seed {seed} {count:,}" for task, by_seed in skipped.items() for seed, count in by_seed.items()
+  ]
+  if not runs:
+    return []
+  return [
+    f"Updates skipped because they were not finite: {', '.join(runs)}. Such a run is near divergence; its "
+    "score may be that of an untrained model."
+  ]
+
+
+def _summary(runs: Mapping[int | str, tuple[Record, int]], metric: str | None, ddof: int) -> Summary:
+  per_seed = {name: record.value(seed, metric) for name, (record, seed) in runs.items()}
+  skipped = {name: record.seeds[seed][-1].skipped_updates for name, (record, seed) in runs.items()}
+  values = np.asarray(list(per_seed.values()), np.float64)
+  std = float(np.std(values, ddof=ddof)) if len(values) > 1 else 0.0
+  return Summary(
+    float(np.median(values)),
+    float(np.mean(values)),
+    std,
+    float(values.min()),
+    float(values.max()),
+    per_seed,
+    {name: count for name, count in skipped.items() if count},
+  )
 
 
 class Results:
   """The stored results of a task's finished runs, one file per cell and seed in a workdir."""
 
   def __init__(
-    self, workdir: str | os.PathLike, task: str, fingerprint: Mapping[str, Any], *, seed_field: str = ""
+    self,
+    workdir: str | os.PathLike,
+    task: str,
+    fingerprint: Mapping[str, Any],
+    of_seeds: Mapping[int, Mapping[str, Any]] | None = None,
   ) -> None:
-    """Opens the results of a search; files of format 1, with all seeds of a cell, are split.
+    """Opens the results of a search.
 
     Args:
       task: the name of the folder in the workdir.
       fingerprint: JSON-able, {field: value} of everything besides cell and seed that decides the numbers:
         digests of checkpoint, vocabulary and data, settings. A file with another fingerprint is an error.
-      seed_field: name of a field of the fingerprint that holds {seed as text: value}, each of which decides
-        the numbers of one seed. A file holds the value of its seed, so that seeds can be added later.
+      of_seeds: {seed: further fields} of a search whose seeds have their own data; files of seeds that it
+        lacks are not read.
 
     Raises:
       ConfigError: the task's name cannot be the name of a folder.
-      DataError: a file of the older format is damaged.
     """
     if not re.fullmatch(r"\w[\w.+-]*", task):
       raise ConfigError(f"task {task!r} cannot name a folder; use letters, digits, '_', '.', '+' and '-'")
-    self.folder, self.task, self._seed_field = pathlib.Path(workdir) / task, task, seed_field
-    self.fingerprint = json.loads(json.dumps(fingerprint))  # tuples are lists in a file
-    for path in sorted(self.folder.glob("bs*.json")):
-      if "_seed" not in path.stem:
-        self._split(path)
+    self.folder, self.task = pathlib.Path(workdir) / task, task
+    self._fingerprint, self._of_seeds = dict(fingerprint), of_seeds
 
-  def fingerprint_of(self, seed: int) -> dict[str, Any]:
-    """Returns the JSON values that identify runs with this seed, without those of other seeds."""
-    return _of_seed(self.fingerprint, self._seed_field, seed)
+  def fingerprint(self, seed: int) -> dict[str, Any]:
+    """Returns the JSON values that decide the numbers of runs with this seed."""
+    of_seed = self._of_seeds[seed] if self._of_seeds else {}
+    return json.loads(json.dumps(self._fingerprint | dict(of_seed)))  # tuples are lists in a file
 
   def path(self, cell: Cell, seed: int) -> pathlib.Path:
     """Returns the path of the results file of a run, which is a cell with a seed."""
-    return self.folder / f"{cell.name}_seed{seed}.json"
+    return self.folder / f"{run_name(cell, seed)}.json"
 
-  def read(self, cell: Cell) -> Record | None:
-    """Returns all stored runs of a cell, by seed; None if there are none.
+  def read(self, cell: Cell) -> dict[int, list[Evaluation]]:
+    """Returns {seed: evaluations} of all stored runs of a cell.
 
     Raises:
       DataError: a file is damaged, has another format, or was made with another fingerprint.
     """
-    by_seed = {}
+    found = {}
     for path in self.folder.glob(f"{cell.name}_seed*.json"):
-      run = _run(path, _read(path, FORMAT))
-      # A seed that the search no longer has cannot be compared.
-      is_known = not self._seed_field or str(run.seed) in self.fingerprint[self._seed_field]
-      ours = fields.flatten(self.fingerprint_of(run.seed) if is_known else run.fingerprint)
-      differing = changes(fields.flatten(run.fingerprint), ours, show=_short)
+      seed = int(path.stem.rpartition("_seed")[2])
+      if self._of_seeds and seed not in self._of_seeds:
+        continue
+      again = f"to train its run again:\n  rm {path}"
+      try:
+        value = json.loads(path.read_bytes())
+        made, digest = value["format"], value.pop("digest")
+        if made == FORMAT and files.digest_json(value) != digest:
+          raise ValueError("the content does not match its digest")
+        evaluations, stored = [Evaluation(**one) for one in value["evaluations"]], value["fingerprint"]
+      except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path}: damaged result ({errors.named_reason(error)}); {again}") from error
+      if made != FORMAT:
+        raise DataError(f"{path}: format {made!r}, expected format {FORMAT}; {again}")
+      differing = changes(fields.flatten(stored), fields.flatten(self.fingerprint(seed)), show=_short)
       if differing:
         raise DataError(
           f"{path} was made with other settings ({', '.join(differing.values())}); go back to those, or use\n"
           "  --workdir=NEW"
         )
-      by_seed[run.seed] = run
-    if not by_seed:
-      return None
-    seeds = {seed: by_seed[seed].evaluations for seed in sorted(by_seed)}
-    return Record(self.task, cell, next(iter(by_seed.values())).metric, seeds)
+      found[seed] = evaluations
+    return {seed: found[seed] for seed in sorted(found)}
 
-  def missing(self, cell: Cell, seeds: Sequence[int]) -> list[int]:
-    """Returns the seeds for which no run of the cell is stored, in their order; errors as in `read`."""
-    record = self.read(cell)
-    return [seed for seed in seeds if record is None or seed not in record.seeds]
-
-  def finished(self, cell: Cell, seeds: Sequence[int]) -> Record | None:
-    """Returns the record of a cell with exactly these seeds; None if one is missing; errors as in `read`."""
-    record = self.read(cell)
-    if record is None or any(seed not in record.seeds for seed in seeds):
-      return None
-    return record._replace(seeds={seed: record.seeds[seed] for seed in seeds})
-
-  def save(self, record: Record) -> None:
-    """Writes a results file for each run of a record; StorageError if one cannot be written."""
-    for seed, evaluations in record.seeds.items():
-      # Plain Python numbers: JSON cannot write those of numpy.
-      plain = [
-        Evaluation(int(step), float(epoch), {name: float(x) for name, x in metrics.items()}, int(skipped))
-        for step, epoch, metrics, skipped in evaluations
-      ]
-      self._write(_Run(record.cell, int(seed), record.metric, plain, self.fingerprint_of(seed)))
-
-  def forget(self, cell: Cell, seed: int) -> None:
-    """Removes the results file of a run, which is a cell with a seed."""
-    self.path(cell, seed).unlink(missing_ok=True)
-
-  def _write(self, run: _Run) -> None:
-    path, chosen = self.path(run.cell, run.seed), best(run.evaluations, run.metric)
+  def save(self, cell: Cell, seed: int, metric: str, evaluations: Sequence[Evaluation]) -> None:
+    """Writes the results file of a run; StorageError if it cannot be written."""
+    path, chosen = self.path(cell, seed), best(evaluations, metric)
     value = {
       "format": FORMAT,
       "task": self.task,
-      "cell": run.cell.as_json(),
-      "seed": run.seed,
-      "metric": run.metric,
-      "evaluations": [evaluation._asdict() for evaluation in run.evaluations],
+      "cell": cell.as_json(),
+      "seed": seed,
+      "metric": metric,
+      "evaluations": [evaluation._asdict() for evaluation in evaluations],
       "best": {"step": chosen.step, "metrics": chosen.metrics},
-      "fingerprint": run.fingerprint,
+      "fingerprint": self.fingerprint(seed),
     }
     with errors.writing(path):
       self.folder.mkdir(parents=True, exist_ok=True)
       files.write_json(path, value | {"digest": files.digest_json(value)})
 
-  def _split(self, path: pathlib.Path) -> None:
-    """Splits a file of format 1, which has all seeds of a cell, into one file for each run."""
-    value = _read(path, 1)
-    for seed, run in value["seeds"].items():
-      fingerprint = _of_seed(value["fingerprint"], self._seed_field, seed)
-      self._write(_run(path, value | {"seed": int(seed), **run, "fingerprint": fingerprint}))
-    path.unlink()
 
-
-def _of_seed(fingerprint: Mapping[str, Any], field: str, seed: int | str) -> dict[str, Any]:
-  if not field:
-    return dict(fingerprint)
-  return {**fingerprint, field: {k: v for k, v in fingerprint[field].items() if k == str(seed)}}
-
-
-def _read(path: pathlib.Path, version: int) -> dict[str, Any]:
-  """Returns the content of a results file; DataError if its digest or format is wrong."""
-  try:
-    value = json.loads(path.read_bytes())
-    written, digest = value["format"], value.pop("digest")
-    if written == version and files.digest_json(value) != digest:
-      raise ValueError("the content does not match its digest")
-  except (ValueError, KeyError, TypeError, AttributeError) as error:
-    raise _damaged(path, error) from error
-  if written != version:
-    raise DataError(
-      f"{path}: format {written!r}, expected format {version}; to train its runs again:\n  rm {path}"
-    )
-  return value
-
-
-def _run(path: pathlib.Path, value: Mapping[str, Any]) -> _Run:
-  try:
-    evaluations = [Evaluation(**evaluation) for evaluation in value["evaluations"]]
-    return _Run(Cell(**value["cell"]), value["seed"], value["metric"], evaluations, value["fingerprint"])
-  except (KeyError, TypeError) as error:
-    raise _damaged(path, error) from error
-
-
-def _damaged(path: pathlib.Path, error: Exception) -> DataError:
-  return DataError(
-    f"{path}: damaged result ({errors.named_reason(error)}); to train its runs again:\n  rm {path}"
-  )
+def run_name(cell: Cell, seed: int) -> str:
+  """Returns the name of a run's files: 'bs32_lr2e-05_ep3_wu0.1_seed0'."""
+  return f"{cell.name}_seed{seed}"
 
 
 def _short(value: Any) -> str:

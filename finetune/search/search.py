@@ -1,43 +1,63 @@
-"""A search: trains every cell of a plan with all its seeds, several runs in a program; skips finished runs.
+"""A search: trains all cells of a plan with all seeds, stores their results, and saves the best run's model.
 
-After runs finish, the weights of those that may still be chosen are written first, then the results. So a
-kill loses nothing, and the chosen run need not be trained again for its weights.
+When a run has ended, its weights are written first if it may still be chosen, then its results. So a kill
+loses nothing, and the chosen run need not be trained again for its weights.
 """
 
 import dataclasses
 import logging
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
-from data import files, progress
-from data.errors import DataError
+import jax
+import numpy as np
+
+from data import errors, files, progress
+from data.command import STOPPED
+from data.errors import DataError, counted
+from data.page.plot import Curve, Plot
+from data.tables import Report
 from finetune.papers.protocols import Cell
-from finetune.search import loop, sharing, summary
-from finetune.search.plan import Plan, Run
-from finetune.search.program import Batch, Program, RunGroup
-from finetune.search.results import Results
-from finetune.search.save_model import KeptWeights
-from finetune.search.session import Session
-from finetune.search.summary import Evaluation, Record
-from pretrain.checkpoints.checkpoint import read_meta, step_path
-from pretrain.optim import OptimizerSettings
+from finetune.search import results, train
+from finetune.search.problem import Batch, OutputsOf
+from finetune.search.results import Evaluation, Record, Results, run_name
+from finetune.search.session import Plan, Session
+from finetune.search.train import Trainer
+from pretrain.checkpoints import checkpoint, workdir
+from pretrain.checkpoints.saved_model import save_params
 
 logger = logging.getLogger(__name__)
 
-# Folders in the task's folder: saved states of `loop`, weights of `KeptWeights`, files of `Logs`.
+# Folders in the task's folder: saved states of unfinished runs, kept weights, metrics files.
 UNFINISHED, WEIGHTS, LOGS = "unfinished", "weights", "logs"
+# Of the meta of pretraining; the model card reads them: pretraining, or the source of an imported checkpoint.
+_OF_PRETRAINING = ("source", "records", "started_from", "devices")
 
 
-@dataclasses.dataclass(frozen=True)
-class Trained:
+class Chosen(NamedTuple):
+  """The chosen run of a search: cell, seed, and its `metric` and `value` on the development set."""
+
+  cell: Cell
+  seed: int
+  metric: str
+  value: float
+  fingerprint: Mapping[str, Any]  # of the run, as its results file has it
+
+  @property
+  def identity(self) -> dict[str, Any]:
+    """Returns the JSON values that identify the run, for every file that is made from it."""
+    return {**self._asdict(), "cell": self.cell.name}
+
+
+class Trained(NamedTuple):
   """A trained run: its parameters at the best evaluation, and a function that computes its outputs."""
 
   params: Any  # {'encoder', 'heads'} host arrays
   step: int  # updates
-  outputs_of: Callable[[Batch], Any]  # host batch [1, batch, ...] to host outputs; raises `loop.Stopped`
+  outputs_of: OutputsOf  # raises `train.Stopped`
 
 
 class Search:
@@ -45,165 +65,259 @@ class Search:
 
   def __init__(self, plan: Plan, session: Session) -> None:
     """Opens the stored results; nothing is compiled or trained yet."""
-    train = session.config.train
     self.plan, self.session = plan, session
-    self.program = Program(
+    self.trainer = Trainer(
       plan.problem,
       plan.init_encoder,
-      OptimizerSettings(learning_rate=0.0, total_steps=1, **plan.optimizer),
-      mapping=train.mapping,
-      microbatches=train.microbatches,
+      plan.optimizer,
+      microbatches=session.config.train.microbatches,
+      devices=session.devices(plan.cells),
     )
-    self.results = Results(session.workdir, plan.name, plan.fingerprint, seed_field=plan.seed_field)
-    self.runs_at_once = 1
-    if not plan.problem.compares_rows:
-      self.runs_at_once = session.runs_at_once(
-        self.program,
-        batch_size=max(cell.batch_size for cell in plan.cells),
-        length=plan.buckets.lengths[-1],
-        num_seeds=len(plan.seeds),
-      )
-    self._folder = self.results.folder
-    self.weights = KeptWeights(self._folder / WEIGHTS)
+    self.results = Results(session.workdir, plan.name, plan.fingerprint, plan.of_seeds)
 
   def run(self, cells: Sequence[Cell], seeds: Sequence[int]) -> list[Record]:
     """Trains each cell with each seed unless the result is stored; returns the records by cell.
 
     Raises:
-      loop.Stopped: a stop was requested; finished runs are stored, unfinished ones saved.
+      train.Stopped: a stop was requested; finished runs are stored, the unfinished one is saved.
       UserError: see data/errors.py.
     """
-    plan, results = self.plan, self.results
-    missing = {cell: results.missing(cell, seeds) for cell in cells}
-    left = {cell: set(seeds_left) for cell, seeds_left in missing.items() if seeds_left}
-    finished = len(cells) - len(left)
-    if finished and finished < len(cells):
-      logger.info(f"{plan.name}: finished before: {finished} of {len(cells)} cells")
-    for together in sharing.programs(missing, seeds, self.runs_at_once, by_seed=plan.by_seed):
-      started = time.monotonic()
-      group, outcome, state = self._train([(cell, seed) for cell, part in together for seed in part])
-      seconds, first = time.monotonic() - started, 0
-      for cell, part in together:
-        at = dict(zip(part, range(first, first + len(part))))
-        first += len(part)
-        by_seed = {seed: [Evaluation(**one) for one in outcome.evaluations[run]] for seed, run in at.items()}
-        record = Record(plan.name, cell, plan.metric, by_seed)
-        self._store(record, group, outcome.best_params, at, cells=cells, seeds=seeds)
-        left[cell] -= set(part)
-        done = len(cells) - sum(map(bool, left.values()))
-        self._say_cell(record, f"{done}/{len(cells)}", seconds * len(part) / group.runs.count)
-      del group, outcome  # frees the best weights on the devices: the next program needs the memory
-      shutil.rmtree(state, ignore_errors=True)
-    self._forget_states()
-    found = [results.finished(cell, seeds) for cell in cells]
-    return [record for record in found if record is not None]
+    plan = self.plan
+    stored = {cell: self.results.read(cell) for cell in cells}
+    left = {cell: [seed for seed in seeds if seed not in stored[cell]] for cell in cells}
+    total = len(cells) * len(seeds)
+    done = total - sum(map(len, left.values()))
+    if done and done < total:
+      logger.info(f"{plan.name}: finished before: {done} of {counted(total, 'run')}")
+    for cell in cells:
+      for seed in left[cell]:
+        started = time.monotonic()
+        self._train(cell, seed, stored, seeds)
+        done += 1
+        score = self._record(cell, stored, [seed]).value(seed)
+        name, seconds = f"{cell.name}, {plan.seed_name} {seed}", time.monotonic() - started
+        at = f"{plan.name} {done}/{total}"
+        logger.info(f"{at}  {name}: {plan.metric} {100 * score:.1f}, {seconds:,.0f} s")
+        if skipped := stored[cell][seed][-1].skipped_updates:
+          logger.warning(f"{plan.name}: {name}: skipped updates that were not finite: {skipped:,}")
+      if left[cell] and len(seeds) > 1:
+        score = results.score(results.summarise(self._record(cell, stored, seeds)), plan.summary)
+        logger.info(f"{plan.name} {cell.name}: {plan.metric} {plan.summary} {100 * score:.1f}")
+    self._remove_states()  # a kill may have left that of the last run
+    return [self._record(cell, stored, seeds) for cell in cells]
+
+  def _record(self, cell: Cell, stored: Mapping[Cell, dict], seeds: Sequence[int]) -> Record:
+    return Record(self.plan.name, cell, self.plan.metric, {seed: stored[cell][seed] for seed in seeds})
+
+  def _train(self, cell: Cell, seed: int, stored: dict[Cell, dict], seeds: Sequence[int]) -> None:
+    """Trains a run; stores its weights, if it may be chosen, and its result, also in `stored`."""
+    plan, session, name = self.plan, self.session, run_name(cell, seed)
+    # Runs of other settings have another folder, so that these never resume from their state.
+    state = f"{name}_{files.digest_json(self.results.fingerprint(seed))[:16]}"
+    outcome = train.train(
+      self.trainer,
+      plan.hyper(cell, seed),
+      plan.feed(seed, cell.batch_size),
+      lambda outputs_of: plan.evaluate(outputs_of, seed),
+      plan.schedule(cell),
+      metric=plan.metric,
+      work=train.Work(
+        session.stop,
+        label=f"{plan.name} {cell.name}, {plan.seed_name} {seed}",
+        folder=self.results.folder / UNFINISHED / state,
+        seconds=60.0 * session.config.train.save_minutes,
+        logs=self.results.folder / LOGS / name,
+        show_progress=session.show_progress,
+      ),
+    )
+    evaluations = [Evaluation(**one) for one in outcome.evaluations]
+    stored[cell] = dict(sorted({**stored[cell], seed: evaluations}.items()))
+    records = [self._record(each, stored, list(runs)) for each, runs in stored.items() if runs]
+    wanted = results.may_be_chosen(records, seeds, plan.summary, by_seed=plan.by_seed)
+    if (cell, seed) in wanted:
+      step, place = results.best(evaluations, plan.metric).step, self._weights(cell, seed)
+      with errors.writing(place), files.whole_directory(place, replace=True) as aside:
+        save_params(aside, outcome.params, {}, step=step, flag="--workdir")
+    self.results.save(cell, seed, plan.metric, evaluations)
+    for each, runs in stored.items():
+      for other in runs:
+        if (each, other) not in wanted:
+          shutil.rmtree(self._weights(each, other), ignore_errors=True)
+    self._remove_states()
+
+  def _remove_states(self) -> None:
+    """Removes the saved states of stored runs; those of unfinished runs stay."""
+    states = self.results.folder / UNFINISHED
+    for state in states.glob("*"):
+      if (self.results.folder / f"{state.name.rpartition('_')[0]}.json").is_file():
+        shutil.rmtree(state, ignore_errors=True)
+    if states.is_dir() and not any(states.iterdir()):
+      states.rmdir()
+
+  def _weights(self, cell: Cell, seed: int) -> Path:
+    return self.results.folder / WEIGHTS / run_name(cell, seed)
 
   def trained(self, cell: Cell, seed: int) -> Trained:
     """Returns a finished run with its weights; a run whose weights are missing is trained again."""
-    fingerprint = self.results.fingerprint_of(seed)
-    kept = self.weights.load(cell, seed, fingerprint)
-    if kept is None:
-      logger.info(f"{self.plan.name}: weights of {cell.name}, seed {seed}, are missing; training it again")
-      self.results.forget(cell, seed)
-      self.run([cell], [seed])
-      kept = self.weights.load(cell, seed, fingerprint)
-      assert kept is not None  # a search of one run keeps its weights
-    group = self.program.group(self.plan.runs([(cell, seed)]))
-    of_run, step = kept
-    params = group.load(of_run)
-    is_shown, stop = self.session.show_progress, self.session.stop
     label = f"{self.plan.name} {cell.name}, {self.plan.seed_name} {seed}"
-    bar = progress.bar("batch", is_shown=is_shown, desc=label, leave=False)
+    try:
+      params, meta = checkpoint.load_params(self._weights(cell, seed))
+    except DataError:
+      logger.info(f"{label}: its weights are missing; training it again")
+      self.results.path(cell, seed).unlink(missing_ok=True)
+      self._train(cell, seed, {cell: {}}, [seed])  # a search of one run keeps its weights
+      params, meta = checkpoint.load_params(self._weights(cell, seed))
+    return Trained(params, meta["step"], self.outputs_of(params, label))
+
+  def outputs_of(self, params: Any, label: str) -> OutputsOf:
+    """Returns a function that computes a model's outputs, from its host parameters; a bar has the `label`."""
+    placed, stop = self.trainer.place(params), self.session.stop
+    bar = progress.bar("batch", is_shown=self.session.show_progress, desc=label, leave=False)
 
     def outputs_of(batch: Batch) -> Any:
       if stop.is_set:
-        raise loop.Stopped
+        raise train.Stopped
       bar.update(1)
-      return group.outputs(params, batch)
+      return self.trainer.outputs(placed, batch)
 
-    return Trained(of_run, step, outputs_of)
+    return outputs_of
 
-  def _forget_states(self) -> None:
-    """Removes saved states of stored runs, left by other programs; others belong to a larger search."""
-    unfinished = self._folder / UNFINISHED
-    for state in unfinished.glob("*"):
-      try:
-        runs = read_meta(step_path(state))["identity"]["runs"]
-      except DataError:
-        runs = []  # nothing can resume from it
-      if all((self._folder / f"{run}.json").is_file() for run in runs):
-        shutil.rmtree(state, ignore_errors=True)
-    if unfinished.is_dir() and not any(unfinished.iterdir()):
-      unfinished.rmdir()
+  def choose(self, records: Sequence[Record], *, seeds: Sequence[int] = ()) -> Chosen:
+    """Returns the best run of the best cell. With `seeds`, first trains those that the cell lacks."""
+    record = results.choose(records, self.plan.metric, self.plan.summary)
+    if seeds:
+      (record,) = self.run([record.cell], seeds)
+    return self.run_of(record, results.best_seed(record))
 
-  def _train(self, runs: Sequence[Run]) -> tuple[RunGroup, loop.Outcome, Path]:
-    """Trains runs of equal batch size and length to the end; the path is that of their saved state."""
-    plan, session, cell = self.plan, self.session, runs[0][0]
-    group, seeds = self.program.group(plan.runs(runs)), [seed for _, seed in runs]
-    fingerprint = self.results.fingerprint
-    if plan.seed_field:
-      of_seeds = {str(seed): fingerprint[plan.seed_field][str(seed)] for seed in seeds}
-      fingerprint = fingerprint | {plan.seed_field: of_seeds}
-    names = [f"{cell.name}_seed{seed}" for cell, seed in runs]
-    identity = {"runs": names, "rows": group.rows, "fingerprint": fingerprint}
-    # Other runs, settings or devices have another folder, so that these never resume from their state.
-    state = self._folder / UNFINISHED / files.digest_json(identity)[:16]
-    more = len({cell for cell, _ in runs}) - 1
-    outcome = loop.train(
-      group,
-      plan.feed(seeds, cell.batch_size),
-      lambda outputs_of: plan.evaluate(outputs_of, seeds),
-      plan.schedule(cell),
-      metric=plan.metric,
-      stop=session.stop,
-      saving=loop.Saving(state, identity, 60.0 * session.config.train.save_minutes),
-      logs=[self._folder / LOGS / name for name in names],
-      label=f"{plan.name} {cell.name}" + (f" and {more} more" if more else ""),
-      show_progress=session.show_progress,
-    )
-    return group, outcome, state
+  def run_of(self, record: Record, seed: int) -> Chosen:
+    """Returns the run of a record's cell with this seed as a `Chosen`, with its score."""
+    return Chosen(record.cell, seed, record.metric, record.value(seed), self.results.fingerprint(seed))
 
-  def _store(
+  def save_model(
     self,
-    record: Record,
-    group: RunGroup,
-    best_params: Any,
-    runs: Mapping[int, int],
+    chosen: Chosen,
+    task: Mapping[str, Any],
     *,
-    cells: Sequence[Cell],
-    seeds: Sequence[int],
+    recipe: str = "",
+    output_scale: float = 1.0,
+    output_shift: float = 0.0,
+    folder: str | None = None,
+    texts: Mapping[str, str] | None = None,
   ) -> None:
-    """Writes weights of runs that may still be chosen, then the results; removes all other weights.
+    """Saves the chosen run's model in `folder` of the workdir (None: the search's), if it is not saved yet.
 
-    `runs` is {seed: number of its run in the group}.
+    The model's directory is replaced as a whole: `checkpoints/<step>`, `vocabulary`, and the `texts`, {name:
+    content}. `task` has JSON values for export: 'name', 'labels', 'problem_type', 'activation' of a
+    classification head. `recipe` is the name on the model card; the default is the name of the search. The
+    saved head is changed so that it gives outputs * `output_scale` + `output_shift`: targets such as STS-B's
+    scores are divided for training.
+
+    Raises:
+      StorageError: the model cannot be written.
     """
-    plan, results = self.plan, self.results
-    known = {cell: results.read(cell) for cell in cells}
-    stored = known[record.cell]
-    joined = record.seeds if stored is None else stored.seeds | record.seeds
-    known[record.cell] = record._replace(seeds=dict(sorted(joined.items())))
-    of_cells = [one for one in known.values() if one is not None]
-    wanted = summary.may_be_chosen(of_cells, seeds, plan.summary, by_seed=plan.by_seed)
-    for seed, evaluations in record.seeds.items():
-      if (record.cell, seed) in wanted:
-        step = summary.best(evaluations, record.metric).step
-        fingerprint = results.fingerprint_of(seed)
-        params = group.params_of(best_params, runs[seed])
-        self.weights.save(record.cell, seed, params, step=step, fingerprint=fingerprint)
-    results.save(record)
-    self.weights.forget_all_but(wanted, cells)
+    session, name, start = self.session, self.plan.name, self.session.start
+    scaled = {} if output_scale == 1.0 else {"output_scale": output_scale}
+    scaled |= {} if output_shift == 0.0 else {"output_shift": output_shift}
+    of_task = {**task, **scaled, **chosen.identity}
+    directory = session.workdir / (name if folder is None else folder) / "model"
+    if _saved_task(directory) == of_task:
+      return
+    trained = self.trained(chosen.cell, chosen.seed)
+    pretrained = {} if session.config.from_scratch else start.meta
+    origin = "scratch" if session.config.from_scratch else start.meta["config"].get("recipe", "encoder")
+    meta = {
+      "config": dict(start.meta["config"]) | {"recipe": f"{origin}-{recipe or name}"},
+      "vocabulary_digest": start.encoder.vocabulary.digest,
+      "task": of_task,
+      "pretraining_step": pretrained.get("step", 0),
+    }
+    meta |= {name: pretrained[name] for name in _OF_PRETRAINING if name in pretrained}
+    with errors.writing(directory), files.whole_directory(directory, replace=True) as aside:
+      shutil.copytree(start.encoder.vocabulary_directory, aside / "vocabulary")
+      for file, content in (texts or {}).items():
+        (aside / file).write_text(content, encoding="utf-8")
+      params = scale_outputs(trained.params, output_scale, output_shift)
+      save_params(aside, params, meta, step=trained.step, flag="--workdir")
+    which = f"{chosen.cell.name}, {self.plan.seed_name} {chosen.seed}"
+    logger.info(f"{name}: model of {which}, saved in {directory}")
 
-  def _say_cell(self, record: Record, place: str, seconds: float) -> None:
-    """Logs the scores of a cell's runs that have just ended, and warns of their skipped updates."""
-    plan, cell = self.plan, record.cell.name
-    for seed, evaluations in record.seeds.items():
-      if skipped := evaluations[-1].skipped_updates:
-        logger.warning(
-          f"{plan.name}: {cell}, {plan.seed_name} {seed}: skipped updates that were not finite: {skipped:,}"
-        )
-    shown = summary.summarise(record)
-    seeds = " ".join(f"{100 * value:.1f}" for value in shown.per_seed.values())
-    logger.info(
-      f"{plan.name} {place}  {cell}: {record.metric} {plan.summary} "
-      f"{100 * summary.score(shown, plan.summary):.1f} ({plan.seed_name}s {seeds}), {seconds:,.0f} s"
-    )
+
+def scale_outputs(params: Any, scale: float, shift: float = 0.0) -> Any:
+  """Returns `params` with a classification head that gives `scale` x outputs + `shift`."""
+  if (scale, shift) == (1.0, 0.0):
+    return params
+  head = params["heads"]["classification"]
+  output = {name: leaf * np.float32(scale) for name, leaf in head["output"].items()}
+  output["bias"] = output["bias"] + np.float32(shift)
+  return {**params, "heads": {**params["heads"], "classification": {**head, "output": output}}}
+
+
+def _saved_task(directory: Path) -> dict[str, Any]:
+  """Returns the `task` with which a directory's model was saved; {} if no model can be read."""
+  try:
+    return checkpoint.read_meta(checkpoint.step_path(directory)).get("task", {})
+  except DataError:
+    return {}
+
+
+class Kind(Protocol):
+  """Interface of a kind of fine-tuning (GLUE, SQuAD, ...): it makes search plans and reports the results.
+
+  The constructor, of a session and `download` (whether TFDS may), reads all data before anything compiles.
+  """
+
+  session: Session
+  plans: Sequence[Plan]
+
+  def describe(self) -> list[str]:
+    """Returns lines that describe checkpoint, data and searches."""
+    ...
+
+  def finish(self, search: Search, records: Sequence[Record]) -> None:
+    """Saves model and predictions of the best run after a plan's search, unless they are saved already.
+
+    `records` has all cells of the plan with all seeds; `search` has the weights.
+    """
+    ...
+
+  def report(self, records: Mapping[str, Sequence[Record]]) -> Report:
+    """Returns the report of all finished searches, from {name of a plan: its records}."""
+    ...
+
+
+def run(kind: Kind) -> int:
+  """Runs all searches of a kind and writes the report; returns the exit code.
+
+  Finished runs are not repeated. A stop request ends it after everything is saved.
+
+  Raises:
+    UserError: see data/errors.py.
+  """
+  session, records = kind.session, {}
+  with workdir.owned(session.workdir):
+    try:
+      for plan in kind.plans:
+        search = Search(plan, session)
+        records[plan.name] = search.run(plan.cells, plan.seeds)
+        kind.finish(search, records[plan.name])
+        _plot(records[plan.name]).write(session.workdir / plan.name)
+        jax.clear_caches()  # the next search compiles other programs
+      report = kind.report(records)
+      pictures = ", ".join(f"{plan.name}/curves.png" for plan in kind.plans)
+      report = dataclasses.replace(report, notes=[*report.notes, f"Evaluations over steps: {pictures}."])
+    except train.Stopped:
+      logger.info("Stopped as requested; finished runs are stored; the same command resumes the search")
+      return STOPPED
+    report.publish(session.workdir)
+  return 0
+
+
+def _plot(records: Sequence[Record]) -> Plot:
+  """Returns the plot of every run's metric over its steps, with a colour for each cell."""
+  curves = []
+  for record in records:
+    for evaluations in record.seeds.values():
+      steps = np.asarray([one.step for one in evaluations])
+      values = np.asarray([one.metrics[record.metric] for one in evaluations])
+      curves.append(Curve(record.cell.name, steps, values, has_dots=True))
+  return Plot("curves", records[0].task, "updates", f"{records[0].metric}, development set", curves)

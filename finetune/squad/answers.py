@@ -1,6 +1,4 @@
-"""Answers to the questions of a SQuAD file, from the logits of windows: decoding, scores, official files.
-
-EM and F1 of extractive question answering: SQuAD 2.0, and 1.1, which has no unanswerable questions.
+"""Answers to the questions of a SQuAD file: decoded, scored by EM and F1, and written as official files.
 
 Source: the official evaluation script of SQuAD 2.0 with the search for the best threshold, as in COCO-LM
 huggingface/utils_squad_evaluate.py and fairseq/data/squad/squad_metrics.py. Scores of a set are in percent.

@@ -1,9 +1,4 @@
-"""`kind='squad'`: a hyperparameter search on SQuAD, its table, and the best run's answers and model.
-
-Loss, outputs and metrics of extractive question answering: the start and end of an answer in a window.
-
-SQuAD as a task: makes windows of both files, and scores the logits of all windows as the papers do.
-"""
+"""`kind='squad'`: a search on SQuAD's windows, its table, and the best run's answers and model."""
 
 import collections
 import dataclasses
@@ -27,14 +22,13 @@ from finetune import needed_files as squad_files
 from finetune.papers import glue_metrics
 from finetune.papers.glue_metrics import Reference
 from finetune.papers.protocols import Cell, Protocol
-from finetune.search import best_model, losses, summary, texts
-from finetune.search.best_model import Chosen
+from finetune.search import examples
+from finetune.search import results as summary
 from finetune.search.examples import Buckets, add_to_digest, make_buckets
-from finetune.search.plan import Plan
-from finetune.search.program import Batch, OutputsOf, Problem
-from finetune.search.search import Search
-from finetune.search.session import Session
-from finetune.search.summary import Record
+from finetune.search.problem import Batch, OutputsOf, Problem, answer_span_loss
+from finetune.search.results import Record
+from finetune.search.search import Chosen, Search
+from finetune.search.session import Plan, Session
 from finetune.squad import answers as squad_answers
 from finetune.squad import windows
 from finetune.squad.answers import OFFICIAL_QUESTIONS, Predictions
@@ -70,7 +64,7 @@ def make_problem(config: EncoderConfig, *, pad_id: int, use_mask: bool = True) -
 
   def loss(logits: tuple[jax.Array, jax.Array], batch: Batch) -> tuple[jax.Array, Metrics]:
     targets, weights = (batch["start"], batch["end"]), batch["weights"]
-    total = losses.answer_span_loss(*logits, *targets, weights)
+    total = answer_span_loss(*logits, *targets, weights)
     is_hit = [jnp.argmax(each, axis=-1) == target for each, target in zip(logits, targets)]
     weight = jnp.sum(weights)
     hits = jnp.sum(jnp.where(is_hit[0] & is_hit[1], weights, 0.0))
@@ -218,14 +212,14 @@ def _lines(train: Part, dev: Part, settings: Settings) -> list[str]:
   return lines
 
 
-def window_logits(part: Part, outputs_of: OutputsOf, **sizes: int) -> list[Logits]:
-  """Returns each run's logits for all windows, in their order; `sizes` are those of `texts.outputs`."""
-  by_run = texts.outputs(part.features.examples, part.buckets, outputs_of, **sizes)
-  return [([starts for starts, _ in of_run], [ends for _, ends in of_run]) for of_run in by_run]
+def window_logits(part: Part, outputs_of: OutputsOf, **sizes: int) -> Logits:
+  """Returns the logits of all windows, in their order; `sizes` are those of `examples.outputs`."""
+  pairs = examples.outputs(part.features.examples, part.buckets, outputs_of, **sizes)
+  return [starts for starts, _ in pairs], [ends for _, ends in pairs]
 
 
 def decode(data: SquadData, logits: Logits, *, best_only: bool = False) -> Predictions:
-  """Returns one run's answers to the development questions; see `answers.decode`."""
+  """Returns the answers to the development questions; see `answers.decode`."""
   return squad_answers.decode(
     data.dev.file.questions,
     data.dev.features,
@@ -237,17 +231,11 @@ def decode(data: SquadData, logits: Logits, *, best_only: bool = False) -> Predi
   )
 
 
-def evaluate_runs(
-  data: SquadData, outputs_of: OutputsOf, *, num_runs: int, batch_size: int, pad_id: int
-) -> list[dict[str, float]]:
-  """Returns each run's development metrics, as fractions; a run with NaN or infinite logits scores 0."""
-  by_run = window_logits(data.dev, outputs_of, num_runs=num_runs, batch_size=batch_size, pad_id=pad_id)
-  return [_scores(data, run_logits) for run_logits in by_run]
-
-
-def _scores(data: SquadData, run_logits: Logits) -> dict[str, float]:
+def evaluate(data: SquadData, outputs_of: OutputsOf, **sizes: int) -> dict[str, float]:
+  """Returns a run's development metrics, as fractions; with NaN or infinite logits all are 0."""
+  logits = window_logits(data.dev, outputs_of, **sizes)
   try:
-    predictions = decode(data, run_logits, best_only=True)
+    predictions = decode(data, logits, best_only=True)
   except DivergedError:
     return dict.fromkeys(METRICS[data.version], 0.0)
   scores = squad_answers.evaluate(data.dev.file.questions, predictions)
@@ -340,7 +328,7 @@ NAME = "squad"
 
 
 class Squad:
-  """Fine-tuning on SQuAD: a hyperparameter search. Implements `driver.Kind`."""
+  """Fine-tuning on SQuAD: a hyperparameter search. Implements `search.Kind`."""
 
   def __init__(self, session: Session, *, download: bool) -> None:
     """Reads both files, so that an error in them (a UserError) is raised before anything compiles."""
@@ -359,10 +347,6 @@ class Squad:
   def _plan(self, cells: list[Cell]) -> Plan:
     session, data, use_mask = self.session, self.data, self.config.squad.mask_query
     size = self.config.data.eval_batch_size
-
-    def evaluate(outputs_of: OutputsOf, seeds: Sequence[int]) -> list[dict[str, float]]:
-      return evaluate_runs(data, outputs_of, num_runs=len(seeds), batch_size=size, pad_id=session.pad_id)
-
     return session.plan(
       NAME,
       make_problem(session.encoder, pad_id=session.pad_id, use_mask=use_mask),
@@ -370,7 +354,7 @@ class Squad:
       cells,
       data.train.features.examples,
       data.train.buckets,
-      evaluate,
+      lambda outputs_of, seed: evaluate(data, outputs_of, batch_size=size, pad_id=session.pad_id),
       digest=f"{data.digest}{'' if use_mask else ' without mask'}",
       max_length=data.settings.max_length,
     )
@@ -384,11 +368,11 @@ class Squad:
     """Saves the model and the answers of the best run in the best cell, unless they are already saved."""
     if not (self.config.output.save_model or self.config.output.predict):
       return
-    chosen = best_model.choose(search, records)
+    chosen = search.choose(records)
     if self.config.output.save_model:
       task = {"name": NAME, "labels": None, "problem_type": None}
       read = {"windows": self.data.settings.stored(), "mask_query": self.config.squad.mask_query}
-      best_model.save(search, chosen, {**task, **read}, texts={FIRST_ROWS: json.dumps(self._first_rows())})
+      search.save_model(chosen, {**task, **read}, texts={FIRST_ROWS: json.dumps(self._first_rows())})
     saved = files.read_json(self.directory / squad_answers.SCORES).get("run")
     if self.config.output.predict and saved != chosen.identity:
       self._predict(search.trained(chosen.cell, chosen.seed).outputs_of, chosen)
@@ -415,7 +399,7 @@ class Squad:
   def _predict(self, outputs_of: OutputsOf, chosen: Chosen) -> None:
     size = self.config.data.eval_batch_size
     pad_id = self.session.pad_id
-    (logits,) = window_logits(self.data.dev, outputs_of, num_runs=1, batch_size=size, pad_id=pad_id)
+    logits = window_logits(self.data.dev, outputs_of, batch_size=size, pad_id=pad_id)
     predictions = decode(self.data, logits)
     questions = self.data.dev.file.questions
     scores = squad_answers.evaluate(questions, predictions)

@@ -1,12 +1,9 @@
-"""SQuAD questions as windows of tokens: `[CLS] question [SEP] [SEP] part of the context [SEP]`.
+"""SQuAD questions as windows, `[CLS] question [SEP] [SEP] part of the context [SEP]`, and their answers.
 
 Long contexts are cut into overlapping windows. A window's target is the answer's span, or [CLS] if the answer
-is not all in it. Source: COCO-LM fairseq/data/squad/squad_extractor.py, spec finetuning.md 4.
-
-Decodes one question's answer from start and end logits: its n best spans and the score of "no answer".
-
-A question's context is cut into overlapping windows of tokens; the model computes logits for each. Source:
-COCO-LM fairseq/data/squad/squad_metrics.py (the papers' scores are from it), spec finetuning.md 4.
+is not all in it. A question's answer is decoded from the logits of all its windows: its n best spans and the
+score of "no answer". Source: COCO-LM fairseq/data/squad/squad_extractor.py and squad_metrics.py (the papers'
+scores are from it), spec finetuning.md 4.
 """
 
 import bisect

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import numpy as np
 from tqdm import tqdm
 
 from data import progress
@@ -97,9 +96,9 @@ class Progress(Listener):
     self._bar, self._tokens_before = bar, tokens_before
 
   def seen(self, step: int, figures: Mapping[str, Any], state: Any) -> None:
-    """Shows the loss, or the mean loss of several runs; see `Listener.seen`."""
+    """Shows the loss; see `Listener.seen`."""
     self._bar.update(1)
-    shown = f"loss {float(np.mean(figures['loss'][0])):.4g}"
+    shown = f"loss {float(figures['loss'][0]):.4g}"
     if self._tokens_before:
       tokens = self._tokens_before(step) - self._tokens_before(step - 1)
       shown += f", {(self._bar.format_dict['rate'] or 0.0) * tokens:,.0f} tokens/s"

@@ -46,6 +46,9 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
   (r"(mixture|rtd)/kernel", ("embed", None)),
   (r"rtd/bias", (None,)),
   (r"(mlm_head(_\d+)?|mlm|clm)/bias", ("vocab",)),
+  # Heads of fine-tuning, of a few outputs.
+  (r"heads/(\w+/output|tagging|question_answering)/kernel", (None, None)),
+  (r"heads/(\w+/output|tagging|question_answering)/bias", (None,)),
 )
 
 PARAMETER_AXES = {"vocab": "tensor", "embed": "fsdp", "heads": "tensor", "mlp": "tensor"}

@@ -2,12 +2,12 @@
 
 import functools
 
+import jax
 import numpy as np
 
-from finetune.search.classification import HeadSettings, make_problem
 from finetune.search.examples import Examples, TrainingOrder, make_buckets, pad
-from finetune.search.program import Program, Runs
-from pretrain import optim
+from finetune.search.problem import HeadSettings, make_problem
+from finetune.search.train import Hyper, Trainer
 from pretrain.models.encoder import init_encoder
 from pretrain.models.layers import EncoderConfig
 
@@ -15,7 +15,7 @@ PAD = 1
 CONFIG = EncoderConfig(
   vocab_size=16, hidden_size=16, num_layers=1, num_heads=2, mlp_size=32, max_length=24, init_stddev=0.1
 )
-SETTINGS = optim.OptimizerSettings(learning_rate=0.0, total_steps=1, clip_norm=1.0)
+OPTIMIZER = {"clip_norm": 1.0}
 
 
 def examples(count: int = 24, seed: int = 0) -> Examples:
@@ -34,34 +34,29 @@ def order(batch_size: int = 8) -> TrainingOrder:
   return TrainingOrder(make_buckets(examples(), most=1, multiple=8, max_length=24), batch_size, shape_seed=1)
 
 
-def feed(seeds, of: Examples | None = None):
-  """Step to a host batch of runs with these seeds."""
-  given, sequence = of or examples(), order()
+def feed(seed: int):
+  """Step to a host batch of the run with this seed."""
+  given, sequence = examples(), order()
 
   def batch(step: int) -> dict[str, np.ndarray]:
-    parts = []
-    for seed in seeds:
-      length, rows = sequence.batch(int(seed), step)
-      parts.append(pad(given, rows, length=length, batch_size=8, pad_id=PAD))
-    return {name: np.stack([part[name] for part in parts]) for name in parts[0]}
+    length, rows = sequence.batch(seed, step)
+    return pad(given, rows, length=length, batch_size=8, pad_id=PAD)
 
   return batch
 
 
-def program(mapping: str = "auto", init=None, **options) -> Program:
-  """Of the tiny encoder, with fresh parameters for each seed unless `init` gives them."""
+def trainer(**options) -> Trainer:
+  """Of the tiny encoder, with fresh parameters for each seed."""
   problem = make_problem(CONFIG, HeadSettings(), num_outputs=2, pad_id=PAD)
-  init = init or functools.partial(init_encoder, config=CONFIG, pad_id=PAD)
-  return Program(problem, init, SETTINGS, mapping=mapping, **options)
+  init = functools.partial(init_encoder, config=CONFIG, pad_id=PAD)
+  return Trainer(problem, init, OPTIMIZER, **options)
 
 
-def runs(seeds, *, learning_rates=None, total_steps: int = 12, warmup_steps: int = 2) -> Runs:
-  """Runs of these seeds."""
-  count = len(seeds)
-  rates = [3e-3] * count if learning_rates is None else learning_rates
-  return Runs(
-    np.asarray(seeds, np.int32),
-    np.asarray(rates, np.float32),
-    np.full(count, total_steps, np.int32),
-    np.full(count, warmup_steps, np.int32),
-  )
+def trained(trainer: Trainer, hyper: Hyper, feed, steps: int):
+  """The state after so many steps, and the metrics of each on the host."""
+  state, metrics = trainer.init_state(hyper), []
+  with jax.set_mesh(trainer.mesh):
+    for at in range(steps):
+      state, of_step = trainer.step(state, trainer.place_batch(feed(at)), trainer.place(hyper.arrays()))
+      metrics.append(jax.device_get(of_step))
+  return state, metrics

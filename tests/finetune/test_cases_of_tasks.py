@@ -13,15 +13,14 @@ from pyarrow import ipc, parquet
 
 from configs import arguments, finetune_embedding
 from data import rows, vocabulary
-from data.errors import ConfigError, DataError
+from data.errors import DataError
 from data.output import columns as output_columns
 from data.output import formats
 from finetune import evaluate as finetune_evaluate
-from finetune.embedding import evaluate, load, mining, retrieval, search
-from finetune.own import columns as own_columns
+from finetune.embedding import evaluate, load, mining, retrieval
+from finetune.own import load as own_columns
 from finetune.own import target_values
 from finetune.own.schema import TaskSchema
-from finetune.search.session import Session
 from pretrain.embed.schema import EmbeddingSchema
 from pretrain.embed.vectors import Embedder
 from pretrain.export import embedding_files
@@ -220,26 +219,6 @@ def test_the_default_prompt_of_an_imported_model_is_the_prefix_of_sides_that_hav
     made = embedding_files.read(tmp_path, cased=False, positions=32)
     assert made and (made.query_prefix, made.passage_prefix) == expected
     assert ("default_prompt_name" in caplog.text) == (expected[0] == expected[1] != "")
-
-
-def test_a_message_about_embeddings_names_no_task_of_glue():
-  config = finetune_embedding.get_config()
-  config.search.cells, config.train.microbatches = "all", 7
-  session = types.SimpleNamespace(config=config, protocol=types.SimpleNamespace(name="taco"), size="base")
-  with pytest.raises(ConfigError) as caught:
-    Session.cells(session, "cola")  # type: ignore[arg-type]
-  assert "microbatches=7" in str(caught.value) and "cola" not in str(caught.value)
-
-
-def test_a_batch_with_more_places_than_rows_is_a_line():
-  for rows_of, phrase in ((44, ["512 rows", "44 training rows"]), (512, [])):
-    texts = np.zeros((rows_of, 2), np.int64)
-    asked = types.SimpleNamespace(
-      task=types.SimpleNamespace(train=types.SimpleNamespace(texts=texts)),
-      _cells=[types.SimpleNamespace(batch_size=512)],
-    )
-    line = " ".join(search.Embedding._few_rows(asked))  # type: ignore[arg-type]
-    assert all(words in line for words in phrase) and bool(line) == bool(phrase)
 
 
 def test_a_dry_run_finds_that_the_checkpoint_to_begin_with_is_missing(tmp_path):

@@ -3,8 +3,8 @@
 Facets of a search, as text that is compared; nothing is compiled:
 
   plan         the lines about examples, padded lengths and steps
-  programs     seeds, learning rates, steps and warm-up of the runs, and how many of them share a program
-  step         the loss as it is traced, optimizer, mapping and microbatches
+  runs         seeds, learning rates, steps and warm-up of the runs
+  step         the loss as it is traced, optimizer and microbatches
   start        the values that an encoder starts from
   batches      the examples that the training steps get
   evaluations  the examples that are evaluated, and when
@@ -27,29 +27,27 @@ from pretrain.command import parse_arguments, read_arguments
 from pretrain.stop import StopRequest
 from tests.pretrain.facets import digest
 
-_EXAMPLES = "plan programs batches evaluations"
+_EXAMPLES = "plan runs batches evaluations"
 # {field: (another value, the facets that it changes)}
 CHANGES = {
-  "seed": ("5", "programs batches"),
+  "seed": ("5", "runs batches"),
   "from_scratch": ("true", "start"),
   "protocol": ("taco", "step"),
   "tasks": ("sst2,stsb", f"{_EXAMPLES} step start"),
   "model.dropout": ("0.2", "step"),
   "model.dtype": ("bfloat16", "step"),
   "model.remat": ("full", "step"),
-  "search.batch_sizes": ("4", "plan programs step batches evaluations"),
-  "search.learning_rates": ("2e-2,3e-2", "programs"),
+  "search.batch_sizes": ("4", "plan runs step batches evaluations"),
+  "search.learning_rates": ("2e-2,3e-2", "runs"),
   "search.epochs": ("3", _EXAMPLES),
-  "search.warmup_fractions": ("0.25", "programs"),
-  "search.num_seeds": ("3", "plan programs batches"),
+  "search.warmup_fractions": ("0.25", "runs"),
+  "search.num_seeds": ("3", "plan runs batches"),
   "search.evaluations_per_epoch": ("2", "evaluations"),
   "data.max_length": ("8", "plan step batches evaluations"),
   "data.train_rows": ("12", _EXAMPLES),
   "data.buckets": ("2", _EXAMPLES),
   "data.bucket_multiple": ("4", "plan step batches evaluations"),
   "data.eval_batch_size": ("4", "evaluations"),
-  "train.runs_at_once": ("1", "programs"),
-  "train.mapping": ("vectorized", "step programs"),
   "train.microbatches": ("2", "step"),
   "output.predict": ("true", "plan evaluations"),
 }
@@ -91,18 +89,18 @@ def facets(command: list[str], workdir) -> dict[str, str]:
   ]
   for plan in made.plans:
     search, (cell, *_) = Search(plan, session), plan.cells
-    runs = plan.runs([(cell, seed) for cell in plan.cells for seed in plan.seeds])
-    found["programs"] += [*(part.tolist() for part in runs), search.runs_at_once]
-    feed = plan.feed(plan.seeds, cell.batch_size)
-    found["batches"] += [_sha(feed(step)) for step in range(plan.num_steps(cell))]
+    found["runs"] += [plan.hyper(each, seed) for each in plan.cells for seed in plan.seeds]
+    for seed in plan.seeds:
+      feed = plan.feed(seed, cell.batch_size)
+      found["batches"] += [_sha(feed(step)) for step in range(plan.schedule(cell).num_steps)]
     found["start"].append(digest(jax.make_jaxpr(plan.init_encoder)(jax.random.key(0))))
 
     def outputs_of(batch, plan=plan):
       found["evaluations"].append(_sha(batch))
-      return np.zeros((*batch["ids"].shape[:2], 1 if plan.name == "stsb" else 2), np.float32)
+      return np.zeros((len(batch["ids"]), 1 if plan.name == "stsb" else 2), np.float32)
 
     found["evaluations"].append(plan.schedule(cell))
-    plan.evaluate(outputs_of, plan.seeds[:1])
+    plan.evaluate(outputs_of, plan.seeds[0])
 
     def loss(key, batch, plan=plan):
       encoder = jax.tree.map(jax.numpy.asarray, session.start.encoder.params)
@@ -110,10 +108,9 @@ def facets(command: list[str], workdir) -> dict[str, str]:
       keys = jax.random.split(key, len(batch["ids"]))
       return plan.problem.loss(plan.problem.outputs(params, batch, keys), batch)[0]
 
-    batch = {name: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for name, leaf in feed(0).items()}
-    program = search.program
-    found["step"] += [digest(jax.make_jaxpr(loss)(jax.random.key(0), batch)), program._settings]
-    found["step"] += [program.is_vectorized, program._microbatches]
+    batch = {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in feed(0).items()}
+    found["step"] += [digest(jax.make_jaxpr(loss)(jax.random.key(0), batch))]
+    found["step"] += [search.trainer._settings, search.trainer.microbatches]
   found["evaluations"] += [list(tests.sets) for tests in made.tests.values()]
   return {name: str(values) for name, values in found.items()}
 

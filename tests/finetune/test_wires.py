@@ -12,16 +12,15 @@ import pytest
 
 from configs import finetune_glue, finetune_own, finetune_prompt, finetune_squad
 from data.errors import ConfigError, DataError
-from finetune import main, needed_files, settings
+from finetune import main, needed_files
 from finetune.glue.search import Glue
 from finetune.papers.protocols import Cell
-from finetune.search import best_model, session
-from finetune.search.classification import HeadSettings
+from finetune.search import session
+from finetune.search.problem import HeadSettings
+from finetune.search.results import Evaluation, Record
 from finetune.search.search import Search
 from finetune.search.session import Session
-from finetune.search.summary import Evaluation, Record
-from finetune.settings import KINDS
-from finetune.validate import SCHEMA
+from finetune.validate import FIELDS, KINDS, SCHEMA
 from pretrain.command import read_arguments
 from pretrain.stop import StopRequest
 from tests.finetune.glue import small_glue
@@ -63,14 +62,17 @@ def _search(summary: str = "median"):
     ran.append((cells, seeds))
     return [_record(cells[0].learning_rate, (0.5, 0.8, 0.81, 0.4, 0.95))]
 
-  plan = types.SimpleNamespace(name="rte", metric="accuracy", summary=summary)
-  results = types.SimpleNamespace(fingerprint_of=lambda seed: {"seed": seed})
-  return types.SimpleNamespace(plan=plan, results=results, run=run, ran=ran)
+  made = Search.__new__(Search)
+  made.plan = types.SimpleNamespace(name="rte", metric="accuracy", summary=summary)
+  made.results = types.SimpleNamespace(fingerprint=lambda seed: {"seed": seed})
+  made.run, made.ran, made.saved = run, ran, []
+  made.save_model = lambda chosen, *_, **__: made.saved.append(chosen)
+  return made
 
 
 def test_the_model_is_of_the_best_cell_and_the_leaderboards_run_of_all_the_test_seeds(monkeypatch):
   for summary, rate, seed, value in (("median", 1e-5, 2, 0.81), ("mean", 2e-5, 2, 0.9)):
-    chosen = best_model.choose(_search(summary), _RECORDS)  # pyright: ignore
+    chosen = _search(summary).choose(_RECORDS)
     assert (chosen.cell.learning_rate, chosen.seed, chosen.value) == (rate, seed, value)
     assert chosen.fingerprint == {"seed": seed}
   monkeypatch.setattr(importlib.import_module("finetune.glue.predictions"), "is_there", lambda *_: True)
@@ -80,10 +82,7 @@ def test_the_model_is_of_the_best_cell_and_the_leaderboards_run_of_all_the_test_
     (True, {}, 2, []),
     (False, {"rte": None}, 2, []),
   ):
-    search, saved = _search(), []
-    monkeypatch.setattr(
-      best_model, "save", lambda search, chosen, *_, saved=saved, **__: saved.append(chosen)
-    )
+    search = _search()
     glue = types.SimpleNamespace(
       config=types.SimpleNamespace(output=types.SimpleNamespace(predict=predict, save_model=True)),
       session=types.SimpleNamespace(test_seeds=[0, 1, 2, 3, 4], head=HeadSettings()),
@@ -91,7 +90,7 @@ def test_the_model_is_of_the_best_cell_and_the_leaderboards_run_of_all_the_test_
       encoding=lambda task: types.SimpleNamespace(divisor=1.0),
     )
     Glue.finish(glue, search, _RECORDS)  # pyright: ignore
-    assert [chosen.seed for chosen in saved] == [seed] and search.ran == ran
+    assert [chosen.seed for chosen in search.saved] == [seed] and search.ran == ran
 
 
 def _session(run, workdir, **fields) -> Session:
@@ -113,7 +112,7 @@ def test_runs_are_trained_with_the_optimizer_and_the_scale_of_their_protocol(
     fields = {"protocol": protocol, "data__directory": str(small_glue_folder)}
     of_protocol = _session(small_encoder_run, tmp_path, **fields)
     glue = Glue(of_protocol, download=False)
-    settings = Search(glue.plans[0], of_protocol).program._settings
+    settings = Search(glue.plans[0], of_protocol).trainer._settings
     found = (settings.adam_b2, settings.adam_eps, settings.weight_decay, settings.clip_norm)
     assert (found, glue.encoding("stsb").divisor, glue.encoding("sst2").divisor) == (expected, scale, 1)
 
@@ -123,10 +122,8 @@ def test_every_run_has_the_rate_and_the_steps_of_its_cell(small_encoder_run, sma
   changed = {f"search__{name}": values for name, values in fields.items()}
   directory = {"data__directory": str(small_glue_folder), "data__buckets": 1}
   (plan,) = Glue(_session(small_encoder_run, tmp_path, **changed, **directory), download=False).plans
-  runs = plan.runs([(cell, seed) for seed, cell in enumerate(plan.cells)])
-  assert runs.seeds.tolist() == [0, 1, 2, 3]
-  assert runs.learning_rates.tolist() == pytest.approx([1e-2, 2e-2, 1e-2, 2e-2])
-  assert runs.total_steps.tolist() == [6, 6, 12, 12] and runs.warmup_steps.tolist() == [3, 3, 6, 6]
+  runs = [tuple(plan.hyper(cell, seed)) for seed, cell in enumerate(plan.cells)]
+  assert runs == [(0, 1e-2, 6, 3), (1, 2e-2, 6, 3), (2, 1e-2, 12, 6), (3, 2e-2, 12, 6)]
 
 
 def test_the_cells_are_one_that_suits_the_width_the_authors_best_or_their_whole_space(
@@ -241,7 +238,7 @@ def test_a_file_of_ones_own_that_is_none_is_named(tmp_path):
 
 def test_every_setting_is_of_a_field_and_every_default_within_its_limits():
   known = SCHEMA.defaults
-  assert settings.FIELDS.keys() <= known.keys()
+  assert FIELDS.keys() <= known.keys()
   for name, default in known.items():
     assert SCHEMA.value_problem(name, default) is None
     wanted = SCHEMA.kinds[name].value_type

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from configs import base
-from finetune.search import losses as task_losses
+from finetune.search import problem as task_losses
 from pretrain import losses
 from pretrain.checkpoints import warm_start
 from pretrain.corruption import generator

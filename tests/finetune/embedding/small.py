@@ -5,18 +5,19 @@ import functools
 
 import numpy as np
 
-from finetune.embedding import batches
-from finetune.embedding.problem import StageObjective, problem
-from finetune.search.program import Program
+from finetune.embedding import problem
+from finetune.embedding.load import TextTable
+from finetune.embedding.problem import StageObjective, make_problem
+from finetune.search.train import Trainer
 from pretrain.embed.schema import EmbeddingSchema
 from pretrain.models.encoder import init_encoder
-from tests.finetune.small_task import CONFIG, PAD, SETTINGS
+from tests.finetune.small_task import CONFIG, OPTIMIZER, PAD
 
 RANKING = StageObjective("ranking", 0.05, False)
 SCHEMA = EmbeddingSchema("mean", True)
 
 
-def texts(rows: int = 24, sides: int = 3, seed: int = 0) -> batches.TextTable:
+def texts(rows: int = 24, sides: int = 3, seed: int = 0) -> TextTable:
   """Rows of a query, a positive and negatives, of 3 to 20 tokens.
 
   The last row lacks its last negative. Every fifth row has the same positive, every seventh the same query.
@@ -30,19 +31,19 @@ def texts(rows: int = 24, sides: int = 3, seed: int = 0) -> batches.TextTable:
     numbers[-1, -1] = -1
   keys = numbers.astype(np.int32)
   keys[:, 1], keys[:, 0] = keys[np.arange(rows) % 5, 1], keys[np.arange(rows) % 7, 0]
-  return batches.TextTable(ids, numbers, keys, np.linspace(0, 1, rows, dtype=np.float32))
+  return TextTable(ids, numbers, keys, np.linspace(0, 1, rows, dtype=np.float32))
 
 
 def feed(
-  of: batches.TextTable, batch_size: int = 8, *, most: int = 3, divisor: int = 1, epochs: int = 4
-) -> batches.TextFeed:
+  of: TextTable, batch_size: int = 8, *, most: int = 3, divisor: int = 1, epochs: int = 4
+) -> problem.TextFeed:
   """The batches of a run with seed 0."""
-  order = batches.whole_order(len(of.texts), batch_size, 1)
-  shapes = batches.layout(of, order, [0], epochs=epochs, most=most, multiple=4, divisor=divisor)
-  return batches.TextFeed(of, order, shapes, 0, PAD)
+  order = problem.whole_order(len(of.texts), batch_size, 1)
+  shapes = problem.layout(of, order, [0], epochs=epochs, most=most, multiple=4, divisor=divisor)
+  return problem.TextFeed(of, order, shapes, 0, PAD)
 
 
-def program(
+def trainer(
   groups: int,
   *,
   schema: EmbeddingSchema = SCHEMA,
@@ -50,12 +51,12 @@ def program(
   microbatches: int = 1,
   dropout: float = 0.0,
   **options,
-) -> Program:
-  """The program of the tiny encoder."""
+) -> Trainer:
+  """The trainer of the tiny encoder."""
   config = dataclasses.replace(CONFIG, dropout=dropout, attention_dropout=dropout)
-  made = problem(config, schema, objective, pad_id=PAD, groups=groups, microbatches=microbatches)
+  made = make_problem(config, schema, objective, pad_id=PAD, groups=groups, microbatches=microbatches)
   init = functools.partial(init_encoder, config=config, pad_id=PAD)
-  return Program(made, init, SETTINGS, microbatches=microbatches, **options)
+  return Trainer(made, init, OPTIMIZER, microbatches=microbatches, **options)
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:

@@ -8,20 +8,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from finetune.embedding import batches, problem
+from finetune.embedding import problem
+from finetune.embedding.load import TextTable
 from finetune.embedding.problem import StageObjective, _loss
+from finetune.search.train import Hyper
 from pretrain.embed.schema import EmbeddingSchema
 from tests.finetune import small_task
 from tests.finetune.embedding import small
 
-STEPS = 3
+STEPS, HYPER = 3, Hyper(0, 3e-3, 12, 2)
 BOUND = {"rtol": 1e-5, "atol": 1e-6}
 MATRYOSHKA = EmbeddingSchema("mean", True, sizes=(8, 4))
 
 
 def _trained(objective, schema, *, most=1, divisor=1, microbatches=1, devices=1):
   feed = small.feed(small.texts(sides=2 if objective.kind != "ranking" else 3), most=most, divisor=divisor)
-  program = small.program(
+  trainer = small.trainer(
     len(feed.shapes.counts),
     objective=objective,
     schema=schema,
@@ -29,12 +31,9 @@ def _trained(objective, schema, *, most=1, divisor=1, microbatches=1, devices=1)
     dropout=0.1,
     devices=jax.devices()[:devices],
   )
-  group = program.group(small_task.runs([0]))
-  state, figures = group.init_state(), []
-  for step in range(STEPS):
-    state, metrics = group.train_step(state, feed(step))
-    figures.append([float(np.squeeze(metrics[name][0])) for name in ("loss", "grad_norm")])
-  return np.asarray(figures), group.params_of(state.params, 0)
+  state, metrics = small_task.trained(trainer, HYPER, feed, STEPS)
+  figures = [[float(of_step[name][0]) for name in ("loss", "grad_norm")] for of_step in metrics]
+  return np.asarray(figures), jax.device_get(state.params)
 
 
 BOTH_WAYS = StageObjective("ranking", 0.05, True)
@@ -73,31 +72,30 @@ def test_the_loss_is_that_of_the_texts_one_by_one():
   texts = small.texts()
   feed = small.feed(texts, most=3)
   options = {"objective": BOTH_WAYS, "schema": MATRYOSHKA}
-  group = small.program(3, devices=jax.devices()[:1], **options).group(small_task.runs([0]))
-  state, vectors = group.init_state(), []
+  trainer, vectors = small.trainer(3, devices=jax.devices()[:1], **options), []
+  params = trainer.init_state(HYPER).params
   _, rows = feed.order.batch(0, 0)
   for number in texts.texts[rows].reshape(-1):
     ids = texts.ids[int(number)] if number >= 0 else np.asarray([0, 2], np.int32)
-    one = {"ids": ids[None, None], "weights": np.ones((1, 1), np.float32)}
-    vectors.append(group.outputs(state.params, one)[0, 0])
+    vectors.append(trainer.outputs(params, {"ids": ids[None], "weights": np.ones(1, np.float32)})[0])
   total, whole, hits = _expected(vectors, rows, texts, BOTH_WAYS, MATRYOSHKA)
-  _, metrics = group.train_step(state, feed(0))
-  np.testing.assert_allclose(np.squeeze(metrics["loss"][0]), total / 8, rtol=1e-5)
-  np.testing.assert_allclose(np.squeeze(metrics["accuracy"]), [hits, 8])
-  np.testing.assert_allclose(np.squeeze(metrics["task_loss"]), [whole, 8], rtol=1e-5)
+  _, (metrics,) = small_task.trained(trainer, HYPER, feed, 1)
+  np.testing.assert_allclose(metrics["loss"][0], total / 8, rtol=1e-5)
+  np.testing.assert_allclose(metrics["accuracy"], [hits, 8])
+  np.testing.assert_allclose(metrics["task_loss"], [whole, 8], rtol=1e-5)
 
 
 def test_vectors_keep_their_lengths_and_every_size_counts_as_the_schema_says():
   texts = small.texts()
   feed, random = small.feed(texts, most=3), np.random.default_rng(0)
-  batch, (_, rows) = {name: leaf[0] for name, leaf in feed(0).items()}, feed.order.batch(0, 0)
+  batch, (_, rows) = feed(0), feed.order.batch(0, 0)
   groups = [random.normal(size=(count, 4)).astype(np.float32) for count in feed.shapes.counts]
   in_order = np.concatenate(groups)[batch["place"]]
   for kind, both_ways, unit, sizes in (
     ("ranking", False, False, ()), ("ranking", True, True, (2, 1)), ("cosent", False, False, (3,))
   ):  # fmt: skip
     objective, schema = StageObjective(kind, 0.5, both_ways), EmbeddingSchema("mean", unit, sizes=sizes)
-    made = problem.problem(small.CONFIG, schema, objective, pad_id=small.PAD, groups=3, microbatches=1)
+    made = problem.make_problem(small.CONFIG, schema, objective, pad_id=small.PAD, groups=3, microbatches=1)
     loss, _ = made.loss(list(map(jnp.asarray, groups)), batch)
     total, *_ = _expected(in_order, rows, texts, objective, schema)
     np.testing.assert_allclose(loss, total, rtol=1e-5)
@@ -111,16 +109,15 @@ def test_a_batch_holds_every_text_once_and_its_place_finds_it():
   assert list(lengths) == sorted(lengths, reverse=True) and [count % 2 for count in counts] == [0, 0, 0]
   shapes = set()
   for step in range(6):
-    made = feed(step)
-    shapes.add(tuple((name, leaf.shape) for name, leaf in sorted(made.items())))
-    batch = {name: leaf[0] for name, leaf in made.items()}
+    batch = feed(step)
+    shapes.add(tuple((name, leaf.shape) for name, leaf in sorted(batch.items())))
     _, rows = feed.order.batch(0, step)
     given = {"weights": np.ones(len(rows)), "keys": texts.keys[rows], "scores": texts.scores[rows]}
     for name, of_rows in given.items():
       np.testing.assert_array_equal(batch[name][: len(rows)], of_rows)
       np.testing.assert_array_equal(batch[name][len(rows) :], -1 if name == "keys" else 0)
-    joined = [ids for at in range(3) for ids in batch[batches.name_of("ids", at)]]
-    slots = np.concatenate([batch[batches.name_of("slots", at)] for at in range(3)])
+    joined = [ids for at in range(3) for ids in batch[problem.name_of("ids", at)]]
+    slots = np.concatenate([batch[problem.name_of("slots", at)] for at in range(3)])
     for row, number in enumerate(rows):
       for side, text in enumerate(texts.texts[number]):
         place = batch["place"][3 * row + side]
@@ -135,7 +132,7 @@ def test_groups_are_as_short_as_the_texts_of_all_steps_allow():
   sizes = [20, 5, 5, 5, 5, 5, 5]
   ids = [np.full(size, 3, np.int32) for size in sizes]
   numbers = np.asarray([[0, 1], [2, 3], [4, 5], [6, -1]])
-  table = batches.TextTable(ids, numbers, numbers.astype(np.int32), np.zeros(4, np.float32))
+  table = TextTable(ids, numbers, numbers.astype(np.int32), np.zeros(4, np.float32))
   assert table.sizes.tolist() == [[20, 5], [5, 5], [5, 5], [5, 0]]
   shapes = [
     small.feed(table, 4, most=most, divisor=divisor).shapes for most, divisor in ((2, 1), (3, 1), (2, 3))

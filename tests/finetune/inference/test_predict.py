@@ -243,18 +243,7 @@ def test_a_mistake_is_one_line_and_flags(small_encoder_run, colours, tmp_path, c
   for command, content, flags, code, phrase in (
     (_predict, "id,review\n1,x\n", [], 3, "\n  --text=NAME"),
     (_predict, texts, ["--text_pair=b"], 2, "--text_pair=b"),
-    (_predict, "text\n", [], 3, "no row"),
-    (_predict, texts, ["--batch_size=0"], 2, "--batch_size=0"),
-    (_predict, texts, ["--output=a.xlsx"], 2, ".csv, .jsonl, .parquet"),
-    (_predict, texts, [f"--model={small_encoder_run}"], 3, "rtd"),
-    (_predict, texts, [f"--model={other}"], 3, "2, expected 3"),
-    (_evaluate, "text,label\nx,red\ny,\n", [], 3, "in.csv, row 2: no label"),
-    (_evaluate, "text,label\nx,red\ny,reed\n", [], 3, "in.csv, row 2: label 'reed'"),
     (_evaluate, "text,colour\nx,red\n", [], 3, "\n  --label=NAME"),
-    (_evaluate, "text,colour\nx,red\n ,red\n", ["--label=colour"], 3, "in.csv, row 2: 'text'"),
-    (_evaluate, "text,label\n", [], 3, "no row"),
-    (_evaluate, texts, ["--sizes=4"], 2, "--sizes=4"),
-    (_evaluate, texts, [f"--data={tmp_path}"], 3, "folder"),
   ):
     source.write_text(content)
     found, said = command(colours, source, f"--output={output}", *flags), capsys.readouterr().err

@@ -1,16 +1,174 @@
-"""Files as people have them, read for one's own task: what is mended with a line, and what is refused."""
+"""A user's file: its columns, kind and labels are guessed, mended with a line, or refused."""
 
 import json
+import types
 
 import numpy as np
 import pytest
 
 from configs import finetune_own
 from data import vocabulary
-from data.errors import DataError
-from finetune.own.load import load
+from data.errors import ConfigError, DataError
+from finetune.own import load as own_load
+from finetune.own import spans, target_values
+from finetune.own.load import Columns, load
 from finetune.own.schema import FILE, TaskSchema
-from finetune.search import user_file
+from finetune.search import examples
+from tests.finetune.own.small_own import BIO, rows, schema, sentence
+
+
+def _find(names, **given):
+  return own_load.find("a.csv", names, **({"text": "", "text_pair": "", "label": ""} | given))
+
+
+def test_columns_are_guessed_by_name_or_named():
+  """Cases of columns, flags, and what is chosen: text, pair and label, or the error and a flag in it."""
+  failures = []
+  for names, given, *expected in (
+    ("id Text label", {}, ("Text",), "label"),
+    ("premise hypothesis gold_label id", {}, ("premise", "hypothesis"), "gold_label"),
+    ("words outcome", {"label": "outcome"}, ("words",), "outcome"),
+    ("tokens title tag", {}, ("title",), "tag"),
+    ("a b c", {"text": "a", "text_pair": "c"}, ("a", "c"), "b"),
+    ("text reply label", {"text": "reply"}, ("reply",), "label"),
+    ("a b c", {}, DataError, "--config.data.text=NAME\n  --config.data.text_pair=NAME"),
+    ("text class score", {}, DataError, "--config.data.label=NAME"),
+    ("text", {}, DataError, "--config.data.label=NAME"),
+    ("text one two", {}, DataError, "--config.data.label=NAME"),
+    ("text label", {"label": "lable"}, ConfigError, "data.label='lable'"),
+  ):
+    try:
+      found = _find(names.split(), **given)
+      failures += [f"{names} {given}: {found}"] * ((found.text, found.label) != tuple(expected))
+    except (ConfigError, DataError) as error:
+      failures += [f"{names} {given}: {error}"] * (
+        type(error) is not expected[0] or expected[1] not in str(error)
+      )
+  assert not failures, "\n".join(failures)
+
+
+def test_the_kind_is_guessed_by_the_labels():
+  failures = []
+  for values, kind in (
+    (["x", "y"], "classification"),
+    (["0", "1", "1"], "classification"),
+    ([0, 1], "classification"),
+    (["0.5", "1"], "regression"),
+    (list(map(str, range(20))), "classification"),
+    (list(map(str, range(21))), "regression"),
+    (list(map(str, range(25))) * 3, "classification"),
+    ([*map(str, range(25)), *map(str, range(24)), *map(str, range(25))], "regression"),
+    ([at + 0.5 for at in range(25)] * 6, "regression"),
+    ([["x"], []], "multilabel"),
+    (["['x', 'y']", '["y"]', "", "[]"], "multilabel"),
+    (["['x', 'y']", "[other]"], "classification"),
+    (["x", "1"], "classification"),
+    ([[{"span1": [0, 1], "label": "x"}], []], "span_pairs"),
+    (["[{'span1': [0, 1], 'label': 'x'}]"], "span_pairs"),
+  ):
+    made = rows(*({"text": "a cat", "label": value} for value in values))
+    found, _ = own_load.guess_kind(made, Columns(("text",), "label", ()))
+    failures += [f"{values}: {found}"] * (found != kind)
+  assert not failures, "\n".join(failures)
+  words = rows({"text": ["a", "cat"], "label": ["O", "O"]})
+  assert own_load.guess_kind(words, Columns(("text",), "label", ()))[0] == "tagging"
+  for cells, sign in ((["a|b", "c;d"], "|"), (["c;d"], ";"), (["c", "d,e"], ","), (["c", '["a", "b"]'], "|")):
+    assert own_load.guess_separator(rows(*({"label": cell} for cell in cells)), "label") == sign
+
+
+def test_columns_of_conll_are_guessed_by_what_is_in_them():
+  given = types.SimpleNamespace(text="", label="")
+  made = rows({"1": ["1", "2"], "2": ["EU", "rejects"], "3": ["B-ORG", "O"], "4": ["-", "ann"]})
+  assert own_load.of_conll(made, given) == ("2", "3")
+  made = rows({"1": ["EU", "rejects"], "2": ["NNP", "VBZ"], "3": ["B-ORG", "O"]})
+  assert own_load.of_conll(made, given) == ("1", "3")
+  made = rows({str(number): ["_"] for number in range(1, 11)} | {"1": ["1"], "2": ["EU"], "4": ["PROPN"]})
+  assert own_load.of_conll(made, given) == ("2", "4")
+  assert own_load.of_conll(made, types.SimpleNamespace(text="3", label="5")) == ("3", "5")
+
+
+_OF_A, _OF_BOTH = [[1.0, 0.0], [True, False], "[1 0]", "[1, 0]"], [[1, 1], "[1. 1.]"]
+
+
+def test_labels_are_those_of_the_file_in_the_order_they_appear():
+  made = rows(*({"label": value} for value in ("b", " a", 3, "b", True)))
+  assert target_values.find_labels(made, schema(labels=()), given=()) == ("b", "a", "3", "True")
+  assert target_values.targets(made, schema(labels=("b", "a", "3", "True"))).tolist() == [0, 1, 2, 0, 3]
+  several = rows({"label": "b|a"}, {"label": ""}, {"label": ["c", "a"]})
+  unnamed = schema("multilabel", (), separator="|")
+  assert target_values.find_labels(several, unnamed, given=()) == ("b", "a", "c")
+  wanted = target_values.targets(several, schema("multilabel", ("b", "a", "c"), separator="|"))
+  np.testing.assert_array_equal(wanted, [[1, 1, 0], [0, 0, 0], [0, 1, 1]])
+  numbers = rows({"label": "1.5"}, {"label": -2})
+  assert target_values.targets(numbers, schema("regression", ())).tolist() == [1.5, -2]
+
+
+def test_zeros_and_ones_are_labels_in_the_order_in_which_they_are_named():
+  made = rows(*({"label": value} for value in (*_OF_A, *_OF_BOTH, [0, 0])))
+  named = schema("multilabel", ("a", "b"), separator="|")
+  assert target_values.find_labels(made, named, given=("a", "b")) == ("a", "b")
+  expected = [[1, 0]] * len(_OF_A) + [[1, 1]] * len(_OF_BOTH) + [[0, 0]]
+  np.testing.assert_array_equal(target_values.targets(made, named), expected)
+  for given, names in ((made, "labels=name1,name2$"), (rows({"label": [0, 1] * 50}), r"name10,\.\.\.$")):
+    with pytest.raises(DataError, match=rf"a\.csv, row 1: [^$]*{names}"):
+      target_values.refuse_multi_hot(given, schema("multilabel", ()))
+  for lists in ([["1", "0"], ["0", "0"]], [[1, 0], [0]], [[1], [0]], [[0, 2], [1, 3]]):  # labels by name
+    target_values.refuse_multi_hot(rows(*({"label": value} for value in lists)), schema("multilabel", ()))
+  assert target_values.labels_of(rows({"label": [0, 1]})[0], schema("multilabel", ("0", "1"))) == ["0", "1"]
+  with pytest.raises(DataError, match=r"not in data\.labels") as caught:
+    target_values.find_labels(rows({"label": "x" * 10_000}), schema("classification", ()), given=["a", "b"])
+  assert len(str(caught.value)) < 200
+
+
+def test_lists_as_pandas_and_numpy_write_them_are_lists():
+  cells = ("['food', 'price']", "['food' 'price']", '["food", "price"]', "food|price")
+  made = rows(*({"label": cell} for cell in cells), {"label": "[]"})
+  named = schema("multilabel", ("food", "price"), separator="|")
+  np.testing.assert_array_equal(target_values.targets(made, named), [[1, 1]] * 4 + [[0, 0]])
+  assert own_load.guess_separator(made[:3], "label") == "|"
+  row = rows({"text": "['EU', 'rejects']", "label": "['B-ORG' 'O']"})[0]
+  assert target_values.tags_of(row, schema("tagging")) == ["B-ORG", "O"]
+  for words in ([], ["EU", " "], "EU", [3]):
+    with pytest.raises(DataError, match="'text'"):
+      target_values.words_of(rows({"text": words})[0], "text")
+  edges = rows({"text": "['a', 'cat']", "label": "[{'span1': [0, 1], 'label': 'x'}]"})[0]
+  assert spans.labels_of(edges, schema("span_pairs")) == ["x"]
+
+
+def test_labels_that_look_alike_are_named():
+  same = [["1", "1.0"], ["caf\u00e9", "cafe\u0301"], ["x", "x\u200b", "X "], ["true", "True"]]
+  others = ["2", "cafe", "xy", "false", "[", "++", "+"]
+  assert target_values.alike([*others, *(label for group in same for label in group)]) == same
+  assert target_values.alike(others) == []
+
+
+def test_the_order_of_tags_is_checked():
+  """Cases of labels, tags, and the expected class numbers, or a part of the error."""
+  bioes, failures = ("O", "B-X", "I-X", "E-X", "S-X"), []
+  for labels, tags, expected in (
+    (BIO, "B-PER I-PER O B-LOC", [1, 2, 0, 3]),
+    (BIO, "O I-PER O O", "'I-PER' at word 2 follows 'O'"),
+    (BIO, "B-LOC I-PER O O", "'I-PER' at word 2 follows 'B-LOC'"),
+    (BIO, "O O O", "3 tags for 4 words"),
+    (BIO, "O O O B-ORG", "'B-ORG'"),
+    (bioes, "B-X E-X S-X O", [1, 3, 4, 0]),
+    (bioes, "B-X I-X E-X B-X", "'B-X' at word 4"),
+    (bioes, "B-X O O O", "'B-X' at word 1"),
+    (bioes, "O E-X O O", "'E-X' at word 2"),
+    (bioes, "B-X I-X E-X I-X", "'I-X' at word 4"),
+    (("O", "I-PER", "I-LOC"), "I-PER I-PER O I-LOC", [1, 1, 0, 2]),  # IOB1 in which no two spans touch
+  ):
+    made = rows(sentence("a good film plot", tags))
+    try:
+      found = target_values.targets(made, schema("tagging", labels))[0].tolist()
+      failures += [f"{tags}: {found}"] * (found != expected)
+    except DataError as error:
+      failures += [f"{tags}: {error}"] * (
+        "a.csv, row 1: " not in str(error) or str(expected) not in str(error)
+      )
+  assert not failures, "\n".join(failures)
+  assert not target_values.is_entities(["I-PER", "X"]) and not target_values.is_entities(["O"])
+
 
 WORDS = ["a", "good", "film", "bad", "plot", "the", "cat", "sat", "on", "mat", "very", "not"]
 
@@ -119,10 +277,10 @@ def test_numbers_are_scaled_by_those_of_the_training_rows(read):
 
 
 def test_equal_texts_are_held_out_together_and_the_share_is_kept():
-  held_out = [user_file.is_held_out(f"text {number}", 0.25) for number in range(2_000)]
+  held_out = [examples.is_held_out(f"text {number}", 0.25) for number in range(2_000)]
   assert 400 < sum(held_out) < 600
-  assert held_out == [user_file.is_held_out(f"text {number}", 0.25) for number in range(2_000)]
-  more = [user_file.is_held_out(f"text {number}", 0.5) for number in range(2_000)]
+  assert held_out == [examples.is_held_out(f"text {number}", 0.25) for number in range(2_000)]
+  more = [examples.is_held_out(f"text {number}", 0.5) for number in range(2_000)]
   assert all(one <= other for one, other in zip(held_out, more))
 
 

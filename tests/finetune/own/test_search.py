@@ -11,7 +11,7 @@ from finetune.own import search
 from finetune.own.schema import TaskSchema
 from finetune.own.search import Own, read_often
 from finetune.papers import protocols
-from finetune.search import best_model, user_file
+from finetune.search import examples
 from finetune.search.session import Session
 from pretrain.stop import StopRequest
 
@@ -90,17 +90,18 @@ def test_seeds_begin_with_the_one_that_is_asked_for(own):
   assert session.seeds == [3, 4] and session.test_seeds == [3, 4, 5, 6]
 
 
-def test_answers_and_the_saved_head_are_on_the_scale_of_the_file(own, monkeypatch):
+def test_answers_and_the_saved_head_are_on_the_scale_of_the_file(own):
   task = own("text,label\na good film,1\na bad film,3\nthe cat sat,8\n", own__task="regression")
   mean, deviation = np.mean([1, 3, 8]), np.std([1, 3, 8])
-  ones = lambda batch: np.ones((*batch["ids"].shape[:2], 1), np.float32)  # noqa: E731
-  (outputs,) = task.dev_outputs(ones, 1)
-  np.testing.assert_allclose(outputs, np.full((3, 1), mean + deviation))
+  ones = lambda batch: np.ones((len(batch["ids"]), 1), np.float32)  # noqa: E731
+  np.testing.assert_allclose(task.dev_outputs(ones), np.full((3, 1), mean + deviation))
   saved = []
-  monkeypatch.setattr(best_model, "choose", lambda *_: types.SimpleNamespace(cell=None, seed=0))
-  monkeypatch.setattr(best_model, "save", lambda search, chosen, about, **more: saved.append(more))
-  search = types.SimpleNamespace(trained=lambda cell, seed: types.SimpleNamespace(outputs_of=ones))
-  task.finish(search, [])
+  of_search = types.SimpleNamespace(
+    choose=lambda records: types.SimpleNamespace(cell=None, seed=0),
+    save_model=lambda chosen, about, **more: saved.append(more),
+    trained=lambda cell, seed: types.SimpleNamespace(outputs_of=ones),
+  )
+  task.finish(of_search, [])
   assert (saved[0]["output_scale"], saved[0]["output_shift"]) == pytest.approx((deviation, mean))
 
 
@@ -132,7 +133,7 @@ def test_a_data_set_is_looked_for_in_the_folder_and_the_module_that_are_named(ow
   stand_in = types.SimpleNamespace(
     kind_of=lambda name: name.startswith("seqio:"), read=read, digest=lambda rows: "digest"
   )
-  monkeypatch.setattr(user_file, "datasets", stand_in)
+  monkeypatch.setattr(examples, "datasets", stand_in)
   fields = {"train_file": "seqio:mine", "dev_file": "seqio:other", "module": "tasks.py", "directory": "here"}
   own("", **{f"data__{name}": value for name, value in fields.items()})
   options = {"directory": "here", "module": "tasks.py", "download": False}

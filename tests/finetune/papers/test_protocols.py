@@ -1,14 +1,17 @@
-"""Search spaces against the papers. Run: python -m pytest tests/finetune/papers/test_protocols.py"""
+"""The papers' search spaces, metrics and scores, against their tables and by hand."""
 
 import math
+import pathlib
+import re
 
+import numpy as np
 import pytest
 
-from data.errors import ConfigError
+from data.errors import ConfigError, DivergedError
 from finetune import validate
-from finetune.papers import protocols
+from finetune.papers import glue_metrics, protocols
 from finetune.papers.protocols import Cell, Space
-from finetune.search.classification import HeadSettings
+from finetune.search.problem import HeadSettings
 from pretrain.optim import OptimizerSettings
 
 
@@ -186,3 +189,125 @@ def test_protocols_are_those_of_the_papers():
     assert HeadSettings(**found.head) == HeadSettings(**of_head, input_dropout=input_dropout)
   widths = (767, 768, 1023, 1024)
   assert [protocols.encoder_size(width) for width in widths] == ["small", "base", "base", "large"]
+
+
+# Positive: 0, 1, 3, 4; predicted positive: 0, 1, 2. tp 2, fp 1, fn 2, tn 1.
+LABELS = np.array([1, 1, 0, 1, 1, 0])
+PREDICTED = np.array([1, 1, 1, 0, 0, 0])
+
+
+def test_scores_of_two_classes_are_those_of_the_counts():
+  assert glue_metrics.accuracy(LABELS, PREDICTED) == 3 / 6
+  assert glue_metrics.f1(LABELS, PREDICTED) == pytest.approx(4 / (4 + 1 + 2))
+  assert glue_metrics.f1(1 - LABELS, 1 - PREDICTED) == pytest.approx(2 / (2 + 1 + 2))  # of class 1
+  assert glue_metrics.f1(np.zeros(3, int), np.zeros(3, int)) == 0.0
+  assert glue_metrics.matthews(LABELS, PREDICTED) == pytest.approx((2 * 1 - 1 * 2) / np.sqrt(3 * 4 * 2 * 3))
+  assert glue_metrics.matthews(LABELS, np.array([1, 1, 0, 1, 0, 0])) == pytest.approx(
+    (3 * 2 - 0 * 1) / np.sqrt(3 * 4 * 2 * 3)
+  )
+
+
+def test_what_a_constant_has_no_correlation_with_scores_0():
+  for function in (glue_metrics.matthews, glue_metrics.pearson, glue_metrics.spearman):
+    for first, second in ((LABELS, np.ones(6)), (np.zeros(6), LABELS), (np.ones(1), np.ones(1))):
+      assert function(first, second) == 0.0
+
+
+def test_spearman_gives_equal_values_their_average_rank():
+  # Ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4: covariance 4.5, variances 4.5 and 5.
+  found = glue_metrics.spearman(np.array([0.0, 5.0, 5.0, 7.0]), np.array([1.0, 2.0, 3.0, 4.0]))
+  assert found == pytest.approx(4.5 / np.sqrt(4.5 * 5.0))
+
+
+def test_pearson_of_small_differences_about_a_large_mean_is_summed_in_float64():
+  y = np.random.default_rng(0).normal(size=1000).astype(np.float32)
+  x = np.float32(4096.0) + np.float32(0.01) * y  # rounded to steps of 0.0005
+  dx, dy = (v.astype(np.float64) - np.mean(v, dtype=np.float64) for v in (x, y))
+  expected = np.sum(dx * dy) / np.sqrt(np.sum(dx**2) * np.sum(dy**2))
+  assert glue_metrics.pearson(x, y) == pytest.approx(expected, abs=1e-9)  # in float32 it is 4e-7 away
+
+
+def test_each_task_has_its_metrics_of_its_outputs():
+  # Equal logits are class 0 for accuracy, and class 1 for F1 and Matthews.
+  outputs = np.array([[0.5, 0.5], [0.5, 0.5], [1.0, 0.0], [1.0, 0.0]])
+  labels = np.array([1, 1, 0, 0])
+  assert glue_metrics.score("cola", outputs, labels) == {"matthews": 1.0, "accuracy": 0.5}
+  assert glue_metrics.score("mrpc", outputs, labels) == {"accuracy": 0.5, "f1": 1.0}
+  logits = np.eye(3, dtype=np.float32)[[0, 1, 2, 2]]
+  assert glue_metrics.score("mnli", logits, np.array([0, 1, 2, 0])) == {"accuracy": 0.75}
+  # A similarity is ranked on any scale.
+  found = glue_metrics.score("stsb", np.array([[0.1], [0.2], [0.9]]), np.array([0.0, 2.5, 5.0]))
+  assert list(found) == ["spearman", "pearson"]
+  assert found["spearman"] == pytest.approx(1.0) and 0.9 < found["pearson"] < 0.99
+  diverged = np.array([[0.0, 1.0], [np.nan, 0.0]])
+  with pytest.raises(DivergedError, match="sst2: output 1"):
+    glue_metrics.score("sst2", diverged, np.array([0, 1]))
+  assert glue_metrics.score_of_run("cola", diverged, np.array([0, 1])) == {"matthews": 0.0, "accuracy": 0.0}
+
+
+def test_taco_judges_by_f1_where_the_others_judge_by_accuracy():
+  judged = {
+    p: [glue_metrics.main_metric(t, p) for t in ("qqp", "mrpc", "cola", "stsb", "rte")]
+    for p in protocols.NAMES
+  }
+  others = ["accuracy", "accuracy", "matthews", "spearman", "accuracy"]
+  assert judged == {"coco_lm": others, "amos": others, "taco": ["f1", "f1", *others[2:]]}
+  assert set(validate.GLUE_TASKS) == set(glue_metrics.METRICS)
+
+
+def test_average_is_over_eight_tasks_without_wnli_and_halves_of_mnli_have_their_names():
+  scores = dict.fromkeys(glue_metrics.METRICS, 0.5) | {"wnli": 0.0, "mnli": 0.9}
+  assert len(glue_metrics.AVERAGED) == 8
+  assert glue_metrics.average(scores) == pytest.approx((7 * 0.5 + 0.9) / 8)
+  shown = [(glue_metrics.shown_task(*row), glue_metrics.shown_metric(row[1])) for row in (
+    ("mnli", "accuracy"), ("mnli", "accuracy_mm"), ("stsb", "pearson"), ("mine", "f1"),
+  )]  # fmt: skip
+  assert shown == [
+    ("MNLI-m", "accuracy"), ("MNLI-mm", "accuracy"), ("STS-B", "pearson"), ("mine", "f1"),
+  ]  # fmt: skip
+
+
+ROWS = glue_metrics._rows()  # also those that no recipe of a protocol names
+PAPERS = pathlib.Path(__file__).resolve().parents[4] / "shared" / "papers"
+
+
+def test_the_printed_averages_are_those_of_the_printed_scores():
+  for name, row in ROWS.items():
+    columns = [*glue_metrics.AVERAGED, *(["mnli_mm"] if row.averages_mismatched else [])]
+    # A digit in the wrong place would show; the papers round (and one average is cut) to 0.1.
+    assert row.average == pytest.approx(np.mean([row.scores[column] for column in columns]), abs=1.01e-3), (
+      name
+    )
+    assert row.average_of_eight() == pytest.approx(glue_metrics.average(row.scores), abs=1.01e-3), name
+  row = ROWS["taco_small"]  # of nine
+  assert row.average == 0.762 and row.average_of_eight() == pytest.approx(0.7591, abs=1e-4)
+  assert row._replace(scores={"mnli": 0.8}).average_of_eight() is None
+
+
+@pytest.mark.skipif(not PAPERS.is_dir(), reason="../shared/papers, the papers' text, is not here")
+def test_the_papers_have_these_numbers_side_by_side():
+  failures = []
+  for name, row in ROWS.items():
+    paper = row.source.split()[0].lower().replace("-", "_")
+    # TACO's order of tasks is another one.
+    numbers = sorted(f"{100 * value:.1f}" for value in (*row.scores.values(), row.average))
+    text = re.sub(r"<[^>]*>", " ", (PAPERS / f"{paper}.txt").read_text(encoding="utf-8"))
+    printed = re.findall(r"\d+\.\d", text)
+    if not any(sorted(printed[at : at + len(numbers)]) == numbers for at in range(len(printed))):
+      failures.append(f"{name}: {numbers}")
+  assert not failures, "\n".join(failures)
+
+
+def test_scores_stand_in_their_column():
+  coco_lm, roberta, electra = glue_metrics.reference_rows("coco_lm_base", "coco_lm")
+  found = [coco_lm.scores[name] for name in ("mnli", "mnli_mm", "rte", "stsb", "squad_em", "squad_f1")]
+  assert found == [0.885, 0.883, 0.848, 0.903, 0.824, 0.852]
+  assert (roberta.model, electra.model) == ("RoBERTa base", "ELECTRA base")
+  taco, mlm = glue_metrics.reference_rows("taco_base", "taco")
+  assert taco.scores["stsb"] == 0.885 and taco.scores["rte"] == 0.663 and mlm.model == "MLM-500k base"
+  beside = glue_metrics.scores_beside([coco_lm, taco, mlm], "mnli_mm")
+  assert beside == {"COCO-LM base": 0.883}
+  assert glue_metrics.source_notes([coco_lm, roberta, taco]) == [
+    "Papers' dev scores: COCO-LM base, RoBERTa base from COCO-LM table 1.",
+    "Papers' dev scores: TACO-500k base from TACO table 3.",
+  ]

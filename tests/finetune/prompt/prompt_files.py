@@ -69,7 +69,6 @@ def make_config(place: pathlib.Path, **changed):
     "prompt.eval_every": 10,
     "search.batch_sizes": (2,),
     "search.learning_rates": RATES,
-    "train.runs_at_once": 2,
   }
   config.update_from_flattened_dict(given | changed)
   return config

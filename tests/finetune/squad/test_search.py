@@ -10,9 +10,10 @@ import pytest
 
 from configs import finetune_squad
 from data import squad as squad_data
-from data.errors import ConfigError, DataError
+from data.errors import DataError
 from finetune import evaluate
-from finetune.search import driver, loop
+from finetune.search import search as searches
+from finetune.search import train
 from finetune.search.session import Session
 from finetune.squad import answers as squad_evaluate
 from finetune.squad import search as squad
@@ -79,7 +80,7 @@ def make_session(place, workdir, **changed):
 def searched(place, tmp_path_factory):
   """The workdir of a finished search."""
   workdir = tmp_path_factory.mktemp("out")
-  assert driver.run(Squad(make_session(place, workdir), download=False)) == 0
+  assert searches.run(Squad(make_session(place, workdir), download=False)) == 0
   return workdir
 
 
@@ -143,27 +144,27 @@ class Trains(Exception):
 def test_a_finished_search_is_trained_again_only_for_answers_that_are_not_its_own(
   searched, place, tmp_path, monkeypatch
 ):
-  def train(*arguments, **options):
+  def refused(*arguments, **options):
     raise Trains
 
   workdir = tmp_path / "copy"
   shutil.copytree(searched, workdir)
-  monkeypatch.setattr(loop, "train", train)
+  monkeypatch.setattr(train, "train", refused)
   shutil.rmtree(workdir / "squad" / "weights")  # as an earlier version leaves a search
-  assert driver.run(Squad(make_session(place, workdir), download=False)) == 0
+  assert searches.run(Squad(make_session(place, workdir), download=False)) == 0
   evaluation = workdir / "squad" / "evaluation.json"
   written = json.loads(evaluation.read_text())
   of_another = written | {"run": written["run"] | {"seed": 99}}
   evaluation.write_text("damaged")
   quiet = make_session(place, workdir, **{"output.predict": False})
-  assert driver.run(Squad(quiet, download=False)) == 0
+  assert searches.run(Squad(quiet, download=False)) == 0
   for content in (json.dumps(of_another), "damaged", "[]"):
     evaluation.write_text(content)
     with pytest.raises(Trains):
-      driver.run(Squad(make_session(place, workdir), download=False))
+      searches.run(Squad(make_session(place, workdir), download=False))
   for changed in ({"squad.n_best": 5}, {"squad.mask_query": False}):  # another search
     with pytest.raises(DataError, match="made with other settings"):
-      driver.run(Squad(make_session(place, workdir, **changed), download=False))
+      searches.run(Squad(make_session(place, workdir, **changed), download=False))
 
 
 def test_every_field_of_squad_reaches_what_it_is_for(place, tmp_path):
@@ -187,12 +188,3 @@ def test_every_field_of_squad_reaches_what_it_is_for(place, tmp_path):
     params = {"encoder": kind.session.start.encoder.params, "heads": problem.init_heads(jax.random.key(0))}
     starts, _ = problem.outputs(params, {"ids": ids, "allowed": np.arange(LENGTH)[None] % 2 == 0}, None)
     assert np.isfinite(starts).sum() == (LENGTH // 2 if is_masked else LENGTH)
-
-
-def test_mistakes_are_reported_before_anything_compiles(place, tmp_path):
-  for changed, error, phrase in (
-    ({"squad.dev_file": "dev-v1.1.json"}, DataError, r"squad.dev_file='dev-v1.1.json'"),
-    ({"squad.max_query_length": 64}, ConfigError, r"\n  --config.squad.max_query_length="),
-  ):
-    with pytest.raises(error, match=phrase):
-      Squad(make_session(place, tmp_path, **changed), download=False)

@@ -54,6 +54,9 @@ PARAMETERS = {
   "generator/mlm_head_1/bias": ((64,), P("tensor")),
   "heads/mlm/bias": ((64,), P("tensor")),
   "heads/clm/bias": ((64,), P("tensor")),
+  "heads/classification/output/kernel": ((16, 3), P(None, None)),
+  "heads/question_answering/kernel": ((16, 2), P(None, None)),
+  "heads/tagging/bias": ((3,), P(None)),
 }
 
 
@@ -114,6 +117,7 @@ def test_a_shared_update_cuts_the_first_axis_that_is_whole_and_divides():
     f"{LAYERS}/down/kernel": P(None, "tensor", "data"),
     **{f"{path}/kernel": P("data", None) for path in ("heads/mlm/dense", "generator/projection")},
     **{f"{path}/kernel": P("data", None) for path in ("generator/mixture", "heads/rtd")},
+    **{f"heads/{path}/kernel": P("data", None) for path in ("classification/output", "question_answering")},
   }
   assert not [spec for spec in flat_specs(mesh_of(1, 4, 2), TREE, over_data=True).values() if "data" in spec]
 

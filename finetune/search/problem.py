@@ -1,13 +1,39 @@
-"""Losses of fine-tuning: sums over rows; the caller divides once, by the rows of the whole batch.
+"""A task as a training problem: heads, outputs and loss; classification and regression of texts.
 
-All are computed in float32, for inputs of any dtype. Rows of weight 0 are padding: they give exactly 0 and no
-gradient, whatever values they have.
+Losses are sums over rows, in float32 for inputs of any dtype; the step divides once, by the rows of the whole
+batch. Rows of weight 0 are padding: they give exactly 0 and no gradient, whatever values they have.
 """
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+from pretrain.embed.vectors import Pooling, pooled
+from pretrain.models import heads
+from pretrain.models.layers import EncoderConfig
+from pretrain.step import Metrics
+
+ArrayTree = Any
+Batch = dict[str, Any]  # of `examples.pad`: 'ids', 'weights' and the task's fields
+OutputsOf = Callable[[Batch], Any]  # host batch [batch, ...] to host outputs [batch, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+  """The parts that a task adds to an encoder: heads, outputs and loss."""
+
+  init_heads: Callable[[jax.Array], dict]  # key to {'classification': {...}, ...} float32
+  # ({'encoder', 'heads'}, batch, [batch] row keys or None without dropout) to [batch, ...] float32
+  outputs: Callable[[dict, Batch, jax.Array | None], ArrayTree]
+  # (outputs, batch) to ([] sum over rows, {name: (sum, weight)}); rows of weight 0 give 0
+  loss: Callable[[ArrayTree, Batch], tuple[jax.Array, Metrics]]
+  # batch to a tree of [rows] int32, the numbers by which dropout is drawn; `outputs` gets keys in this tree
+  rows: Callable[[Batch], ArrayTree] = lambda batch: jnp.arange(batch["ids"].shape[0])
+  # Whether the loss compares rows of a batch: then `outputs` divides a batch into microbatches.
+  compares_rows: bool = False
 
 
 def _cross_entropy(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> jax.Array:
@@ -95,3 +121,70 @@ def answer_span_loss(
   Source: COCO-LM fairseq/models/squad/squad_head.py.
   """
   return 0.5 * (_cross_entropy(start_logits, starts, weights) + _cross_entropy(end_logits, ends, weights))
+
+
+# (outputs, labels, weights) to [] sum over rows
+Loss = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadSettings:
+  """Activation, initialisation and dropout of a classification head; the papers' values: `Protocol.head`."""
+
+  activation: str = "tanh"
+  init: str = "normal"
+  dropout: float = 0.1
+  input_dropout: float = 0.1
+
+
+def make_problem(
+  config: EncoderConfig,
+  settings: HeadSettings,
+  *,
+  num_outputs: int,
+  pad_id: int,
+  pooling: Pooling = "cls",
+  loss: Loss | None = None,
+  name: str = "classification",
+  num_vectors: int = 1,
+) -> Problem:
+  """Builds the training problem of a task on texts, with outputs [batch, num_outputs] float32.
+
+  Batches have 'labels' [batch]: int32 classes, or float32 targets of a regression if `num_outputs` is 1. A
+  `loss` may read other labels. `pooling` gives `num_vectors` concatenated vectors; `name` names the head.
+  """
+  function = loss or (regression_loss if num_outputs == 1 else classification_loss)
+
+  def init_heads(key: jax.Array) -> dict:
+    head = heads.init_classification_head(
+      key, config, num_outputs=num_outputs, init=settings.init, num_vectors=num_vectors
+    )
+    return {name: head}
+
+  def outputs(params: dict, batch: Batch, row_keys: jax.Array | None) -> jax.Array:
+    vectors = pooled(params["encoder"], config, batch, pad_id=pad_id, pooling=pooling, row_keys=row_keys)
+    return heads.apply_classification_head(
+      params["heads"][name],
+      vectors,
+      activation=settings.activation,
+      dropout=settings.dropout,
+      input_dropout=settings.input_dropout,
+      row_keys=row_keys,
+      config=config,
+    )
+
+  def loss_of(logits: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
+    total = function(logits, batch["labels"], batch["weights"])
+    return total, {"task_loss": (total, jnp.sum(batch["weights"]))}
+
+  return Problem(init_heads, outputs, loss_of)
+
+
+def exported_task(name: str, labels: Sequence[str], settings: HeadSettings) -> dict[str, Any]:
+  """Returns the description of a task that an export needs, as JSON values; no labels: a regression."""
+  return {
+    "name": name,
+    "labels": list(labels) or None,
+    "problem_type": "single_label_classification" if labels else "regression",
+    "activation": settings.activation,
+  }

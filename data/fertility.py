@@ -173,6 +173,7 @@ class Text:
   characters: int
   is_whole: bool  # all of it was read
   unknown: list[tuple[str, int]]  # characters that become [UNK], with their counts; the most frequent first
+  dropped: list[tuple[str, int]]  # the same of marks that the vocabulary's normalisation leaves out
 
 
 def of_text(words: vocabulary.Vocabulary, request: sources.Request, *, most: int, num_workers: int) -> Text:
@@ -207,8 +208,10 @@ def of_text(words: vocabulary.Vocabulary, request: sources.Request, *, most: int
   if not documents:
     raise errors.DataError(f"--source={request.source} has no usable text; name another")
   alone = words.encode_batch([character for character, _ in characters.most_common()])
-  unknown = [entry for entry, ids in zip(characters.most_common(), alone) if words.special_ids.unk in ids]
-  return Text(counts, documents, characters.total(), is_whole, unknown)
+  found = list(zip(characters.most_common(), alone))
+  unknown = [entry for entry, ids in found if words.special_ids.unk in ids]
+  dropped = [entry for entry, ids in found if not ids and not entry[0].isspace()]
+  return Text(counts, documents, characters.total(), is_whole, unknown, dropped)
 
 
 def share(part: float, whole: float) -> str:

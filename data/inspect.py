@@ -204,12 +204,12 @@ def of_vocabulary(directory: str, asked: argparse.Namespace) -> Iterator[Report]
   note = "The first documents of each part of the source were read; --records=0 reads all of it."
   yield _table("Vocabulary", directory, facts, [] if text.is_whole else [note])
   yield fertility.by_script({directory: text.counts})
-  unknown = text.unknown[: fertility.MOST_ROWS]
-  yield _table(
-    "Characters that become [UNK]",
-    directory,
-    {f"{each} U+{ord(each):04X}": f"{times:,}" for each, times in unknown},
-  )
+  for title, found in (
+    ("Characters that become [UNK]", text.unknown),
+    ("Characters that are left out or read as a space", text.dropped),
+  ):
+    shown = {f"{each} U+{ord(each):04X}": f"{times:,}" for each, times in found[: fertility.MOST_ROWS]}
+    yield _table(title, directory, shown)
 
 
 def _use(words: vocabulary.Vocabulary, pieces: fertility.Pieces, times: np.ndarray) -> dict[str, str]:

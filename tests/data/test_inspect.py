@@ -140,6 +140,10 @@ def test_a_vocabulary_and_what_it_makes_of_a_text(words, tmp_path, capsys):
   assert scripts["Han"] == ["30.00%", "-", "1.000"]
   unknown = lines(text, "Characters that become [UNK]")
   assert unknown["z U+007A"] == ["2"] and unknown[". U+002E"] == ["1"] and "日 U+65E5" not in unknown
+  (tmp_path / "marks.txt").write_text("the\u200b cat\u200b\n")
+  marks = seen(capsys, words, f"--source={tmp_path}/marks.txt")
+  assert lines(marks, "Characters that are left out or read as a space")["\u200b U+200B"] == ["2"]
+  (tmp_path / "marks.txt").unlink()
   one = lines(seen(capsys, words, f"--source={tmp_path}/*.txt", "--records=1"), "Vocabulary")
   assert one["documents read"] == ["1"] and one["pieces of this text"] == ["5"]
 

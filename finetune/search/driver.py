@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from data.command import STOPPED
-from data.page.plot import Curve, Plot
+from data.page import Curve, Plot
 from data.tables import Report
 from finetune.search.loop import Stopped
 from finetune.search.plan import Plan

@@ -14,7 +14,7 @@ import numpy as np
 from data import glue
 from data.glue import tsv
 from data.glue.tasks import known_task
-from data.page.plot import Curve, Plot
+from data.page import Curve, Plot
 from data.records import HeldoutRecords
 from lab.analysis.request import LeftOut, Needs, Outcome, Request, first_texts, over_steps
 from pretrain.checkpoints.saved_model import contrast_head

@@ -10,7 +10,7 @@ from typing import Any
 import configs
 from configs import backbones, base
 from data import page
-from data.page.plot import shown
+from data.page import shown
 from pretrain.checkpoints import resume
 from pretrain.logs import metrics
 from pretrain.report import runs, series

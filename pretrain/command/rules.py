@@ -56,22 +56,6 @@ def _model(config: Fields) -> Iterator[str]:
       f"{show(config, 'data.length', 'model.max_length')}: the sequence is longer than the position table; "
       f"shorten it or use\n  --config.model.max_length={length}"
     )
-  if config["model.attention"] == "cudnn" and config["model.attention_dropout"] > 0:
-    yield (
-      f"{show(config, 'model.attention', 'model.attention_dropout')}: cuDNN's dropout cannot be "
-      f"reproduced; use one of\n  --config.model.attention_dropout=0.0\n  --config.model.attention=auto"
-    )
-  if config["model.attention"] == "cudnn" and config["model.dtype"] == "float32":
-    yield f"{show(config, 'model.attention', 'model.dtype')}: needs bfloat16\n  --config.model.dtype=auto"
-  hides_more = {
-    "data.packing": config["data.packing"] == "segments",
-    "model.global_every": config["model.global_every"] != 1,  # the other layers have windows
-    "model.global_layers": bool(config["model.global_layers"]),
-    "objectives.mae.weight": bool(config["objectives.mae.weight"]),
-  }
-  if config["model.attention"] == "cudnn" and any(hides_more.values()):
-    shown_sizes = show(config, "model.attention", *(name for name, does in hides_more.items() if does))
-    yield f"{shown_sizes}: cuDNN hides the end of a row only\n  --config.model.attention=auto"
   if config["model.scan_unroll"] > config["model.num_layers"]:
     yield f"{show(config, 'model.scan_unroll', 'model.num_layers')}: the model has fewer layers to unroll"
   yield from _backbone(config)

@@ -15,11 +15,6 @@ BAD = """
   roberta: corruption.mask_rate=0.0 -> in (0, 1)
   roberta: data.fraction=0.0 -> in (0, 1]
   roberta: model.num_heads=3 -> model.hidden_size
-  roberta: model.attention=cudnn model.attention_dropout=0.1
-    -> --config.model.attention_dropout=0.0 --config.model.attention=auto
-  roberta: model.attention=cudnn model.attention_dropout=0.0 model.dtype=float32 -> --config.model.dtype=auto
-  roberta: model.attention=cudnn model.attention_dropout=0.0 model.dtype=bfloat16 data.packing=segments
-    -> --config.model.attention=auto
   roberta: optimizer.decay_shape=one_minus_sqrt -> --config.optimizer.schedule=wsd
   roberta: model.scan_unroll=3 -> model.num_layers
   roberta: model.relative_buckets=33 -> even
@@ -91,7 +86,6 @@ BAD = """
   mae_lm: objectives.mlm.weight=1.0 -> --config.objectives.mlm.weight=0
   mae_lm: objectives.taco.weight=1.0 -> --config.objectives.taco.weight=0
   mae_lm: objectives.scl.weight=1.0 -> --config.corruption.mask_special=sep_only
-  mae_lm: model.attention=cudnn -> --config.model.attention=auto
   mae_lm: objectives.mae.decoder_positions=shared model.position=none
     -> --config.objectives.mae.decoder_positions=own
   mae_lm: objectives.mae.decoder_relative_position=True model.relative_position=none
@@ -173,7 +167,6 @@ GOOD = """
   roberta: model.relative_max_distance=10
   roberta: model.scan_unroll=2
   roberta: model.global_layers=0,1
-  roberta: model.attention=cudnn model.attention_dropout=0.0 model.dtype=bfloat16
   roberta: model.position=rope model.relative_position=none
   roberta: model.embedding_norm=False model.norm_placement=pre
   roberta: model.norm=rmsnorm model.norm_bias=False

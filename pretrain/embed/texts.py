@@ -29,12 +29,7 @@ def add_flags(made: Parser) -> None:
   )
   made.add_argument("--column", default="", help="column with the texts; default: 'text', or the only column")
   made.add_argument("--size", type=int, default=0, help="first numbers of a vector to keep; default: all")
-  made.add_argument(
-    "--dtype",
-    default="float32",
-    choices=DTYPES,
-    help="of the stored numbers",
-  )
+  made.add_argument("--dtype", default="float32", choices=DTYPES, help="of the stored numbers")
   made.add_argument("--batch_size", type=int, default=32, help="texts computed at once")
 
 

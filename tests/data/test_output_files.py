@@ -34,16 +34,10 @@ def test_an_output_is_there_in_full_or_not_at_all_and_nothing_that_is_there_is_r
       write([{"n": number}])
     assert not output.exists()
   assert output.read_text() == '{"n": 0}\n{"n": 1}\n{"n": 2}\n'
-  with (
-    pytest.raises(ConfigError, match="is there already"),
-    output_files.opened(output, JsonLines),
-  ):
+  with pytest.raises(ConfigError, match="is there already"), output_files.opened(output, JsonLines):
     raise AssertionError
   late = tmp_path / "late.jsonl"
-  with (
-    pytest.raises(ConfigError, match="is there already"),
-    output_files.opened(late, JsonLines) as write,
-  ):
+  with pytest.raises(ConfigError, match="is there already"), output_files.opened(late, JsonLines) as write:
     write([{"n": 1}])
     late.write_text("mine")
   assert late.read_text() == "mine" and sorted(path.name for path in tmp_path.iterdir()) == [
@@ -53,10 +47,7 @@ def test_an_output_is_there_in_full_or_not_at_all_and_nothing_that_is_there_is_r
   (tmp_path / "link").symlink_to("nowhere")
   with pytest.raises(ConfigError, match="is there already"):
     output_files.refuse_existing(tmp_path / "link")
-  with (
-    pytest.raises(StorageError, match="cannot be written"),
-    output_files.opened(late / "a", JsonLines),
-  ):
+  with pytest.raises(StorageError, match="cannot be written"), output_files.opened(late / "a", JsonLines):
     raise AssertionError
 
 

@@ -281,11 +281,7 @@ def test_layers_are_repeated_evenly_and_of_a_pre_norm_encoder_read_the_norms_the
     16,
     *range(17, 21),
   ]
-  for old, new, expected in (
-    (3, 5, [0, 1, 1, 2, 2]),
-    (22, 28, [*of_28, 20, 21]),
-    (2, 4, [0, 0, 1, 1]),
-  ):
+  for old, new, expected in ((3, 5, [0, 1, 1, 2, 2]), (22, 28, [*of_28, 20, 21]), (2, 4, [0, 0, 1, 1])):
     layers = [[number, number + 0.5] for number in range(old)]
     assert _grown("trunk/layers/mlp_norm/scale", layers, new, 2) == [[x, x + 0.5] for x in expected]
     assert _grown("trunk/layers/up/bias", layers, new, 2, is_pre=True) == [[x, x + 0.5] for x in expected]

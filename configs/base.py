@@ -70,7 +70,7 @@ def _model() -> ConfigDict:
       "init": "normal",  # 'normal', 'megatron_cut' (cut at 2 deviations, output kernels / sqrt(2 layers))
       "dtype": "auto",  # of the computation: 'float32', 'bfloat16', 'auto' (float32 on CPU, else bfloat16)
       # How attention is computed: 'plain', 'by_rows' (CPUs), 'pallas_tpu' (kernels for TPUs), in bfloat16 on
-      # NVIDIA GPUs 'cudnn' (no attention dropout) and 'triton', 'auto' (the fastest there is, else plain).
+      # NVIDIA GPUs 'triton', 'auto' (the fastest there is, else plain).
       "attention": "auto",
       # What the backward pass recomputes: 'none'; 'cheap': everything except matrix products and attention
       # outputs, which halves memory in the same time; 'full': whole layers, for the least memory and 1/3 more

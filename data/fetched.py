@@ -128,21 +128,12 @@ class Address:
 
 def matching(pattern: str, *, flag: str) -> list[Path]:
   """Fetches the files that match a glob at an address; returns their local copies."""
-  place, names = _matched(pattern, flag)
-  folder = place.fetch(names) if names else Path()
-  return [folder / name for name in sorted(names)]
-
-
-def is_there(pattern: str, *, flag: str) -> bool:
-  """Returns whether a file matches a glob at an address; fetches nothing."""
-  return bool(_matched(pattern, flag)[1])
-
-
-def _matched(pattern: str, flag: str) -> tuple[Address, dict[str, str]]:
   parts = pattern.rstrip("/").split("/")
   plain = next((at for at, part in enumerate(parts) if set(part) & set(_MAGIC)), len(parts) - 1)
   place = Address("/".join(parts[:plain]), flag=flag)
-  return place, place.names("/".join(parts[plain:]))
+  names = place.names("/".join(parts[plain:]))
+  folder = place.fetch(names) if names else Path()
+  return [folder / name for name in sorted(names)]
 
 
 def local(path: str, *, flag: str) -> str:

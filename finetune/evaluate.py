@@ -12,10 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from data import command, files
+from data import command, files, output_files
 from data.command import FETCHED, OPENED, Parser
 from data.errors import ConfigError, DataError
-from data.output import columns
 from data.rows import Row
 from data.rows.read import STANDARD_INPUT
 from finetune.predict import add_model_flags, check_columns, model_of, saved_of
@@ -145,7 +144,7 @@ def _evaluate_rows(asked: argparse.Namespace, model) -> None:
   from finetune.own.target_values import shown_text, targets
   from pretrain.inference import stream
 
-  survey = columns.survey(asked.data, lambda row: (targets([row], schema), shown_text(row, schema)))
+  survey = output_files.survey(asked.data, lambda row: (targets([row], schema), shown_text(row, schema)))
   answers: list[np.ndarray] = []
   gold: list[np.ndarray] = []  # one part for each row of words or targets, else for each batch
 

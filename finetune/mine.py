@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from data import command
+from data import command, output_files
 from data.command import FETCHED, OPENED, Parser
 from data.errors import ConfigError
-from data.output import columns, formats
 from data.rows import Row
 from data.rows.read import STANDARD_INPUT, TEXT
 from finetune.embedding import mining, retrieval
@@ -115,17 +114,17 @@ class _Command:
 
   def __init__(self, asked: argparse.Namespace) -> None:
     self.asked, self.rule = asked, _rule(asked)
-    self.form = formats.choose(asked.output, {".jsonl": formats.JsonLines})
+    self.form = output_files.choose(asked.output, {".jsonl": output_files.JsonLines})
     self.output = pathlib.Path(asked.output)
-    formats.refuse_existing(self.output)
+    output_files.refuse_existing(self.output)
     self.pairs = Pairs(asked.data, text=asked.text, text_pair=asked.text_pair)
     self.passages = Passages()
-    self.survey = columns.survey(asked.data, self.pairs.add)
+    self.survey = output_files.survey(asked.data, self.pairs.add)
     self.source, self.text = asked.data, self.pairs.passage
     if asked.corpus:
       self.source, self.text = asked.corpus, mining.corpus_text(asked.corpus, self.pairs.positive)
     has_titles = self.text is retrieval.passage
-    self.rows = columns.survey(
+    self.rows = output_files.survey(
       self.source, lambda row: self.passages.add(row, self.text(row), row.text(TEXT) if has_titles else "")
     )
     self.embedder = self._opened()
@@ -149,7 +148,7 @@ class _Command:
     asked, sizes = self.asked, {"batch_size": self.asked.batch_size, "total": self.survey.rows}
     folder = self.output.absolute().parent
     with (
-      formats.opened(self.output, self.form) as write,  # creates the folder
+      output_files.opened(self.output, self.form) as write,  # creates the folder
       tempfile.TemporaryDirectory(prefix=".mine-", dir=folder) as beside,
     ):
       compute = self._negatives(self._vectors(pathlib.Path(beside) / "passages.npy"))
@@ -169,7 +168,7 @@ class _Command:
       return [{_VECTOR: vector} for vector in embedder.vectors(inputs)] if inputs else []
 
     sizes = {"batch_size": self.asked.batch_size, "total": self.rows.rows}
-    with formats.opened(path, lambda file: formats.Npy(file, _VECTOR, embedder.width)) as write:
+    with output_files.opened(path, lambda file: output_files.Npy(file, _VECTOR, embedder.width)) as write:
       stream.answer(self.source, prepare, compute, **sizes, write=write)
     return np.load(path, mmap_mode="r", allow_pickle=False)
 

@@ -9,10 +9,9 @@ import sys
 from collections.abc import Sequence
 from typing import IO, Any
 
-from data import command, rows
+from data import command, output_files, rows
 from data.command import FETCHED, OPENED, Parser
 from data.errors import ConfigError, DataError, listed
-from data.output import columns, formats
 from data.rows import Row
 from data.rows.read import STANDARD_INPUT, TEXT
 from pretrain.command import keep_temporaries
@@ -128,15 +127,15 @@ class _Command:
     is_pipe, self.asked = asked.input == STANDARD_INPUT, asked
     asked.output = asked.output or (STANDARD_OUTPUT if is_pipe else "")
     forms = {
-      ".csv": lambda file: formats.Csv(file, [*self.survey.columns, *self.names.values()]),
-      ".jsonl": formats.JsonLines,
+      ".csv": lambda file: output_files.Csv(file, [*self.survey.columns, *self.names.values()]),
+      ".jsonl": output_files.JsonLines,
       ".parquet": self._parquet,
-      STANDARD_OUTPUT: formats.JsonLines,
+      STANDARD_OUTPUT: output_files.JsonLines,
     }
-    self.form = formats.choose(asked.output, forms)
+    self.form = output_files.choose(asked.output, forms)
     self.is_csv = self.form is forms[".csv"]
     if asked.output != STANDARD_OUTPUT:
-      formats.refuse_existing(asked.output)
+      output_files.refuse_existing(asked.output)
     if is_pipe:
       asked.text = TEXT  # the one column of a pipe, whatever the training file called its column
     rows.columns(asked.input)  # a missing file is reported before JAX starts
@@ -161,7 +160,7 @@ class _Command:
       else:
         self.blank += 1
 
-    self.survey = columns.survey(asked.input, check)
+    self.survey = output_files.survey(asked.input, check)
     if self.blank:
       logger.info(
         f"{asked.input}: no answers for rows without a text: {self.blank:,} of {self.survey.rows:,}"
@@ -188,13 +187,13 @@ class _Command:
 
     stream.answer_file(asked, self.form, prepare, compute, summary, total=self.survey.rows)
 
-  def _parquet(self, file: IO[bytes]) -> formats.Writer:
+  def _parquet(self, file: IO[bytes]) -> output_files.Writer:
     import pyarrow
 
     arrow = {"string": pyarrow.string(), "float64": pyarrow.float64()}
     arrow |= {f"list of {name}": pyarrow.list_(kind) for name, kind in arrow.items()}
     more = {self.names[name]: arrow[kind] for name, kind in self.model.kind.columns().items()}
-    return formats.Parquet(file, columns.arrow_schema(self.asked.input, self.survey.columns, more))
+    return output_files.Parquet(file, output_files.arrow_schema(self.asked.input, self.survey.columns, more))
 
   def _joined(self, row: Row, answer: dict[str, Any]) -> dict[str, Any]:
     values = {self.names[name]: _short(value) for name, value in answer.items()}

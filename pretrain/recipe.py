@@ -188,7 +188,6 @@ class Recipe:
     options = {
       "read": corrupted.masking.positions if slots_only else None,
       "segment_ids": segments,
-      "has_gaps": self.omits_masked,
     }
     arguments = (encoder["trunk"], self.encoder, embedded, token_mask, keys)
     last = encoder_model.run_trunk(*arguments, **options).last

@@ -13,9 +13,8 @@ import numpy as np
 from scipy import stats
 from sklearn import metrics
 
-from data import command, rows, tables
+from data import command, output_files, rows, tables
 from data.errors import ConfigError, DataError, counted, listed
-from data.output import columns
 from data.rows import Row
 from data.rows.values import as_number
 from finetune.embedding import load, retrieval
@@ -220,7 +219,7 @@ def _of_pairs(asked: argparse.Namespace, systems: Sequence[System]) -> tables.Re
     for name in of_file.texts:
       row.text(name)
 
-  columns.survey(path, check)
+  output_files.survey(path, check)
   labels = np.asarray(gold)
   is_classes = set(gold) <= {0.0, 1.0}
   if len(set(gold)) < 2:

@@ -18,7 +18,7 @@ import numpy as np
 from data import errors, files, progress
 from data.command import STOPPED
 from data.errors import DataError, counted
-from data.page.plot import Curve, Plot
+from data.page import Curve, Plot
 from data.tables import Report
 from finetune.papers.protocols import Cell
 from finetune.search import results, train

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from data.page.plot import Curve, Plot
+from data.page import Curve, Plot
 from lab.analysis.request import LeftOut, Needs, Outcome, Request, over_steps
 from lab.analysis.space import densities
 from pretrain.checkpoints.saved_model import OpenedRun

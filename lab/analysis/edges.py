@@ -13,7 +13,7 @@ import numpy as np
 
 from data import annotated, rows
 from data.errors import DataError
-from data.page.plot import Curve, Plot
+from data.page import Curve, Plot
 from data.rows.spans import targets_of, words_of
 from lab.analysis import probes
 from lab.analysis.frozen_encoder import FrozenEncoder

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from data.page.plot import Curve, Plot
+from data.page import Curve, Plot
 from lab.analysis.request import LeftOut, Outcome, Request
 from pretrain.checkpoints import checkpoint
 from pretrain.logs import metrics

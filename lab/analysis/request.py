@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from data import files
-from data.page.plot import Curve, Plot
+from data.page import Curve, Plot
 from data.tables import Column, Report
 from pretrain.checkpoints import checkpoint
 from pretrain.checkpoints.saved_model import OpenedEncoder, OpenedRun, SavedModel, open_model, open_run

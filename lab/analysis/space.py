@@ -14,7 +14,7 @@ import numpy as np
 from data import glue
 from data.glue import tsv
 from data.glue.tasks import known_task
-from data.page.plot import Curve, Plot
+from data.page import Curve, Plot
 from data.records import HeldoutRecords
 from lab.analysis.request import LeftOut, Needs, Outcome, Request, first_texts, over_steps
 from pretrain.checkpoints.saved_model import contrast_head
@@ -61,7 +61,7 @@ def cosines(request: Request) -> Outcome:
     f"different held-out blocks of at most {LONGEST} tokens (of an import: of sentences of STS-B), similar "
     "ones the sentences of STS-B with score 5. Uniformity is the log of the mean of exp(-2 |x - y|^2) over "
     "random pairs, alignment the mean of |x - y|^2 over similar ones, both of unit vectors: lower is better. "
-    "area: how often a similar pair has the larger cosine; a half is chance.",
+    "area: how often a similar pair has the larger cosine; a half is chance."
   ]
   if similar is None:
     notes.append("No similar pairs: --data has no glue/STS-B/train.tsv or dev.tsv.")
@@ -220,12 +220,7 @@ def describe(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[s
     mask, pad_id = ids != recipe.tokens.pad, recipe.tokens.pad
     return encoder_model.encode(encoder, recipe.encoder, ids, mask, pad_id=pad_id)[1].last
 
-  return {
-    "ids": ids,
-    "cls": view.hidden[:, 0],
-    "crop_cls": encode(crop)[:, 0],
-    "clean_hidden": encode(alone),
-  }
+  return {"ids": ids, "cls": view.hidden[:, 0], "crop_cls": encode(crop)[:, 0], "clean_hidden": encode(alone)}
 
 
 def _sequence_figures(arrays: dict[str, np.ndarray], run: Run, of: str = "") -> dict[str, float]:

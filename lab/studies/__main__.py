@@ -64,9 +64,7 @@ def parser() -> Parser:
   made.add_argument("--data", default="", help="folder of annotated data, as for pretrain.probe")
   made.add_argument("--only", default="", help="probes with commas, as for pretrain.probe; default: all")
   made.add_argument(
-    "--fine_tune",
-    default="",
-    help=f"of {', '.join(FINE_TUNINGS)}, with commas; default: the study's or none",
+    "--fine_tune", default="", help=f"of {', '.join(FINE_TUNINGS)}, with commas; default: the study's or none"
   )
   made.add_argument(
     "--output", default="", help="directory of cells and of the table; default: runs/ablations_NAME[_tiny]"

@@ -12,6 +12,8 @@ import itertools
 import json
 import logging
 import os
+import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -63,7 +65,7 @@ class Checkpoints:
     """
     self._every = every
     self._begun, self._begun_at, self._run_id = None, 0.0, ""
-    self._is_checked = True  # whether the last save is known to have succeeded
+    self._failure: BaseException | None = None  # of a save in the background
     self._keep_steps = frozenset(keep_steps)
     self.directory = place(workdir) / DIRECTORY
     if jax.process_index() == 0 and not self._is_far:  # orbax makes the others wait
@@ -77,7 +79,9 @@ class Checkpoints:
         options=ocp.CheckpointManagerOptions(
           preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
           cleanup_tmp_directories=True,
-          async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
+          async_options=ocp.AsyncOptions(
+            post_finalization_callback=self._seal, barrier_sync_fn=self._wait_for_others
+          ),
         ),
       )
 
@@ -101,6 +105,16 @@ class Checkpoints:
       if not self._is_far:
         (aside,) = self.directory.glob(f"{self._begun}.*{TEMPORARY}*")
       seal(aside, step=int(self._begun or 0), run_id=self._run_id)
+
+  def _wait_for_others(self, *, key: str, timeout_ms: int) -> None:
+    """Waits at a barrier of orbax; a thread of orbax whose save has failed here raises its error again.
+
+    It would wait in a `finally`, while the other processes wait at an earlier barrier, for many minutes.
+    """
+    if threading.current_thread() is not threading.main_thread() and (failure := sys.exception()):
+      self._failure = failure
+      raise failure
+    ocp.multihost.get_barrier_sync_fn()(key=key, timeout_ms=timeout_ms)
 
   @property
   def _is_far(self) -> bool:
@@ -147,7 +161,6 @@ class Checkpoints:
       opt_state=ocp.args.StandardSave(rest),
       meta=ocp.args.JsonSave(meta),
     )
-    self._is_checked = False
     with self._storing():
       return bool(self._manager.save(step, args=items, force=True))  # is_due has decided, not orbax's policy
 
@@ -173,7 +186,7 @@ class Checkpoints:
 
   def check(self) -> None:
     """Raises the StorageError of a save that has failed in the background, without waiting."""
-    if not self._is_checked and not self._manager.is_saving_in_progress():
+    if self._failure is not None:
       self.wait()
 
   @property
@@ -185,7 +198,6 @@ class Checkpoints:
     """Waits until all saves are on disk; raises StorageError if one could not be written."""
     with self._storing():
       self._manager.wait_until_finished()
-    self._is_checked = True
 
   def close(self) -> None:
     """Waits until all saves are on disk, then ends orbax's threads."""

@@ -104,11 +104,7 @@ def origins(config: Mapping[str, Any]) -> Origins:
 
 
 def load_into(
-  params: dict,
-  origins: Origins,
-  *,
-  vocabulary_digest: str | None = None,
-  vocabulary_directory: str = "",
+  params: dict, origins: Origins, *, vocabulary_digest: str | None = None, vocabulary_directory: str = ""
 ) -> dict:
   """Loads parts of other checkpoints into a run's parameters: a model, a generator, a token table.
 

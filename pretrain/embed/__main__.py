@@ -9,10 +9,9 @@ import sys
 from collections.abc import Sequence
 from typing import IO
 
-from data import command
+from data import command, output_files
 from data.command import FETCHED, Parser
 from data.errors import ConfigError, DataError
-from data.output import columns, formats
 from pretrain.command import keep_temporaries
 from pretrain.embed import texts
 from pretrain.embed.schema import POOLINGS, SIDES
@@ -79,17 +78,19 @@ def _embed(asked: argparse.Namespace) -> None:
   if asked.max_length and asked.max_length < 3:
     raise ConfigError(f"--max_length={asked.max_length}: expected at least 3, [CLS], a token and [SEP]")
 
-  def npy(file: IO[bytes]) -> formats.Writer:
-    return formats.Npy(file, VECTOR, embedder.width, asked.dtype)
+  def npy(file: IO[bytes]) -> output_files.Writer:
+    return output_files.Npy(file, VECTOR, embedder.width, asked.dtype)
 
-  def parquet(file: IO[bytes]) -> formats.Writer:
+  def parquet(file: IO[bytes]) -> output_files.Writer:
     import pyarrow
 
     of_vector = {VECTOR: pyarrow.list_(pyarrow.from_numpy_dtype(asked.dtype))}
-    return formats.Parquet(file, columns.arrow_schema(asked.input, source.survey.columns, of_vector))
+    return output_files.Parquet(
+      file, output_files.arrow_schema(asked.input, source.survey.columns, of_vector)
+    )
 
-  form = formats.choose(asked.output, {".npy": npy, ".parquet": parquet})
-  formats.refuse_existing(asked.output)
+  form = output_files.choose(asked.output, {".npy": npy, ".parquet": parquet})
+  output_files.refuse_existing(asked.output)
   source = Texts.read(asked.input, asked.column)
   if form is parquet and VECTOR in source.survey.columns:
     raise DataError(f"{asked.input}: its column {VECTOR!r} has the name of the output's column; rename it")

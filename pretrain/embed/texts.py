@@ -4,11 +4,10 @@ import argparse
 import dataclasses
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from data import rows
+from data import output_files, rows
 from data.command import FETCHED, OPENED, Parser
 from data.errors import ConfigError, DataError
-from data.output import columns
-from data.output.columns import Survey
+from data.output_files import Survey
 from data.rows import Row
 from data.rows.read import TEXT
 from pretrain.embed.schema import DTYPES, EmbeddingSchema
@@ -30,12 +29,7 @@ def add_flags(made: Parser) -> None:
   )
   made.add_argument("--column", default="", help="column with the texts; default: 'text', or the only column")
   made.add_argument("--size", type=int, default=0, help="first numbers of a vector to keep; default: all")
-  made.add_argument(
-    "--dtype",
-    default="float32",
-    choices=DTYPES,
-    help="of the stored numbers",
-  )
+  made.add_argument("--dtype", default="float32", choices=DTYPES, help="of the stored numbers")
   made.add_argument("--batch_size", type=int, default=32, help="texts computed at once")
 
 
@@ -51,7 +45,7 @@ class Texts(NamedTuple):
     """Surveys a file; DataError, as for `rows.read`, or if it lacks the column or has other values there."""
     column = _column_of(path, asked_column)
     texts = cls(path, column, Survey(0, {}))
-    return texts._replace(survey=columns.survey(path, texts.text))
+    return texts._replace(survey=output_files.survey(path, texts.text))
 
   def text(self, row: Row) -> str:
     """Returns the text of a row; DataError, with file and row number, if it is not text."""

@@ -6,9 +6,8 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from data import progress, rows
+from data import output_files, progress, rows
 from data.errors import counted
-from data.output import formats
 from data.rows import Row
 from data.rows.read import STANDARD_INPUT
 
@@ -63,7 +62,7 @@ def answer(
 
 def answer_file(
   asked: argparse.Namespace,
-  form: formats.Form,
+  form: output_files.Form,
   prepare: Prepare,
   compute: Compute,
   summary: Callable[[], tuple[str, str, int, int]],
@@ -76,7 +75,7 @@ def answer_file(
   length. `total` is as for `answer`.
   """
   name, sizes = asked.output, {"batch_size": asked.batch_size, "total": total}
-  with formats.opened(name, form) as write:
+  with output_files.opened(name, form) as write:
     done, speed = answer(asked.input, prepare, compute, **sizes, write=write)
   noun, what, count, length = summary()
   where = "standard output: " if name == "-" else name and f"{name}: "

@@ -113,7 +113,7 @@ class Trunk(nn.Module):
 
   config: EncoderConfig
 
-  def _body(self, x: jax.Array, row_keys: jax.Array | None, *, is_masked: bool) -> str:
+  def _body(self, x: jax.Array, row_keys: jax.Array | None) -> str:
     """Selects the body of attention for an input, with dropout or without."""
     config = self.config
     return attention.choose(
@@ -124,7 +124,6 @@ class Trunk(nn.Module):
       head_dim=config.head_dim,
       dtype=config.compute_dtype,
       dropout_rate=0.0 if row_keys is None else config.attention_dropout,
-      is_masked=is_masked,
       has_bias=config.relative_position != "none",
     ).body
 
@@ -154,7 +153,6 @@ class Trunk(nn.Module):
     offsets: jax.Array | None = None,
     segment_ids: jax.Array | None = None,
     last: LastLayer | None = None,
-    has_gaps: bool = False,
   ) -> Hidden:
     """Runs the layers.
 
@@ -168,11 +166,9 @@ class Trunk(nn.Module):
         For tests and analyses.
       segment_ids: [batch, length] int32, texts of a row that do not see each other; None: a row is one text.
       last: one further layer, after those of the config, that computes `Hidden.last` at its positions.
-      has_gaps: whether `token_mask` is False at other tokens too, and not at the end of rows alone.
     """
     config = self.config
-    is_masked = segment_ids is not None or config.has_windows or has_gaps
-    body = self._body(x, row_keys, is_masked=is_masked)
+    body = self._body(x, row_keys)
     config = dataclasses.replace(config, attention=body, scan_unroll=layers_a_turn(config))
     bias = self._bias(x.shape[1], by_distance=config.attention in attention.BY_DISTANCE)
     positions = None

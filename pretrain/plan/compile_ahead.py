@@ -114,7 +114,7 @@ def compile_step(run: Run) -> Step:
   options: dict[str, str | bool] = {"xla_gpu_enable_triton_gemm": False} if device.platform == "gpu" else {}
   try:
     program = lower_step(run).compile(options)
-  except RuntimeError as error:  # JAX's own, and its check for cuDNN
+  except RuntimeError as error:
     needed = needed_bytes(str(error), arguments=local_bytes(run.abstract_state))
     if needed is None:
       why = reason(error)[:300]

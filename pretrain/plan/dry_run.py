@@ -92,7 +92,6 @@ def attention_choice(run: Run) -> attention.Choice:
         head_dim=encoder.head_dim,
         dtype=encoder.compute_dtype,
         dropout_rate=encoder.attention_dropout,
-        is_masked=run.recipe.has_segments or encoder.has_windows or run.recipe.omits_masked,
         has_bias=encoder.relative_position != "none",
       )
     )

@@ -88,10 +88,7 @@ def _generator_parts(config: Mapping[str, Any]) -> dict[str, float]:
   head = 2 * own * (width if fields["projection"] == "embeddings" else own)
   head += 2 * own * width if own != width and fields["projection"] == "table" else 0
   output = own if fields["projection"] == "none" else width
-  parts = {
-    "generator": trunk,
-    "generator heads": num_heads * masked * (head + 2 * output * vocab),
-  }
+  parts = {"generator": trunk, "generator heads": num_heads * masked * (head + 2 * output * vocab)}
   if own != width and fields["projection"] != "none":
     parts["generator projection"] = 2 * width * own
   if fields["frozen"]:

@@ -63,11 +63,11 @@ def _run(asked: argparse.Namespace) -> None:
       f"{len(asked.workdirs)} runs; expected at most {_MOST_RUNS}, so that their colours differ"
     )
 
-  from pretrain.report import examples, page, runs
+  from pretrain.report import page, runs
 
   loaded = runs.read(asked.workdirs)
   more = [table for folder in command.names(asked.tables) for table in runs.find_tables(pathlib.Path(folder))]
-  shown: dict[str, examples.Examples | str] = {}
+  shown: dict[str, page.Examples | str] = {}
   if asked.examples:
     from pretrain.mesh import devices
 
@@ -76,7 +76,7 @@ def _run(asked: argparse.Namespace) -> None:
       try:
         devices.start()
         with devices.memory_errors(full.format):
-          shown[run.name] = examples.look(run, number=asked.examples)
+          shown[run.name] = page.look(run, number=asked.examples)
       except UserError as error:  # only this section needs a checkpoint
         shown[run.name] = errors.reason(error)
         logger.warning(f"{run.path}: no examples: {shown[run.name]}")

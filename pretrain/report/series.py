@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from data.errors import ConfigError
-from data.page.plot import Curve, Plot, shown
+from data.page import Curve, Plot, shown
 from pretrain.logs import metrics
 from pretrain.report.runs import ShownRun
 

@@ -14,10 +14,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from data import command, errors, files
+from data import command, errors, files, output_files
 from data.command import FETCHED, Parser
 from data.errors import ConfigError, DataError, changes, counted
-from data.output import formats
 from data.rows import Row
 from pretrain.command import keep_temporaries
 from pretrain.embed import texts
@@ -49,10 +48,10 @@ the same command begins again.
 """
 
 
-class _Answers(formats.JsonLines):
+class _Answers(output_files.JsonLines):
   """JSON lines with one object for each answer of a query."""
 
-  def write(self, rows: formats.Rows) -> None:
+  def write(self, rows: output_files.Rows) -> None:
     super().write([answer for row in rows for answer in row[ANSWERS]])
 
 
@@ -184,7 +183,7 @@ def _vectors(asked: argparse.Namespace, indexed: Texts, embedder: Any) -> Iterat
       path = pathlib.Path(folder) / index.VECTORS
       prepare, compute = texts.answering(indexed, embedder, asked.side)
       sizes = {"batch_size": asked.batch_size, "total": indexed.survey.rows}
-      with formats.opened(path, lambda file: formats.Npy(file, VECTOR, embedder.width)) as write:
+      with output_files.opened(path, lambda file: output_files.Npy(file, VECTOR, embedder.width)) as write:
         stream.answer(asked.input, prepare, compute, **sizes, write=write)
       yield build.StoredVectors(path)
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from data import errors, files, progress, rows
+from data import errors, files, output_files, progress, rows
 from data.errors import DataError, counted, named_reason
-from data.output import formats
 from data.rows import Row
 from pretrain.embed.schema import DTYPES, unit
 from pretrain.embed.texts import VECTOR, Texts
@@ -133,7 +132,7 @@ def write(
     made = None if graph is None else _graph(stored.width, dtype, graph)
     texts, offsets = rows.read(source), [np.zeros(1, np.int64)]
     with open(folder / index.VECTORS, "wb") as file, open(folder / index.ROWS, "wb") as lines:
-      vectors = formats.Npy(file, VECTOR, stored.width, dtype)
+      vectors = output_files.Npy(file, VECTOR, stored.width, dtype)
       shown, done = progress.Progress(stored.count), 0
       for block in stored.blocks():
         if not np.isfinite(block).all():
@@ -183,4 +182,4 @@ def _graph(width: int, dtype: str, settings: GraphSettings) -> Any:
 
 
 def _line(row: Row) -> bytes:
-  return formats.json_line(row.fields)
+  return output_files.json_line(row.fields)

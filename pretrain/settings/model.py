@@ -56,7 +56,7 @@ class EncoderSettings:
   init_stddev: Positive = 0.02
   init: Literal["normal", "megatron_cut"] = "normal"
   dtype: Dtype = "float32"
-  attention: Literal["auto", "plain", "by_rows", "pallas_tpu", "cudnn", "triton"] = "auto"
+  attention: Literal["auto", "plain", "by_rows", "pallas_tpu", "triton"] = "auto"
   remat: Remat = "none"
   scan_unroll: CountOrZero = 0
 

@@ -12,10 +12,8 @@ from ml_collections import ConfigDict
 from pyarrow import ipc, parquet
 
 from configs import arguments, finetune_embedding
-from data import rows, vocabulary
+from data import output_files, rows, vocabulary
 from data.errors import DataError
-from data.output import columns as output_columns
-from data.output import formats
 from finetune import evaluate as finetune_evaluate
 from finetune.embedding import evaluate, load, mining, retrieval
 from finetune.own import load as own_columns
@@ -74,13 +72,15 @@ def test_classes_have_the_names_of_the_file_and_outputs_keep_their_numbers(tmp_p
     assert [target_values.labels_of(row, several) for row in read] == [["sun", "snow"], [], ["rain"]]
     assert [str(tag) for tag in read[0].fields["tags"]] == ["O", "B-X"]
     assert target_values.number_of(read[0], "label") == 1
-    lines = b"".join(formats.json_line(row.fields) for row in read).splitlines()
+    lines = b"".join(output_files.json_line(row.fields) for row in read).splitlines()
     assert [json.loads(line)["label"] for line in lines] == VALUES["label"]
-    survey = output_columns.survey(path)
+    survey = output_files.survey(path)
     assert survey.columns["label"] == "int64"
-    schema = output_columns.arrow_schema(path, survey.columns, {})
+    schema = output_files.arrow_schema(path, survey.columns, {})
     (tmp_path / "o").unlink(missing_ok=True)
-    with formats.opened(tmp_path / "o", lambda file, schema=schema: formats.Parquet(file, schema)) as write:
+    with output_files.opened(
+      tmp_path / "o", lambda file, schema=schema: output_files.Parquet(file, schema)
+    ) as write:
       write([row.fields for row in read])
     assert parquet.read_table(tmp_path / "o").to_pydict() == VALUES
 

@@ -116,7 +116,7 @@ def check_autoencoder(golden: Golden, checks: Checks) -> None:
     view, _ = recipe.view(params, masked, train=False)
     encoder, mask = params["encoder"], jnp.asarray(kept)
     states = encoder_model.run_trunk(
-      encoder["trunk"], recipe.encoder, view.embedded, mask, None, collect="all", has_gaps=True
+      encoder["trunk"], recipe.encoder, view.embedded, mask, None, collect="all"
     )
     decoded = objective.decode(view, recipe.context, collect="all")
     at_masked = objective.decode(view, recipe.context, read=masked.corrupted.masking.positions).last

@@ -19,13 +19,12 @@ from pretrain.ops.attention import attention_blocks, attention_kernels, attentio
 from pretrain.ops.attention.attention_inputs import Settings
 from pretrain.ops.platforms import device_kind, platform
 
-_FASTEST = {"cpu": ("by_rows",), "tpu": ("pallas_tpu",), "gpu": ("triton", "cudnn")}  # the first usable one
+_FASTEST = {"cpu": ("by_rows",), "tpu": ("pallas_tpu",), "gpu": ("triton",)}  # the first usable one
 _RUNS_ON = {body: on for on in ("tpu", "gpu") for body in _FASTEST[on]}
 BY_DISTANCE = ("pallas_tpu", "triton")  # the kernels whose bias is [heads, 2 length - 1]
 
 # GPUs without bfloat16 or these bodies: NVIDIA's before the A100, and other vendors'.
 _NOT_FUSED = r"V100|T4|P100|P40?\b|\bT\d{3,4}\b|GTX|TITAN|RTX 20[5-8]0|Quadro RTX|AMD|Radeon|Instinct|gfx\d"
-_FUSED = "cudnn"  # name of cuDNN's body in `jax.nn.dot_product_attention`
 
 
 def attention(
@@ -56,9 +55,7 @@ def attention(
     row_keys: [batch] keys; None: no dropout.
     added: [3, heads, head_dim] float32, the biases that query, key and value already contain. Their
       gradients, sums over tokens, are computed here, because a kernel has the summands. None: no biases.
-    implementation: a body's name from `choose`. Those in `BY_DISTANCE` need a bias by distance. 'cudnn' needs
-      a square bias, which it rounds to the query's dtype, and key masks that hide only the end of a row; it
-      does not support segments, window and dropout.
+    implementation: a body's name from `choose`. Those in `BY_DISTANCE` need a bias by distance.
 
   Scores and softmax are float32. The query is scaled before the product, the bias is not.
   Source: official SelfMultiheadAttention.
@@ -66,9 +63,6 @@ def attention(
   dropout_rate = 0.0 if row_keys is None else dropout_rate
   if added is not None and implementation not in BY_DISTANCE:
     query, key, value = (x + zero for x, zero in zip((query, key, value), _zeros_of(added, query.dtype)))
-  if implementation == "cudnn":
-    assert segment_ids is None and window is None and not dropout_rate
-    return _cudnn(query, key, value, bias, key_mask)
   if implementation in BY_DISTANCE:
     assert bias is None or bias.ndim == 2, bias.shape
     settings = Settings(implementation, query.shape[-1], dropout_rate, window, interpret=platform() == "cpu")
@@ -154,14 +148,12 @@ def choose(
   head_dim: int,
   dtype: jnp.dtype,
   dropout_rate: float,
-  is_masked: bool = False,
   has_bias: bool = True,
 ) -> Choice:
   """Selects the body of attention for arrays [rows, length, heads, head_dim] of `dtype`.
 
   'auto' selects the platform's fastest body that supports the arrays. On a CPU the TPU kernels are
-  interpreted, for tests. `is_masked`: whether some layer has a window, or rows have segments or keys that
-  are hidden before their end; `has_bias`: whether scores get a relative-position bias.
+  interpreted, for tests. `has_bias`: whether scores get a relative-position bias.
 
   Raises:
     ConfigError: the body that `implementation` names cannot run here.
@@ -171,7 +163,6 @@ def choose(
     "plain": "",
     "by_rows": _not_by_rows(),
     "pallas_tpu": _not_on_tpu(length, head_dim, dropout_rate, has_bias=has_bias) or on_mesh,
-    "cudnn": _not_by_cudnn(length, head_dim, dtype, dropout_rate, is_masked=is_masked, has_bias=has_bias),
     "triton": _not_by_triton(head_dim, dtype) or on_mesh,
   }
   on = platform()
@@ -207,28 +198,10 @@ def _not_on_tpu(length: int, head_dim: int, dropout_rate: float, *, has_bias: bo
   return ""
 
 
-def _not_by_cudnn(
-  length: int, head_dim: int, dtype: jnp.dtype, dropout_rate: float, *, is_masked: bool, has_bias: bool
-) -> str:
-  """Explains why cuDNN does not support these arrays; '' if it does."""
-  if is_masked:  # its windows reach back only, with a causal mask
-    return "cuDNN's attention has no window, segments or gaps here"
-  if dropout_rate:
-    return f"cuDNN's dropout cannot be reproduced, and model.attention_dropout is {dropout_rate:g}"
-  if length % 2 and has_bias:
-    return f"rows have {length} tokens, but with a bias cuDNN supports even lengths only"
-  return _not_on_gpu(head_dim, dtype)
-
-
 def _not_by_triton(head_dim: int, dtype: jnp.dtype) -> str:
-  """Explains why the Triton kernels do not support these arrays; '' if they do."""
+  """Explains why the Triton kernels do not support these arrays on the current GPU; '' if they do."""
   if not platforms.has_triton():
     return "the Triton kernels need the packages jax-triton and triton (requirements-gpu.txt)"
-  return _not_on_gpu(head_dim, dtype)
-
-
-def _not_on_gpu(head_dim: int, dtype: jnp.dtype) -> str:
-  """Explains why the current GPU has no fused attention for these arrays; '' if it has."""
   if dtype not in (jnp.bfloat16, jnp.float16):
     return f"it computes in bfloat16 or float16, not in {dtype}"
   if head_dim % 8 or head_dim > 128:
@@ -236,21 +209,6 @@ def _not_on_gpu(head_dim: int, dtype: jnp.dtype) -> str:
   if re.search(_NOT_FUSED, device_kind()):
     return f"it needs an NVIDIA A100 or newer, but this is {device_kind()}"
   return ""
-
-
-def _cudnn(
-  query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None, key_mask: jax.Array
-) -> jax.Array:
-  """Computes cuDNN's fused attention, which supports lengths instead of masks: padding must end a row."""
-  lengths = jnp.sum(key_mask, axis=-1, dtype=jnp.int32)
-  return jax.nn.dot_product_attention(
-    query,
-    key,
-    value,
-    bias=None if bias is None else bias[None].astype(query.dtype),
-    key_value_seq_lengths=jnp.maximum(lengths, 1),  # a softmax over no keys would not be finite
-    implementation=_FUSED,
-  )
 
 
 def _plain(

@@ -68,10 +68,7 @@ def test_a_difference_is_taken_seed_by_seed():
   found = table.paired({0: 3.0, 1: 5.0, 2: 7.0, 3: 9.0}, {2: 3.0, 1: 2.0, 0: 1.0})
   # Differences 2, 3, 4: mean 3, deviation 1, Student's t for two degrees of freedom 4.302653.
   assert found == pytest.approx((3.0, 3 - 2.484138, 3 + 2.484138, 3, 3), abs=1e-6)
-  assert table.paired({0: 1.0, 1: 1.0, 2: 4.0}, {0: 1.0, 1: 2.0, 2: 2.0})[-2:] == (
-    3,
-    1,
-  )  # 0 is not above
+  assert table.paired({0: 1.0, 1: 1.0, 2: 4.0}, {0: 1.0, 1: 2.0, 2: 2.0})[-2:] == (3, 1)  # 0 is not above
   assert table.paired({4: 1.0}, {4: 2.0}) == (-1.0, None, None, 1, 0)
   assert table.paired({0: 1.0}, {1: 1.0}) is None
 

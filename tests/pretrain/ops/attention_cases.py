@@ -41,10 +41,7 @@ def case(
   if has_segments:
     options["segment_ids"] = jnp.broadcast_to(jnp.arange(length) // 7, (rows, length))
   if dropout_rate:
-    options |= {
-      "dropout_rate": dropout_rate,
-      "row_keys": row_random.step_row_keys(0, 0, jnp.arange(rows)),
-    }
+    options |= {"dropout_rate": dropout_rate, "row_keys": row_random.step_row_keys(0, 0, jnp.arange(rows))}
   return Case((query, key, value, bias), given, options)
 
 

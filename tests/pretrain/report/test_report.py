@@ -8,7 +8,7 @@ import jax
 
 from pretrain.report import page, runs
 from pretrain.report.__main__ import main
-from pretrain.report.examples import Examples, Token
+from pretrain.report.page import Examples, Token
 from tests.pretrain.export.refusals import failing_commands
 
 HOSTILE = "</style><script>alert(1)</script><img src=x onerror=alert(1)> \" ' & \x00\u202e\ud800"

@@ -1,7 +1,9 @@
-"""Index folders: built, killed and built again, searched exactly and by a graph, and refused."""
+"""Index folders: built, killed and built again, searched exactly and by a graph, damaged, and refused."""
 
 import json
+import os
 import pathlib
+import random
 import sys
 import types
 
@@ -12,7 +14,7 @@ from pretrain.embed import texts as texts_of_files
 from pretrain.embed.schema import EmbeddingSchema, unit
 from pretrain.inference import stream
 from pretrain.search import __main__ as search
-from pretrain.search import build
+from pretrain.search import build, index
 from pretrain.search.index import SearchIndex
 from tests.pretrain.export.refusals import failing_commands
 
@@ -291,3 +293,92 @@ def test_a_mistake_leaves_nothing_and_folders_of_others_alone(tmp_path, corpus, 
   (tmp_path / "i").mkdir()
   (tmp_path / "i" / "mine").touch()
   assert _build(tmp_path) == 2 and [path.name for path in (tmp_path / "i").iterdir()] == ["mine"]
+
+
+def _answers(tmp_path, capsys) -> tuple[int, str]:
+  capsys.readouterr()
+  code = _run(tmp_path, "--query=the end.", "--top=3")
+  captured = capsys.readouterr()
+  return code, captured.out if not code else captured.err
+
+
+def test_no_damage_of_a_file_changes_an_answer_silently(tmp_path, corpus, capsys):
+  assert _build(tmp_path, "--kind=hnsw") == 0
+  folder, rng, failures = tmp_path / "i", random.Random(0), []
+  assert (
+    _run(tmp_path, f"--input={corpus}", "--column=review", "--kind=flat", f"--index={tmp_path / 'other'}")
+    == 0
+  )
+  sound = _answers(tmp_path, capsys)
+  assert sound[0] == 0 and sound[1].count("row ") == 3
+  for path in sorted(folder.iterdir()):
+    whole = path.read_bytes()
+    flips = [bytearray(whole) for _ in range(6)]
+    for flipped in flips:
+      flipped[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+    other = tmp_path / "other" / path.name
+    damages = [*map(bytes, flips), whole[: len(whole) // 2], whole[:-1] + b"\xff", b""]
+    damages += [other.read_bytes()[::-1]] if other.is_file() else []
+    for number, damage in enumerate(damages):
+      path.write_bytes(damage)
+      code, said = _answers(tmp_path, capsys)
+      if damage != whole and (
+        code != 3 or said.splitlines()[0].count(str(folder)) == 0 or "Traceback" in said
+      ):
+        failures.append(f"{path.name}, damage {number}: code {code}, {said[:200]}")
+    path.write_bytes(whole)
+  assert not failures, "\n".join(failures)
+  assert _answers(tmp_path, capsys) == sound
+
+
+def test_what_somebody_else_wrote_into_an_index_is_refused_or_not_opened(tmp_path, corpus, capsys):
+  assert _build(tmp_path) == 0
+  path = tmp_path / "i" / "index.json"
+  whole = json.loads(path.read_text())
+  os.mkfifo(tmp_path / "pipe")
+  source, failures = whole["input"], []
+  cases = [  # value of a field, exit code: a pipe or a device is no file that could have changed
+    ({"input": {**source, "path": "/dev/zero"}}, 0),
+    ({"input": {**source, "path": str(tmp_path / "pipe")}}, 0),
+    ({"input": {**source, "path": "a\0b"}}, 3),
+    ({"input": {**source, "path": 7}}, 3),
+    ({"schema": None}, 3),
+    ({"size": "4"}, 3),
+    ({"size": 8}, 3),
+    ({"rows": 3}, 3),
+    ({"column": "no such column"}, 3),
+    ({"kind": "hnsw"}, 3),
+    ({"files": {**whole["files"], "../in.csv": [1, "a"]}}, 3),
+    ({"files": []}, 3),
+  ]
+  for changed, expected in cases:
+    meta = whole | changed
+    path.write_text(json.dumps({**meta, "sha256": index.digest(meta)}))
+    code, said = _answers(tmp_path, capsys)
+    if code != expected or "Traceback" in said:
+      failures.append(f"{changed}: code {code}, expected {expected}: {said[:200]}")
+  assert not failures, "\n".join(failures)
+
+
+def test_the_nearest_rows_of_all_blocks_come_first(monkeypatch):
+  monkeypatch.setattr(index, "_FEWEST", 64)
+  monkeypatch.setattr(index, "_SCORES", 1)
+  random = np.random.default_rng(0)
+  for dtype in ("float32", "float16"):
+    for rows, top in ((300, 7), (300, 64), (3, 10), (64, 64)):
+      stored = unit(random.normal(size=(rows, 16))).astype(dtype)
+      queries = unit(random.normal(size=(5, 16)).astype(np.float32))
+      products = queries @ stored.astype(np.float32).T
+      expected = np.argsort(-products, axis=1, kind="stable")[:, :top]
+      found, scores = index.exact_nearest(stored, queries, top)
+      np.testing.assert_allclose(scores, np.take_along_axis(products, expected, axis=1), atol=1e-6)
+      np.testing.assert_array_equal(found, expected)
+
+
+def test_equal_rows_are_each_found_once(monkeypatch):
+  monkeypatch.setattr(index, "_FEWEST", 4)
+  monkeypatch.setattr(index, "_SCORES", 1)
+  stored = np.ones((20, 2), np.float32)
+  stored[11] = 2
+  rows, products = index.exact_nearest(stored, stored[:1], 5)
+  assert rows[0, 0] == 11 and len(set(rows[0])) == 5 and products.tolist() == [[4, 2, 2, 2, 2]]

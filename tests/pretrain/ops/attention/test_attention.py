@@ -195,27 +195,13 @@ def _of_function(function, of_case: Case, read) -> list:
   return jax.tree.leaves((out, backward(of_case.given[np.arange(2)[:, None], read])))
 
 
-def test_what_cudnn_is_given_is_the_same_function():
-  of_case = case(3, 10, 2, 8)
-  square = of_case.arrays[3][:, operation.distances(10) + 9]
-  # A row without keys reads its first token instead of the mean: its results are discarded.
-  real = of_case.options["key_mask"].any(axis=-1)[:, None, None, None]
-  of_case = of_case._replace(arrays=(*of_case.arrays[:3], square), given=of_case.given * real)
-  with mock.patch.object(operation, "_FUSED", "xla"):
-    found = _found(of_case, "cudnn")
-  expected = plain(of_case)
-  expected["out"], found["out"] = expected["out"] * real, found["out"] * real
-  assert_same(found, expected, tolerance=2e-6)
-
-
-ROTARY = {"has_bias": False, "dropout_rate": 0.0, "is_masked": True}
+ROTARY = {"has_bias": False, "dropout_rate": 0.0}
 STILL = {"dropout_rate": 0.0}
 # (platform, whether Triton is installed, mesh, what is asked for, what differs from a base-size layer with
 # dropout, the body or a word of the refusal)
 CHOICES = [
   ("cpu", True, None, "auto", {}, "by_rows"),
   ("cpu", True, "train", "auto", {"rows": 8}, "plain"),
-  ("cpu", True, None, "cudnn", STILL, "'cpu'"),
   ("cpu", True, None, "triton", {}, "'cpu'"),
   ("cpu", True, None, "pallas_tpu", {}, "pallas_tpu"),
   ("cpu", True, None, "pallas_tpu", {"head_dim": 20}, "multiples of 8"),
@@ -236,15 +222,9 @@ CHOICES = [
   ("gpu", True, None, "auto", STILL | {"dtype": jnp.float32}, "plain"),
   ("gpu", False, None, "auto", {}, "plain"),
   ("gpu", False, None, "triton", {}, "jax-triton"),
-  ("gpu", False, None, "auto", STILL, "cudnn"),
-  ("gpu", False, None, "cudnn", STILL, "cudnn"),
-  ("gpu", False, None, "cudnn", {}, "model.attention_dropout is 0.1"),
-  ("gpu", False, None, "cudnn", STILL | {"dtype": jnp.float32}, "in float32"),
-  ("gpu", False, None, "cudnn", STILL | {"head_dim": 136}, "up to 128"),
-  ("gpu", False, None, "cudnn", STILL | {"head_dim": 128}, "cudnn"),
-  ("gpu", False, None, "cudnn", STILL | {"length": 461}, "even lengths"),
-  ("gpu", False, None, "cudnn", STILL | {"length": 461, "has_bias": False}, "cudnn"),
-  ("gpu", False, None, "cudnn", STILL | {"is_masked": True}, "no window, segments"),
+  ("gpu", True, None, "triton", STILL | {"dtype": jnp.float32}, "in float32"),
+  ("gpu", True, None, "triton", {"head_dim": 136}, "up to 128"),
+  ("gpu", True, None, "triton", {"head_dim": 128}, "triton"),
   ("gpu", False, None, "pallas_tpu", {}, "'gpu'"),
 ]
 OLD_GPUS = ("Tesla V100-SXM2-16GB", "AMD Instinct MI300X", "NVIDIA GeForce RTX 2080 Ti", "NVIDIA T1000")
@@ -278,7 +258,7 @@ def test_the_body_is_the_platforms_fastest_and_what_cannot_be_is_refused(monkeyp
     if found != expected if expected.isidentifier() else expected not in found:
       failures.append(f"{platform} {asked} {changed}: {found}, expected {expected}")
   monkeypatch.setattr(operation, "platform", lambda: "gpu")
-  monkeypatch.setattr(platforms, "has_triton", lambda: False)
+  monkeypatch.setattr(platforms, "has_triton", lambda: True)
   for kind in (*OLD_GPUS, "NVIDIA RTX 2000 Ada Generation", "NVIDIA A100-SXM4-40GB"):
     monkeypatch.setattr(operation, "device_kind", lambda kind=kind: kind)
     if (_chosen("auto", STILL) == "plain") != (kind in OLD_GPUS):

@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from data.page.plot import Curve, Plot
+from data.page import Curve, Plot
 
 
 def test_a_plot_has_its_points_beside_it_and_is_the_same_every_time(tmp_path):

@@ -13,9 +13,10 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from data import output_files
 from data import rows as user_rows
 from data.errors import ConfigError, StorageError
-from data.output import columns, formats
+from data.output_files import JsonLines
 from data.rows import Row
 from pretrain.inference import stream
 
@@ -24,19 +25,19 @@ _VALUES = ["a, b", 'say "no"', "line\nbreak", "", "ünïcode", "lone\rreturn", "
 
 def test_an_output_is_there_in_full_or_not_at_all_and_nothing_that_is_there_is_replaced(tmp_path):
   output = tmp_path / "folder" / "out.jsonl"
-  with pytest.raises(KeyboardInterrupt), formats.opened(output, formats.JsonLines) as write:
+  with pytest.raises(KeyboardInterrupt), output_files.opened(output, JsonLines) as write:
     write([{"n": 1}])
     raise KeyboardInterrupt
   assert [*output.parent.iterdir()] == []
-  with formats.opened(output, formats.JsonLines) as write:
+  with output_files.opened(output, JsonLines) as write:
     for number in range(3):
       write([{"n": number}])
     assert not output.exists()
   assert output.read_text() == '{"n": 0}\n{"n": 1}\n{"n": 2}\n'
-  with pytest.raises(ConfigError, match="is there already"), formats.opened(output, formats.JsonLines):
+  with pytest.raises(ConfigError, match="is there already"), output_files.opened(output, JsonLines):
     raise AssertionError
   late = tmp_path / "late.jsonl"
-  with pytest.raises(ConfigError, match="is there already"), formats.opened(late, formats.JsonLines) as write:
+  with pytest.raises(ConfigError, match="is there already"), output_files.opened(late, JsonLines) as write:
     write([{"n": 1}])
     late.write_text("mine")
   assert late.read_text() == "mine" and sorted(path.name for path in tmp_path.iterdir()) == [
@@ -45,8 +46,8 @@ def test_an_output_is_there_in_full_or_not_at_all_and_nothing_that_is_there_is_r
   ]
   (tmp_path / "link").symlink_to("nowhere")
   with pytest.raises(ConfigError, match="is there already"):
-    formats.refuse_existing(tmp_path / "link")
-  with pytest.raises(StorageError, match="cannot be written"), formats.opened(late / "a", formats.JsonLines):
+    output_files.refuse_existing(tmp_path / "link")
+  with pytest.raises(StorageError, match="cannot be written"), output_files.opened(late / "a", JsonLines):
     raise AssertionError
 
 
@@ -57,14 +58,14 @@ def test_parts_are_smaller_where_texts_are_long(monkeypatch):
     assert [len(part) for part in stream.cut(rows, 3)] == expected
 
 
-def _written(form: formats.Form, path: pathlib.Path, rows: list[dict]) -> pathlib.Path:
-  with formats.opened(path, form) as write:
+def _written(form: output_files.Form, path: pathlib.Path, rows: list[dict]) -> pathlib.Path:
+  with output_files.opened(path, form) as write:
     for at in range(0, len(rows), 2):
       write(rows[at : at + 2])
   return path
 
 
-def _bytes(form: formats.Form, rows: list[dict]) -> bytes:
+def _bytes(form: output_files.Form, rows: list[dict]) -> bytes:
   file = io.BytesIO()
   form(file).write(rows)
   return file.getvalue()
@@ -72,15 +73,15 @@ def _bytes(form: formats.Form, rows: list[dict]) -> bytes:
 
 def test_csv_json_lines_and_arrays_are_read_back_as_they_were(tmp_path):
   rows = [{"text": value, "score": number / 7} for number, value in enumerate(_VALUES)]
-  made = _written(functools.partial(formats.Csv, names=["text", "score"]), tmp_path / "a.csv", rows)
+  made = _written(functools.partial(output_files.Csv, names=["text", "score"]), tmp_path / "a.csv", rows)
   with open(made, newline="", encoding="utf-8") as file:
     back = list(csv.DictReader(file))
   assert [(row["text"], float(row["score"])) for row in back] == [tuple(row.values()) for row in rows]
-  made = _written(formats.JsonLines, tmp_path / "a.jsonl", rows)
+  made = _written(JsonLines, tmp_path / "a.jsonl", rows)
   assert [row.fields for row in user_rows.read(str(made))] == rows
   vectors = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
   made = _written(
-    functools.partial(formats.Npy, name="v", width=3),
+    functools.partial(output_files.Npy, name="v", width=3),
     tmp_path / "v.npy",
     [{"v": vector} for vector in vectors],
   )
@@ -90,17 +91,17 @@ def test_csv_json_lines_and_arrays_are_read_back_as_they_were(tmp_path):
 def test_a_line_of_json_has_no_nan_and_what_is_no_text_is_json_in_a_cell_of_csv():
   row = {"a": float("nan"), "b": [1.5, float("-inf")], "c": "NaN", "d": uuid.UUID(int=1)}
   expected = '{"a": null, "b": [1.5, null], "c": "NaN", "d": "00000000-0000-0000-0000-000000000001"}\n'
-  assert formats.json_line(row).decode() == expected
+  assert output_files.json_line(row).decode() == expected
   row = {"a": ["x", 1], "b": None, "c": datetime.date(2024, 2, 29), "d": True}
   assert (
-    _bytes(functools.partial(formats.Csv, names=list("abcd")), [row])
+    _bytes(functools.partial(output_files.Csv, names=list("abcd")), [row])
     == b'a,b,c,d\n"[""x"", 1]",,2024-02-29,true\n'
   )
 
 
 def _back(schema: pyarrow.Schema, path: pathlib.Path, rows: list[dict]) -> pyarrow.Table:
   path.unlink(missing_ok=True)
-  return parquet.read_table(_written(functools.partial(formats.Parquet, schema=schema), path, rows))
+  return parquet.read_table(_written(functools.partial(output_files.Parquet, schema=schema), path, rows))
 
 
 def test_parquet_keeps_the_types_of_its_input_and_finds_those_of_others(tmp_path):
@@ -110,10 +111,10 @@ def test_parquet_keeps_the_types_of_its_input_and_finds_those_of_others(tmp_path
   given = [{"at": datetime.date(2024, 1, day), "n": None, "tags": ["a"] * day} for day in (1, 2, 3)]
   source = tmp_path / "in.parquet"
   parquet.write_table(pyarrow.Table.from_pylist(given, schema=schema), source)
-  found = columns.survey(str(source))
+  found = output_files.survey(str(source))
   assert found.rows == 3
   vector = {"vector": pyarrow.list_(pyarrow.float32())}
-  form = columns.arrow_schema(str(source), found.columns, vector)
+  form = output_files.arrow_schema(str(source), found.columns, vector)
   back = _back(form, tmp_path / "out.parquet", [{**row, "vector": np.float32([1, 2])} for row in given])
   assert back.schema.names == ["at", "n", "tags", "vector"] and back.schema.field("n").type == pyarrow.int16()
   assert back.drop_columns(["vector"]).to_pylist() == given
@@ -127,12 +128,12 @@ def test_parquet_keeps_the_types_of_its_input_and_finds_those_of_others(tmp_path
   for table, kinds, expected in (
     (
       mixed,
-      {"a": "float64", "b": "string", "c": columns.JSON},
+      {"a": "float64", "b": "string", "c": output_files.JSON},
       [{"a": 1, "b": "x", "c": None}, {"a": 2.5, "b": None, "c": "[1]"}, {"a": None, "b": None, "c": "y"}],
     ),
     (
       numbers,
-      {"id": columns.JSON, "n": "int64", "m": columns.JSON, "x": columns.JSON, "y": "float64"},
+      {"id": output_files.JSON, "n": "int64", "m": output_files.JSON, "x": output_files.JSON, "y": "float64"},
       [
         {"id": str(2**64 - 616), "n": -(2**63), "m": str(-(2**63) - 1), "x": "0.5", "y": 1},
         {"id": "3", "n": 2**63 - 1, "m": "1", "x": str(2**53 + 1), "y": 0.5},
@@ -145,14 +146,14 @@ def test_parquet_keeps_the_types_of_its_input_and_finds_those_of_others(tmp_path
     ),
   ):
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, table)))
-    assert columns.survey(str(tmp_path / "in.jsonl")).columns == kinds
-    form = columns.arrow_schema("in.jsonl", kinds, {})
+    assert output_files.survey(str(tmp_path / "in.jsonl")).columns == kinds
+    form = output_files.arrow_schema("in.jsonl", kinds, {})
     assert _back(form, tmp_path / "b.parquet", table).to_pylist() == expected
 
 
 def test_half_an_emoji_is_replaced_and_counted(tmp_path, caplog):
   (tmp_path / "in.jsonl").write_text('{"text": "a \\ud83d b"}\n')
-  columns.survey(str(tmp_path / "in.jsonl"))
+  output_files.survey(str(tmp_path / "in.jsonl"))
   assert "in.jsonl: lone surrogates (halves of characters) replaced by U+FFFD: 1" in caplog.text
 
 
@@ -171,19 +172,19 @@ def test_times_that_python_has_no_type_for_are_carried_along(tmp_path):
   )
   source = tmp_path / "in.parquet"
   parquet.write_table(table, source)
-  found = columns.survey(str(source)).columns
+  found = output_files.survey(str(source)).columns
   rows = [row.fields for row in user_rows.read(str(source))]
-  form = columns.arrow_schema(str(source), found, {})
+  form = output_files.arrow_schema(str(source), found, {})
   assert _back(form, tmp_path / "out.parquet", rows).equals(parquet.read_table(source))
-  lines = [json.loads(line) for line in _bytes(formats.JsonLines, rows).splitlines()]
+  lines = [json.loads(line) for line in _bytes(JsonLines, rows).splitlines()]
   assert lines[0]["at"] == "2023-11-14T22:13:20.123456789" and lines[1]["at"] == "2023-11-14T22:13:20.123456"
   assert lines[0]["there"] == [lines[0]["of"]["t"]] == ["2023-11-14T23:13:20.123456789+0100"]
   assert lines[0]["day"] == "29349-01-26"
 
 
 def test_an_unknown_ending_is_refused_with_those_that_are_known():
-  made: dict[str, formats.Form] = dict.fromkeys((".csv", ".jsonl", "-"), formats.JsonLines)
-  assert formats.choose("a.CSV", made) is formats.JsonLines is formats.choose("-", made)
+  made: dict[str, output_files.Form] = dict.fromkeys((".csv", ".jsonl", "-"), JsonLines)
+  assert output_files.choose("a.CSV", made) is JsonLines is output_files.choose("-", made)
   for name in ("a.xlsx", ".csv"):  # the second is a hidden file without an ending
     with pytest.raises(ConfigError, match=rf"--output={name}: .*\.csv, \.jsonl or -"):
-      formats.choose(name, made)
+      output_files.choose(name, made)

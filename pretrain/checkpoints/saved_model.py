@@ -13,7 +13,6 @@ import jax.numpy as jnp
 from data import fetched
 from data import vocabulary as vocabularies
 from data.errors import DataError
-from data.prepare import from_config
 from data.vocabulary import Vocabulary
 from pretrain.checkpoints import addresses, checkpoint
 from pretrain.checkpoints.checkpoint import Checkpoints
@@ -22,6 +21,7 @@ from pretrain.inference.batches import Compiled
 from pretrain.mesh import trees
 from pretrain.models.encoder import init_encoder
 from pretrain.models.layers import EncoderConfig, encoder_config
+from pretrain.reading import prepare
 from pretrain.settings import mixture
 
 _NEEDED = ("config", "vocabulary_digest", "packages")
@@ -127,7 +127,7 @@ class SavedModel:
     with contextlib.suppress(KeyError):
       fields = self.meta["config"]
       data = {"mixture": "", "stages": "", **fields["data"]}
-      places = [from_config.directory(data, vocab_size=fields["model"]["vocab_size"])]
+      places = [prepare.directory(data, vocab_size=fields["model"]["vocab_size"])]
       if mixture.is_asked(data):
         places = mixture.directories(data)
       folders += [Path(place) / "vocabulary" for place in places]

@@ -16,7 +16,7 @@ from pretrain import main, train
 from pretrain.models.encoder import init_encoder
 from pretrain.ops import row_random
 from pretrain.ops.row_random import Use
-from pretrain.reading import prepared
+from pretrain.reading import prepare, prepared
 from pretrain.run import initial_key, make_run
 from pretrain.settings.run import reading_settings
 from tests.pretrain.field_table import base_config
@@ -136,7 +136,7 @@ def test_text_is_downloaded_by_the_child_process_if_the_flag_says_so(tmp_path, m
     prepared.ensure_records(reading_settings(config), download=download)
     return 0
 
-  monkeypatch.setattr(prepared, "run_child", lambda command, **_: commands.append(command) or (0, ""))
+  monkeypatch.setattr(prepare, "run_child", lambda command, **_: commands.append(command) or (0, ""))
   monkeypatch.setattr(train, "train", start)
   text = ["--config=configs/demo.py", "--config.data.source=installed_docs"]
   for flag in ([], ["--download"]):

@@ -230,3 +230,14 @@ def test_a_fraction_and_a_limit_take_fewer_documents(corpus, vocabulary_director
   few = tmp_path / "few"
   assert prepare.main(arguments(corpus, vocabulary_directory, few, "--limit=5")) == 0
   assert manifest.read(few).counts["documents"] == 15
+
+
+def test_text_is_prepared_without_tensorflow_and_jax(corpus, vocabulary_directory, tmp_path):
+  program = (
+    "import json, sys\nfrom data.prepare import __main__ as prepare\n"
+    f"code = prepare.main({arguments(corpus, vocabulary_directory, tmp_path / 'o')!r})\n"
+    "heavy = {'tensorflow', 'seqio', 'tensorflow_datasets', 'jax', 'grain', 'flax'} & set(sys.modules)\n"
+    "print(code, sorted(heavy))\n"
+  )
+  done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+  assert done.stdout == "0 []\n"

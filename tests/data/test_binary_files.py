@@ -9,7 +9,7 @@ import random
 import pyarrow
 from pyarrow import parquet
 
-from data import binary_files, manifest, sources
+from data import manifest, sources, text_files
 from data.prepare import __main__ as prepare
 from tests.data.conftest import refused
 
@@ -18,7 +18,7 @@ TEXT = "The cat number 7 sat on the mat, and it was happy there.\n" * 400
 
 def _refused(start: bytes) -> str:
   """Returns the message that refuses a file, '' without one."""
-  _, message = refused(lambda: binary_files.refuse("a.txt", start))
+  _, message = refused(lambda: text_files.refuse_binary("a.txt", start))
   return message
 
 

@@ -16,7 +16,7 @@ from tests.data.conftest import make_documents, refused, write_text
 
 def read(path, *, start=0, stop=-1, text_field="text"):
   counts = collections.Counter()
-  documents = list(text_files.read(str(path), start=start, stop=stop, text_field=text_field, counts=counts))
+  documents = list(rows.documents(str(path), start=start, stop=stop, text_field=text_field, counts=counts))
   return documents, counts
 
 
@@ -112,18 +112,18 @@ REFUSED = [
   ("a.txt.gz", b"text", "cannot be read"),
   ("a.txt.zst", b"text", "cannot be read"),
   ("a.parquet", b"text", "Parquet"),
-  ("a.jsonl", b'{"text": "a"}\n{"text": ', "line 2 is not JSON"),
-  ("a.jsonl", b"[1]\n", "item 1 is a int"),
-  ("a.jsonl", b'{"text": "a"}\n\n{"body": "b"}\n', "line 3 is no text in the field 'text', found only body"),
+  ("a.jsonl", b'{"text": "a"}\n{"text": ', "line 2: not JSON"),
+  ("a.jsonl", b"[1]\n", "item 1: a int"),
+  ("a.jsonl", b'{"text": "a"}\n\n{"body": "b"}\n', "line 3: no text in the field 'text', found only body"),
   ("a.jsonl", b'{"text": 3}\n', "found int"),
   ("a.jsonl", b"[" * 100_000 + b"\n", "item 1"),
   ("a.csv", b"id,body\n1,a\n", "id, body; set --text_field"),
   ("a.csv", b"", "empty"),
   ("a.csv", b"id;text\n1;a\n", "\n  tr ';' '\\t' < {path} > rows.tsv"),
-  ("a.csv", b"id,text\n1,a\nid,text\n2,b\n", "line 3"),
-  ("a.tsv", b"id\ttext\n1\ta\n2\n", "line 3"),
-  ("a.csv", b'text\n"a\n' + b"b\n" * 100, "line 102"),
-  ("a.csv.gz", gzip.compress(b'text\n"a" b\n'), "line 2"),
+  ("a.csv", b"id,text\n1,a\nid,text\n2,b\n", "row 2"),
+  ("a.tsv", b"id\ttext\n1\ta\n2\n", "row 2"),
+  ("a.csv", b'text\n"a\n' + b"b\n" * 100, "row 1: damaged"),
+  ("a.csv.gz", gzip.compress(b'text\n"a" b\n'), "row 1"),
   ("none.parquet", pyarrow.table({"body": ["a"]}), "its columns are body"),
   ("number.parquet", pyarrow.table({"text": [1]}), "int64"),
 ]
@@ -143,7 +143,7 @@ def test_damaged_files_are_refused_with_name_and_place(tmp_path):
   path = tmp_path / "a.jsonl"  # a bad line behind the first range is named by its number in the file
   path.write_text("".join(f'{{"text": "line {i}"}}\n' for i in range(100)) + "oops\n")
   start, stop = text_files.byte_ranges(str(path), path.stat().st_size, 500)[-1]
-  with pytest.raises(errors.DataError, match="line 101 is not JSON"):
+  with pytest.raises(errors.DataError, match="line 101: not JSON"):
     read(path, start=start, stop=stop)
 
 
@@ -156,8 +156,8 @@ def test_a_record_without_end_is_refused_before_it_fills_the_memory(tmp_path, mo
 
 
 def test_a_row_of_a_table_is_a_document(tmp_path):
-  rows = [["id", "text"], ["1", '"A ""quoted"" one,\nof two lines\t"'], ["2", ""], ["3", "last"]]
-  content = b"\xef\xbb\xbf" + "".join(",".join(row) + "\r\n" for row in rows).encode()
+  table = [["id", "text"], ["1", '"A ""quoted"" one,\nof two lines\t"'], ["2", ""], ["3", "last"]]
+  content = b"\xef\xbb\xbf" + "".join(",".join(row) + "\r\n" for row in table).encode()
   for name, packed in (("a.csv", content), ("a.csv.gz", gzip.compress(content))):
     (tmp_path / name).write_bytes(packed)
     assert text_files.is_whole(str(tmp_path / name))

@@ -66,7 +66,7 @@ def test_unusable_text_is_refused_and_leaves_nothing(tmp_path, capsys, vocabular
     ("empty.txt", b"", "no usable text"),
     ("controls.txt", b"\x00\x01\n", "no usable text"),
     ("a.jsonl", b'{"text": ""}\n', "no usable text"),
-    ("b.jsonl", b'{"body": "a"}\n', "b.jsonl: line 1 is no text in the field 'text'"),
+    ("b.jsonl", b'{"body": "a"}\n', "b.jsonl, line 1: no text in the field 'text'"),
     ("a.txt.gz", b"not gzip", "a.txt.gz: cannot be read"),
   ]
   failures = []

@@ -13,7 +13,7 @@ import pytest
 from tokenizers import Tokenizer, models, processors
 
 from data import errors, inspect, manifest, rows, sources, text_files, vocabulary
-from data.clean import language
+from data.clean import rules
 from data.prepare import __main__ as prepare
 from data.prepare import output_directory, packing
 from data.vocabulary import __main__ as vocabulary_command
@@ -242,8 +242,8 @@ def test_a_valid_replacement_character_is_not_called_a_wrong_encoding(vocabulary
 def test_hebrew_is_called_by_its_current_code():
   pytest.importorskip("pycld2")
   text = "שלום עולם, זהו משפט ארוך מספיק כדי לזהות את השפה העברית בלי טעות."
-  assert language.language([text], wanted=language.codes("en")) == "language he"
-  assert language.language([text], wanted=language.codes("he")) == [text]
+  assert rules.language([text], wanted=rules.codes("en")) == "language he"
+  assert rules.language([text], wanted=rules.codes("he")) == [text]
 
 
 def test_unknown_pieces_of_held_out_records_are_shown(vocabulary_directory, tmp_path, capsys):

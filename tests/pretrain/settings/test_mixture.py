@@ -25,7 +25,8 @@ def test_sources_and_rates_are_those_that_were_written():
     expected = [Source(directory, rate and Fraction(rate)) for directory, rate in sources]
     assert _stages(text) == [Stage(0, expected)], text
   half = Source("wiki", Fraction(1, 2))
-  assert _stages(stages="0: wiki:0.5,a;b:0.5; 100000:wiki:0.5 ;200000: books") == [
+  assert _stages("wiki:0.5;") == [Stage(0, [half])]
+  assert _stages(stages="0: wiki:0.5,a;b:0.5; 100000:wiki:0.5 ;200000: books;") == [
     Stage(0, [half, Source("a;b", Fraction(1, 2))]),
     Stage(100_000, [half]),
     Stage(200_000, [Source("books", None)]),
@@ -42,6 +43,8 @@ def test_sources_and_rates_are_those_that_were_written():
 REFUSED = [
   ({"mixture": "a:0,b:1"}, "rate of 'a' is 0"),
   ({"mixture": "a:-2,b:1"}, "rate of 'a' is -2"),
+  ({"mixture": "a:70%,b:30%"}, "the rate of 'a' is 70%; expected a number"),
+  ({"stages": "0: a:70%,b:30%"}, "the rate of 'a' is 70%; expected a number"),
   ({"mixture": "a:1,b:-Inf"}, "'b:-Inf' has no rate"),
   ({"mixture": "a:1,b"}, "'b' has no rate"),
   ({"mixture": "a:1,b:x"}, "'b:x' has no rate"),

@@ -1,4 +1,4 @@
-"""The official tokeniser, and remembered words: ids of the plain way. Golden texts: tests/golden/tokenizer.py."""
+"""The official tokeniser, and remembered words. Golden texts: tests/golden/tokenizer.py."""
 
 import json
 import pathlib

@@ -145,10 +145,11 @@ def test_damaged_files_are_refused_with_name_and_place(tmp_path):
   with pytest.raises(errors.DataError, match="Parquet"):
     arrow_files.row_groups(str(tmp_path / "a.parquet"), 100)
   path = tmp_path / "a.jsonl"  # a bad line behind the first range is named by its number in the file
-  path.write_text("".join(f'{{"text": "line {i}"}}\n' for i in range(100)) + "oops\n")
-  start, stop = text_files.byte_ranges(str(path), path.stat().st_size, 500)[-1]
-  with pytest.raises(errors.DataError, match="line 101: not JSON"):
-    read(path, start=start, stop=stop)
+  for last, words in (("oops", "line 101: not JSON"), ('{"body": "a"}', "line 101: no text")):
+    path.write_text("".join(f'{{"text": "line {i}"}}\n' for i in range(100)) + f"{last}\n")
+    start, stop = text_files.byte_ranges(str(path), path.stat().st_size, 500)[-1]
+    with pytest.raises(errors.DataError, match=words):
+      read(path, start=start, stop=stop)
 
 
 def test_a_record_without_end_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):

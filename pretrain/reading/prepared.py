@@ -35,9 +35,9 @@ class Prepared:
   vocabulary: str  # directory of the vocabulary
   train: TrainingRecords
   heldout: HeldoutRecords | None  # None if the config evaluates nothing
-  # Stored in checkpoints: from `prepared.digests_of` or a mixture; for a feed also `Stream.facts`.
+  # Stored in checkpoints: those of `find`; for a feed also `Stream.facts`.
   digests: dict[str, Any]
-  description: dict[str, Any]  # from `prepared.describe`, for the model card
+  description: dict[str, Any]  # from `describe`, for the model card
 
   @property
   def tokens(self) -> TokenIds:
@@ -166,93 +166,93 @@ def refuse_other_masks(data: DataFields, packing: str, *, records: str) -> None:
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class Single:
+  """The prepared records of one directory, with the interface of `mixed.Found`."""
+
+  directory: str
+  manifest: manifest.Manifest
+
+  @property
+  def digests(self) -> dict[str, Any]:
+    """The sha256 of the vocabulary, of all shards, and of the manifest's facts about both."""
+    # Without the source's path, because a source may be moved.
+    said = dataclasses.asdict(self.manifest)
+    said = {name: said[name] for name in ("vocabulary", "length", "packing", "dtype", "max_id", "splits")}
+    return {
+      "vocabulary_digest": self.manifest.vocabulary.digest,
+      "records_digest": manifest.records_digest(self.manifest),
+      "manifest_digest": files.digest_json(said),
+    }
+
+  def describe(self) -> dict[str, Any]:
+    """Describes the prepared text as JSON values.
+
+    'length' is in tokens, 'documents' counts held-out text too; 'tokens' and 'records' are for training.
+    """
+    train = self.manifest.splits["train"]
+    return {
+      "source": self.manifest.settings.get("source", ""),
+      "packing": self.manifest.packing,
+      "length": self.manifest.length,
+      "documents": self.manifest.counts.get("documents", 0),
+      "tokens": train.tokens,
+      "records": train.records,
+      **manifest.most_segments([self.manifest]),
+    }
+
+  def train(self, settings: ReadingSettings) -> PackedRecords:
+    """Opens the training records."""
+    return self._open(settings, "train", fraction=settings.data.fraction)
+
+  def heldout(self, settings: ReadingSettings) -> PackedRecords:
+    """Opens the held-out records."""
+    return self._open(settings, "heldout")
+
+  def _open(self, settings: ReadingSettings, split: str, **options: Any) -> PackedRecords:
+    options |= {"length": settings.data.length, "seed": settings.seed, "content": self.manifest}
+    return PackedRecords(self.directory, split=split, **options)
+
+
+def find(settings: ReadingSettings) -> Single | mixed.Found:
+  """Finds the prepared records of a config; DataError if they are missing or do not match it."""
+  if mixture.is_asked(vars(settings.data)):
+    found = mixed.find(settings)
+  else:
+    directory = prepare.records_directory(settings)
+    found = Single(directory, manifest.read(directory))
+  shown = settings.data.directory or found.directory  # not the local copy of an address
+  refuse_other_masks(settings.data, found.manifest.packing, records=shown)
+  return found
+
+
 def open(settings: ReadingSettings) -> Prepared:
   """Opens the records of a config; DataError if they are missing, damaged or do not match it."""
   if mixture.is_fed(vars(settings.data)):
     return open_feed(settings)
-  if mixture.is_asked(vars(settings.data)):
-    mix = mixed.find(settings)
-    refuse_other_masks(settings.data, mix.manifest.packing, records=mix.directory)
-    return Prepared(
-      directory=mix.directory,
-      vocabulary=_vocabulary(mix.directory),
-      train=mix.train(settings),
-      heldout=mix.heldout(settings) if settings.eval_batches else None,
-      digests=mix.digests,
-      description=mix.describe(),
-    )
-  directory = prepare.records_directory(settings)
-  content = manifest.read(directory)
-  refuse_other_masks(settings.data, content.packing, records=settings.data.directory or directory)
-
-  def split(name: str, **options) -> PackedRecords:
-    return PackedRecords(
-      directory, split=name, length=settings.data.length, seed=settings.seed, content=content, **options
-    )
-
+  found = find(settings)
   return Prepared(
-    directory=directory,
-    vocabulary=_vocabulary(directory),
-    train=split("train", fraction=settings.data.fraction),
-    heldout=split("heldout") if settings.eval_batches else None,
-    digests=digests_of(content),
-    description=describe(content),
+    directory=found.directory,
+    vocabulary=os.path.join(found.directory, "vocabulary"),
+    train=found.train(settings),
+    heldout=found.heldout(settings) if settings.eval_batches else None,
+    digests=found.digests,
+    description=found.describe(),
   )
 
 
 def open_heldout(settings: ReadingSettings) -> tuple[HeldoutRecords, str]:
   """Opens only the held-out records of a config; returns them with their directory, or a feed's Task."""
-  if mixture.is_fed(vars(settings.data)):
-    opened = open_feed(settings)
-    opened.close()
-    if opened.heldout is None:
-      raise DataError(f"{settings.data.source} was trained on without held-out blocks (train.eval_batches=0)")
-    return opened.heldout, settings.data.source
-  if mixture.is_asked(vars(settings.data)):
-    mix = mixed.find(settings)
-    refuse_other_masks(settings.data, mix.manifest.packing, records=mix.directory)
-    return mix.heldout(settings), mix.directory
-  directory = prepare.records_directory(settings)
-  content = manifest.read(directory)
-  refuse_other_masks(settings.data, content.packing, records=directory)
-  # Held-out records are read in file order, whatever the seed.
-  options = {"length": settings.data.length, "seed": 0, "content": content}
-  return PackedRecords(directory, split="heldout", **options), directory
+  if not mixture.is_fed(vars(settings.data)):
+    found = find(settings)
+    return found.heldout(settings), found.directory
+  opened = open_feed(settings)
+  opened.close()
+  if opened.heldout is None:
+    raise DataError(f"{settings.data.source} was trained on without held-out blocks (train.eval_batches=0)")
+  return opened.heldout, settings.data.source
 
 
 def token_ids(directory: str) -> TokenIds:
   """Reads the special ids and the vocabulary size of prepared records."""
   return tokens_of(manifest.read(directory).vocabulary)
-
-
-def _vocabulary(directory: str) -> str:
-  return os.path.join(directory, "vocabulary")
-
-
-def digests_of(content: manifest.Manifest) -> dict[str, str]:
-  """Returns the sha256 of the vocabulary, of all shards, and of the manifest's facts about both."""
-  # Without the source's path, because a source may be moved.
-  said = dataclasses.asdict(content)
-  said = {name: said[name] for name in ("vocabulary", "length", "packing", "dtype", "max_id", "splits")}
-  return {
-    "vocabulary_digest": content.vocabulary.digest,
-    "records_digest": manifest.records_digest(content),
-    "manifest_digest": files.digest_json(said),
-  }
-
-
-def describe(content: manifest.Manifest) -> dict[str, Any]:
-  """Describes the prepared text as JSON values.
-
-  'length' is in tokens, 'documents' counts held-out text too; 'tokens' and 'records' are for training.
-  """
-  train = content.splits["train"]
-  return {
-    "source": content.settings.get("source", ""),
-    "packing": content.packing,
-    "length": content.length,
-    "documents": content.counts.get("documents", 0),
-    "tokens": train.tokens,
-    "records": train.records,
-    **manifest.most_segments([content]),
-  }

@@ -119,12 +119,12 @@ def test_every_random_thing_in_a_step_has_draws_of_its_own():
 
 def test_the_digest_of_the_records_covers_the_held_out_ones(small_records, tmp_path):
   shutil.copy(small_records / manifest.NAME, tmp_path)
-  before = prepared.digests_of(manifest.read(tmp_path))
+  before = prepared.Single(str(tmp_path), manifest.read(tmp_path)).digests
   content = json.loads((tmp_path / manifest.NAME).read_text())
   content["splits"]["heldout"]["shards"][0]["sha256"] = "0" * 64
   del content["sha256"]  # of the manifest
   (tmp_path / manifest.NAME).write_text(json.dumps(content | {"sha256": files.digest_json(content)}))
-  after = prepared.digests_of(manifest.read(tmp_path))
+  after = prepared.Single(str(tmp_path), manifest.read(tmp_path)).digests
   assert after["records_digest"] != before["records_digest"]
   assert after["vocabulary_digest"] == before["vocabulary_digest"]
 

@@ -241,3 +241,17 @@ def test_text_is_prepared_without_tensorflow_and_jax(corpus, vocabulary_director
   )
   done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
   assert done.stdout == "0 []\n"
+
+
+def test_a_worker_that_dies_after_its_last_unit_holds_nothing_up():
+  """Eight times, because the one that is killed must hold the lock of the queue."""
+  program = (
+    "import multiprocessing, os, signal\nfrom data.prepare import engine\n"
+    "for number in range(8):\n"
+    "  with engine.pool(2) as pool:\n"
+    "    print(pool.map(abs, [-1, -2, -3], name='count'))\n"
+    "    os.kill(multiprocessing.active_children()[number % 2].pid, signal.SIGKILL)\n"
+  )
+  command = [sys.executable, "-c", program]
+  done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
+  assert done.stdout == "[1, 2, 3]\n" * 8

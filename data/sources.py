@@ -16,7 +16,7 @@ import os
 import pathlib
 from collections.abc import Callable, Iterator
 
-from data import arrow_files, command, errors, fetched, files, seqio_tasks, text_files, tfds_reader
+from data import arrow_files, command, errors, fetched, files, rows, seqio_tasks, text_files, tfds_reader
 from data.corpora import CORPORA
 
 MIN_UNIT_BYTES = 1 << 20
@@ -307,7 +307,7 @@ def read_documents(unit: Unit, request: Request, counts: collections.Counter) ->
       yield from read_documents(part, request, counts)
     return
   if unit.kind == "file":
-    documents = text_files.read(
+    documents = rows.documents(
       unit.name, start=unit.start, stop=unit.stop, text_field=request.text_field, counts=counts
     )
   else:

@@ -1,12 +1,10 @@
-"""Reads documents from files: text, JSON lines or arrays, CSV, TSV (also as gzip or zstd), Parquet and Arrow.
+"""Opens files of text, also as gzip or zstd: their kind, ranges of whole documents, lines, JSON records.
 
-A document is a list of paragraphs. In a text file a line is a paragraph and a blank line ends the document;
-in other files a record is a document and its lines are the paragraphs. Memory is bounded for any input:
-lines and documents above a limit are cut and counted.
+Memory is bounded for any input: lines and documents above a limit are cut and counted. Binary files that are
+named like text are refused by their first bytes or their control characters.
 """
 
 import collections
-import functools
 import gzip
 import io
 import json
@@ -14,9 +12,9 @@ import os
 import pathlib
 import re
 from collections.abc import Iterator
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 
-from data import arrow_files, binary_files, cells, errors, manifest
+from data import arrow_files, errors, manifest
 
 MAX_LINE_BYTES = 1 << 20  # of text; a longer line becomes several paragraphs, cut at a space if there is one
 MAX_RECORD_BYTES = 64 << 20  # of a JSON line; a longer one is an error
@@ -27,6 +25,28 @@ _BOM = b"\xef\xbb\xbf"
 _BORDER = re.compile(rb"\n[ \t\r]*\n")
 _LINE_END = re.compile(rb"\n")
 _BETWEEN_ITEMS = re.compile(r"[\s,]*")  # of an array of JSON
+
+LOOKED_AT = 1 << 20  # bytes at the start of a file
+
+_MAGIC = {
+  b"\x1f\x8b": "gzip data; name it *.gz",
+  b"\x28\xb5\x2f\xfd": "zstd data; name it *.zst",
+  b"\xff\xfe": "UTF-16 text; convert it to UTF-8",
+  b"\xfe\xff": "UTF-16 text; convert it to UTF-8",
+  b"PAR1\x15": "a Parquet file; name it *.parquet",
+  b"ARROW1": "an Arrow file; name it *.arrow",
+  b"\xff\xff\xff\xff": "an Arrow stream; name it *.arrow",
+  b"PK\x03\x04": "a zip archive; unpack it first",
+  **{b"BZh%d1AY&SY" % size: "bzip2 data; unpack it first" for size in range(1, 10)},
+  b"\xfd7zXZ": "xz data; unpack it first",
+  b"7z\xbc\xaf": "a 7z archive; unpack it first",
+  b"%PDF-1.": "a PDF; extract its text first",
+}
+# As in the command `file`, tab, line ends, form feed, bell, backspace and escape count as text.
+_CONTROLS = bytes({*range(0x20), 0x7F} - {*b"\a\b\t\n\v\f\r\x1b"})
+_MOST = 100  # at most one byte in so many may be a control character
+_FEW = 3  # this many are always accepted
+_NUL_RUN = re.compile(rb"\0{4}")  # binary numbers or padding of archives; separators are single NULs
 
 
 def unpacked_name(path: str) -> str:
@@ -82,39 +102,6 @@ def byte_ranges(path: str, size: int, unit_bytes: int) -> list[tuple[int, int]]:
   return list(zip(borders, [*borders[1:], size]))
 
 
-def read(
-  path: str, *, start: int, stop: int, text_field: str, counts: collections.Counter
-) -> Iterator[list[str]]:
-  """Yields the documents of a file or of a part of it, each a list of paragraphs.
-
-  Args:
-    path: its ending decides how the file is read.
-    start: first byte (first row group of a Parquet file).
-    stop: byte (row group) after the last; -1: to the end.
-    text_field: name of the text in a JSON line, or of a column.
-    counts: counts what was cut, skipped or repaired.
-
-  DataError: the file cannot be read, is damaged, or a record has no text under `text_field`.
-  """
-  with errors.reading(path, advice="repair or leave out this file"):
-    if kind_of(path) in arrow_files.ENDINGS.values():
-      groups = None if stop < 0 else range(start, stop)
-      for text in arrow_files.texts(path, kind_of(path), groups, text_field):
-        yield from _paragraphs(text, counts)
-      return
-    with open_file(path) as file:
-      if start == 0:
-        check_start(path, file)
-      else:
-        file.seek(start)
-      if kind_of(path) == "jsonl":
-        yield from _jsonl_documents(path, file, start, stop, text_field, counts)
-      elif kind_of(path) in ("csv", "tsv"):
-        yield from _table_documents(path, file, text_field, counts)
-      else:
-        yield from _text_documents(file, stop, counts)
-
-
 def open_file(path: str) -> BinaryIO:
   """Returns a file opened for reading bytes, unpacked if its name ends in '.gz' or '.zst'."""
   if path.lower().endswith(".gz"):
@@ -132,9 +119,34 @@ def check(path: str) -> bytes:
     if os.path.getsize(path) == 0 and unpacked_name(path) != path.lower():
       raise EOFError("it is empty, which no compressed file is")
     with open_file(path) as file:
-      start = file.read(binary_files.LOOKED_AT)
-  binary_files.refuse(path, start)
+      start = file.read(LOOKED_AT)
+  refuse_binary(path, start)
   return start
+
+
+def refuse_binary(path: str, start: bytes) -> None:
+  """Raises DataError if `start`, the first `LOOKED_AT` bytes of a file, is not the start of UTF-8 text.
+
+  Single NUL bytes and control characters are accepted up to one byte in 100; a preparation counts them.
+  """
+  for magic, meaning in _MAGIC.items():
+    if start.startswith(magic):
+      raise errors.DataError(f"{path}: expected text, found {meaning}")
+  controls = len(start) - len(start.translate(None, _CONTROLS))
+  if controls <= max(_FEW, len(start) // _MOST) and not _NUL_RUN.search(start):
+    return
+  nul, even = start.count(0), start[::2].count(0)
+  problem = f"{path}: expected text, found {errors.counted(nul, 'NUL byte')}"
+  if nul > len(start) // 20 and max(even, nul - even) > 0.9 * nul:  # in one half of each pair of bytes
+    encoding = "UTF-16BE" if 2 * even > nul else "UTF-16LE"
+    raise errors.DataError(
+      f"{problem} in the first {len(start):,}: UTF-16 without a byte-order mark, or no text; to convert it:\n"
+      f"  iconv -f {encoding} -t UTF-8 {path} > utf8.txt"
+    )
+  raise errors.DataError(
+    f"{problem} and {errors.counted(controls - nul, 'other control character')} in the first {len(start):,} "
+    f"bytes; skip it, or clean it:\n  tr -d '\\000-\\006\\016-\\032\\034-\\037\\177' < {path} > clean.txt"
+  )
 
 
 def check_start(path: str, file: BinaryIO) -> None:
@@ -143,7 +155,7 @@ def check_start(path: str, file: BinaryIO) -> None:
     file.read(len(_BOM))
 
 
-def _decoded(line: bytes, counts: collections.Counter) -> str:
+def decoded(line: bytes, counts: collections.Counter) -> str:
   """Decodes UTF-8, bytes that are none as U+FFFD; counts the U+FFFD that the line has itself."""
   if own := line.count(b"\xef\xbf\xbd"):
     counts[manifest.REPLACEMENTS] += own
@@ -161,7 +173,8 @@ def _lines(file: BinaryIO, stop: int, most_bytes: int) -> Iterator[bytes]:
     yield line
 
 
-def _text_documents(file: BinaryIO, stop: int, counts: collections.Counter) -> Iterator[list[str]]:
+def text_documents(file: BinaryIO, stop: int, counts: collections.Counter) -> Iterator[list[str]]:
+  """Yields the documents of a text file up to byte `stop`: a line is a paragraph, a blank line ends one."""
   document: list[str] = []
   characters = 0
   rest = b""  # of a line that was cut
@@ -171,7 +184,7 @@ def _text_documents(file: BinaryIO, stop: int, counts: collections.Counter) -> I
       counts["long_lines_cut"] += 1
       end = max(line.rfind(b" ", len(line) // 2), 0) or _character_border(line)
       line, rest = line[:end], line[end:]
-    text = _decoded(line, counts).strip()
+    text = decoded(line, counts).strip()
     if text:
       document.append(text)
       characters += len(text)
@@ -183,7 +196,7 @@ def _text_documents(file: BinaryIO, stop: int, counts: collections.Counter) -> I
       yield document
       document, characters = [], 0
   if rest.strip():
-    document.append(_decoded(rest, counts).strip())
+    document.append(decoded(rest, counts).strip())
   if document:
     yield document
 
@@ -196,11 +209,23 @@ def _character_border(line: bytes) -> int:
   return end
 
 
+def place(path: str, number: int, unit: str, start: int = 0) -> str:
+  """Returns 'a.jsonl, line 12': the place of the `number`th line or row from byte `start` of a file on."""
+  if start:
+    with open(path, "rb") as file:
+      while start > 0:
+        piece = file.read(min(start, 1 << 20))
+        start -= len(piece)
+        number += piece.count(b"\n")
+  return f"{path}, {unit} {number:,}"
+
+
 def bounded_lines(path: str, file: BinaryIO, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
   """Yields (number, line), counted from 1 at byte `start`; DataError if one exceeds `MAX_RECORD_BYTES`."""
   for number, line in enumerate(_lines(file, stop, MAX_RECORD_BYTES + 1), start=1):
     if len(line) > MAX_RECORD_BYTES:
-      _refuse(path, start, number, f"longer than {MAX_RECORD_BYTES >> 20} MiB; split or drop this record")
+      where = place(path, number, "line", start)
+      raise errors.DataError(f"{where}: longer than {MAX_RECORD_BYTES >> 20} MiB; split or drop this record")
     yield number, line
 
 
@@ -236,65 +261,7 @@ def json_records(path: str, file: BinaryIO, start: int, stop: int) -> Iterator[t
     raise errors.DataError(f"{path}: more text behind its array; expected one array, or an object per line")
 
 
-def _jsonl_documents(
-  path: str, file: BinaryIO, start: int, stop: int, text_field: str, counts: collections.Counter
-) -> Iterator[list[str]]:
-  refuse = functools.partial(_refuse, path, start, unit="line" if start or not is_array(file) else "item")
-  for number, line in json_records(path, file, start, stop):
-    if not line.strip():
-      continue
-    try:
-      record = json.loads(_decoded(line, counts))
-    except (ValueError, RecursionError) as error:
-      shown = line[:40].decode("utf-8", "replace").strip()
-      place = f" ({error.msg} character {error.pos + 1})" if isinstance(error, json.JSONDecodeError) else ""
-      refuse(number, f"not JSON: {shown}; expected one JSON object per line{place}")
-    if not isinstance(record, dict):
-      refuse(number, f"a {type(record).__name__}; expected a JSON object per line")
-    text = record.get(text_field)
-    if text is None and text_field in record:
-      text = ""  # counted as an empty document, as in Parquet
-    if not isinstance(text, str):
-      fields = errors.listed(sorted(record)) or "nothing"
-      there = type(text).__name__ if text_field in record else f"only {fields}"
-      refuse(number, f"no text in the field {text_field!r}, found {there}; set --text_field")
-    yield from _paragraphs(text, counts)
-
-
-def _table_documents(
-  path: str, file: BinaryIO, text_field: str, counts: collections.Counter
-) -> Iterator[list[str]]:
-  number = 0
-
-  def lines() -> Iterator[str]:
-    nonlocal number
-    for number, line in bounded_lines(path, file, 0, -1):  # noqa: B007 (read where a row is refused)
-      yield _decoded(line, counts)
-
-  where = lambda _: f"{path}, line {number}"  # noqa: E731
-  rows = cells.read(path, kind_of(path), lines(), most=MAX_RECORD_BYTES, where=where)
-  names = next(rows)
-  if text_field not in names:
-    columns = f"no column {text_field!r}; its columns are {errors.listed(names)}; set --text_field"
-    empty = "it is empty; expected the names of its columns in the first line, or leave out this file"
-    raise errors.DataError(f"{path}: {columns if names else empty}")
-  column = names.index(text_field)
-  for row in rows:
-    yield from _paragraphs(row[column], counts)
-
-
-def _refuse(path: str, start: int, number: int, problem: str, *, unit: str = "line") -> NoReturn:
-  """Raises a DataError that names the line, counted from the start of the file, or the item of an array."""
-  if start:
-    with open(path, "rb") as file:
-      while start > 0:
-        piece = file.read(min(start, 1 << 20))
-        start -= len(piece)
-        number += piece.count(b"\n")
-  raise errors.DataError(f"{path}: {unit} {number} is {problem}")
-
-
-def _paragraphs(text: str, counts: collections.Counter) -> Iterator[list[str]]:
+def paragraphs(text: str, counts: collections.Counter) -> Iterator[list[str]]:
   """Yields a document as a list of paragraphs, [] if it is empty; in several parts if it is too long."""
   for begin in range(0, len(text) or 1, MAX_DOCUMENT_CHARACTERS):
     if begin:

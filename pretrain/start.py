@@ -23,7 +23,7 @@ from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.checkpoints.warm_start import Origins
 from pretrain.checkpoints.workdir import Workdir
 from pretrain.logs import trackers
-from pretrain.reading import prepared
+from pretrain.reading import prepare, prepared
 from pretrain.reading.batches import Skip
 from pretrain.reading.prepared import Prepared
 from pretrain.run import Run
@@ -80,7 +80,7 @@ def open_records(
   if mixture.seqio_name(config.data):
     config = ConfigDict(config.to_dict())
     settings = reading_settings(config)
-    config.data.mixture = pod.first(lambda: prepared.ensure_tasks(settings, download=download))
+    config.data.mixture = pod.first(lambda: prepare.ensure_tasks(settings, download=download))
   settings = reading_settings(config)
   pod.first(lambda: prepared.ensure_records(settings, download=download))
   with contextlib.ExitStack() as opened:

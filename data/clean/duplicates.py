@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from data import files, sources
-from data.clean import words
+from data.clean import rules
 
 SIZE = 128  # numbers in a signature of MinHash
 SHINGLE = 5  # words
@@ -79,7 +79,7 @@ def signature(document: list[str], sketch: Sketch) -> np.ndarray | None:
     return np.frombuffer(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).digest(), "<u2")
   import rensa  # here: an optional package
 
-  tokens, width = words.of([paragraph.lower() for paragraph in document])
+  tokens, width = rules.words_of([paragraph.lower() for paragraph in document])
   if not tokens:
     return None
   size = min(sketch.shingle * width, len(tokens))

@@ -1,4 +1,5 @@
-"""Parses `--clean` into steps; a step is a rule about one document or compares all documents."""
+"""Parses `--clean` into steps; a step is a rule about one document, a user's function, or compares all
+documents."""
 
 import dataclasses
 import functools
@@ -6,8 +7,49 @@ import importlib.util
 import math
 from collections.abc import Callable
 
-from data import command, errors, files
-from data.clean import duplicates, language, own_function, repetition, rules
+from data import command, errors, files, user_module
+from data.clean import duplicates, rules
+
+MOST_REASON = 100  # characters; a longer string is probably a document returned by mistake
+
+
+def find(step: str) -> Callable[[list[str]], list[str] | str]:
+  """Returns the function that a step names, wrapped to check its results; ConfigError if it is missing."""
+  file, _, name = step.rpartition(":")
+  module = user_module.import_module(file, flag="--clean")
+  function = getattr(module, name, None)
+  if not callable(function):
+    there = [known for known, value in vars(module).items() if callable(value)]
+    hint = errors.did_you_mean(name, there) or f"; define `def {name}(document)` there"
+    raise errors.ConfigError(f"--clean={step}: {file} has no function {name!r}{hint}")
+  return functools.partial(_checked, function)
+
+
+def digest(step: str) -> str:
+  """Returns the sha256 of the file that defines a step's function; 'no file' if there is none."""
+  return _digest(step.rpartition(":")[0])
+
+
+@functools.cache  # the digest of the code that was imported, even if the file changes later
+def _digest(module: str) -> str:
+  path = user_module.import_module(module, flag="--clean").__file__
+  return files.sha256(path) if path else "no file"
+
+
+def _checked(function: Callable, document: list[str]) -> list[str] | str:
+  """Returns the result of a user's function; ValueError if it is neither a document nor a reason."""
+  answer = function(list(document))
+  if answer == []:
+    return "no paragraph left"
+  if isinstance(answer, str) and 0 < len(answer.strip()) <= MOST_REASON and "\n" not in answer:
+    return answer
+  if isinstance(answer, list) and all(isinstance(paragraph, str) for paragraph in answer):
+    return answer
+  shown = f"a text of {len(answer):,} characters" if isinstance(answer, str) else repr(answer)[:40]
+  raise ValueError(
+    f"returned {shown}; expected a list of paragraphs, or a reason of 1 to {MOST_REASON} letters on a line"
+  )
+
 
 Rule = Callable[[list[str]], list[str] | str]  # document -> cleaned document, or the reason to drop it
 
@@ -64,19 +106,19 @@ def code_digest(listed: str) -> str:
 def _step(item: str) -> Step:
   name, colon, argument = item.partition(":")
   if item in ("exact", "repetition", "symbols", "stop_words"):
-    plain = {"repetition": repetition.repetition, "symbols": rules.symbols, "stop_words": rules.stop_words}
+    plain = {"repetition": rules.repetition, "symbols": rules.symbols, "stop_words": rules.stop_words}
     return Step(item, plain.get(item), duplicates.EXACT if item == "exact" else None)
   if name == "near":
     _need("rensa", item)
     return Step(item, sketch=duplicates.near(_threshold(item, argument) if colon else 0.8))
   if name == "language":
     _need("pycld2", item)
-    return Step(item, functools.partial(language.language, wanted=language.codes(argument)))
+    return Step(item, functools.partial(rules.language, wanted=rules.codes(argument)))
   if name in rules.SIZES:
     least, most = _range(item, argument if colon or name == "length" else "50-100000")
     return Step(item, functools.partial(rules.SIZES[name], least=least, most=most))
   if colon and argument.isidentifier() and ("." in name or "/" in name):
-    return Step(item, own_function.find(item), code=own_function.digest(item))
+    return Step(item, find(item), code=digest(item))
   if name in NAMES:
     raise errors.ConfigError(f"--clean={item}: {name} has no argument; write {name}")
   raise errors.ConfigError(f"--clean: {errors.unknown('step', name, NAMES)}, FILE.py:FUNCTION")

@@ -154,10 +154,18 @@ def pool(num_workers: int) -> Iterator[Pool]:
   # Spawned, because forking a process that has threads of TensorFlow or tokenizers can deadlock.
   context = multiprocessing.get_context("spawn")
   executor = concurrent.futures.ProcessPoolExecutor(number, mp_context=context, initializer=start_worker)
+  others = set(multiprocessing.active_children())
   try:
     yield Pool(executor)
   finally:
-    executor.shutdown(wait=True, cancel_futures=True)
+    executor.shutdown(wait=False, cancel_futures=True)
+    # Ended, not asked to end: a worker that was killed while it waited for work still holds their queue's
+    # lock, for which the others would wait forever. What they may be writing appears whole or not at all.
+    workers = set(multiprocessing.active_children()) - others
+    for worker in workers:
+      worker.terminate()
+    for worker in workers:
+      worker.join()
 
 
 def gathered(request: sources.Request, directory: pathlib.Path, num_workers: int) -> sources.Request:

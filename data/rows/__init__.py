@@ -5,8 +5,7 @@ standard input.
 """
 
 from data.rows.conll import read_conll
-from data.rows.read import classes, columns, read
-from data.rows.row import Row
-from data.rows.values import as_list
+from data.rows.read import classes, columns, documents, read
+from data.rows.values import Row, as_list
 
-__all__ = ["Row", "as_list", "classes", "columns", "read", "read_conll"]
+__all__ = ["Row", "as_list", "classes", "columns", "documents", "read", "read_conll"]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from data import errors, text_files
 from data.errors import DataError, counted
-from data.rows.row import Row, place
+from data.rows.values import Row
 
 ENDINGS = (".conll", ".conllu", ".conllx", ".iob", ".iob2", ".bio", ".bioes")
 _DOCUMENT = "-DOCSTART-"
@@ -45,9 +45,8 @@ def read_conll(path: str) -> Iterator[Row]:
         sentence = []
         continue
       if len(cells) != width:
-        raise DataError(
-          f"{place(path, number, 'line')}: {counted(len(cells), 'column')}, expected {width} as before"
-        )
+        where = text_files.place(path, number, "line")
+        raise DataError(f"{where}: {counted(len(cells), 'column')}, expected {width} as before")
       if has_ids and _NOT_A_WORD.fullmatch(cells[0]):
         continue
       first = first if sentence else number
@@ -81,7 +80,7 @@ def _cells(path: str, number: int, raw: bytes) -> list[str]:
   try:
     line = raw.decode("utf-8").rstrip("\r\n")
   except UnicodeDecodeError:
-    where = place(path, number, "line")
+    where = text_files.place(path, number, "line")
     raise DataError(f"{where}: not UTF-8; convert the whole file, for example with iconv") from None
   return [] if not line.strip() else line.split("\t") if "\t" in line else _SPACES.split(line.strip(" "))
 

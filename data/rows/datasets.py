@@ -9,7 +9,7 @@ from typing import Any
 
 from data import files, seqio_tasks, tfds_reader
 from data.errors import DataError
-from data.rows.row import Row
+from data.rows.values import Row
 
 _KINDS = ("tfds", "seqio")
 _TEXT_OF = "_pretokenized"

@@ -1,6 +1,9 @@
-"""Reads files as rows: chooses a reader by the ending, and checks rows and columns."""
+"""Reads files as rows, or as documents of text; chooses a reader by the ending, checks rows and columns."""
 
+import collections
 import itertools
+import json
+import operator
 import sys
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -8,8 +11,7 @@ from typing import BinaryIO
 from data import arrow_files, cells, errors, text_files
 from data.errors import DataError
 from data.rows import conll
-from data.rows.row import Row, check_cells, place
-from data.rows.values import class_names, named, of_arrow, read_json
+from data.rows.values import Row, check_cells, class_names, named, of_arrow, read_json
 
 STANDARD_INPUT = "-"
 TEXT = "text"  # the column of files without columns
@@ -97,44 +99,113 @@ def _checked(path: str, names: list[str]) -> list[str]:
   return names
 
 
-def _decoded(path: str, file: BinaryIO, unit: str = "line") -> Iterator[str]:
-  """Yields lines as text, or the items of an array of JSON; DataError names one that is not UTF-8."""
-  read = text_files.bounded_lines if unit == "line" else text_files.json_records
-  for number, line in read(path, file, 0, -1):
-    try:
-      yield line.decode("utf-8")
-    except UnicodeDecodeError as error:
-      byte = f"byte 0x{line[error.start]:02x} at {error.start + 1:,}"
-      where = place(path, number, unit)
-      raise DataError(f"{where}: not UTF-8 ({byte}); {_ENCODING}") from None
+def documents(
+  path: str, *, start: int, stop: int, text_field: str, counts: collections.Counter
+) -> Iterator[list[str]]:
+  """Yields the documents of a file or of a part of it, each a list of paragraphs.
+
+  In a text file a line is a paragraph and a blank line ends the document; in other files a row is a document
+  and the lines of one of its texts are the paragraphs. Bytes that are not UTF-8 become U+FFFD.
+
+  Args:
+    path: its ending decides how the file is read.
+    start: first byte (first row group of a Parquet file).
+    stop: byte (row group) after the last; -1: to the end.
+    text_field: name of the text in a JSON line, or of a column.
+    counts: counts what was cut, skipped or repaired.
+
+  DataError: the file cannot be read, is damaged, or a row has no text under `text_field`.
+  """
+  kind = text_files.kind_of(path)
+  with errors.reading(path, advice="repair or leave out this file"):
+    if kind in arrow_files.ENDINGS.values():
+      groups = None if stop < 0 else range(start, stop)
+      for text in arrow_files.texts(path, kind, groups, text_field):
+        yield from text_files.paragraphs(text, counts)
+      return
+    with text_files.open_file(path) as file:
+      if start == 0:
+        text_files.check_start(path, file)
+      else:
+        file.seek(start)
+      if kind == "text":
+        yield from text_files.text_documents(file, stop, counts)
+        return
+      if kind == "jsonl":
+        texts = (_text_of(row, text_field, start) for row in _jsonl(path, file, start, stop, counts))
+      else:
+        table = _table(kind, path, file, counts)
+        names = next(table)
+        if text_field not in names:
+          there = f"its columns are {errors.listed(names)}; set --text_field" if names else "it is empty"
+          raise DataError(f"{path}: no column {text_field!r}; {there}")
+        texts = map(operator.itemgetter(names.index(text_field)), table)
+      for text in texts:
+        yield from text_files.paragraphs(text, counts)
+
+
+def _text_of(row: Row, text_field: str, start: int) -> str:
+  """Returns a text of a JSON row, '' for null as in Parquet; DataError if there is none."""
+  text = row.fields.get(text_field)
+  if text is None and text_field in row.fields:
+    return ""
+  if not isinstance(text, str):
+    there = f"only {errors.listed(sorted(row.fields)) or 'nothing'}"
+    there = type(text).__name__ if text_field in row.fields else there
+    where = text_files.place(row.source, row.number, row.unit, start)
+    raise DataError(f"{where}: no text in the field {text_field!r}, found {there}; set --text_field")
+  return text
+
+
+def _decoded(path: str, number: int, unit: str, line: bytes, counts: collections.Counter | None) -> str:
+  """Returns a line as text. DataError: not UTF-8, unless `counts` is given for what is repaired."""
+  if counts is not None:
+    return text_files.decoded(line, counts)
+  try:
+    return line.decode("utf-8")
+  except UnicodeDecodeError as error:
+    byte = f"byte 0x{line[error.start]:02x} at {error.start + 1:,}"
+    raise DataError(f"{text_files.place(path, number, unit)}: not UTF-8 ({byte}); {_ENCODING}") from None
 
 
 def _texts(path: str, file: BinaryIO) -> Iterator[Row]:
-  for number, line in enumerate(_decoded(path, file), 1):
+  for number, raw in text_files.bounded_lines(path, file, 0, -1):
+    line = _decoded(path, number, "line", raw, None)
     if line.strip():
       yield check_cells(Row({TEXT: line.rstrip("\r\n")}, number, path, "line"))
 
 
-def _jsonl(path: str, file: BinaryIO) -> Iterator[Row]:
-  unit = "item" if text_files.is_array(file) else "line"
-  for number, line in enumerate(_decoded(path, file, unit), 1):
+def _jsonl(
+  path: str, file: BinaryIO, start: int = 0, stop: int = -1, counts: collections.Counter | None = None
+) -> Iterator[Row]:
+  """Yields the rows of JSON from byte `start` on, numbered from there; `counts` as for `_decoded`."""
+  unit = "line" if start or not text_files.is_array(file) else "item"
+  for number, raw in text_files.json_records(path, file, start, stop):
+    line, where = _decoded(path, number, unit, raw, counts), (path, number, unit, start)
     if not line.strip():
       continue
-    where = place(path, number, unit)
     try:
-      fields, replaced = read_json(line)
-    except (ValueError, RecursionError):
-      raise DataError(f"{where}: not JSON: {line[:40].strip()}; expected one JSON object per line") from None
+      fields, replaced = read_json(line) if counts is None else (json.loads(line), 0)
+    except (ValueError, RecursionError) as error:
+      at = f" ({error.msg} character {error.pos + 1})" if isinstance(error, json.JSONDecodeError) else ""
+      raise DataError(
+        f"{text_files.place(*where)}: not JSON: {line[:40].strip()}; expected one JSON object per line{at}"
+      ) from None
     if not isinstance(fields, dict):
-      raise DataError(f"{where}: a {type(fields).__name__}; expected one JSON object per line")
+      found = type(fields).__name__
+      raise DataError(f"{text_files.place(*where)}: a {found}; expected one JSON object per line")
     yield Row(fields, number, path, unit, replaced)
 
 
-def _table(kind: str, path: str, file: BinaryIO) -> Iterator[list[str]]:
-  """Yields the checked header and then the cells of each row of a CSV or TSV file."""
-  where = lambda number: place(path, number, "row")  # noqa: E731
-  table = cells.read(path, kind, _decoded(path, file), most=text_files.MAX_RECORD_BYTES, where=where)
-  yield _checked(path, next(table))
+def _table(
+  kind: str, path: str, file: BinaryIO, counts: collections.Counter | None = None
+) -> Iterator[list[str]]:
+  """Yields the header and then the cells of each row of a CSV or TSV file; `counts` as for `_decoded`."""
+  lines = text_files.bounded_lines(path, file, 0, -1)
+  texts = (_decoded(path, number, "line", line, counts) for number, line in lines)
+  where = lambda number: text_files.place(path, number, "row")  # noqa: E731
+  table = cells.read(path, kind, texts, most=text_files.MAX_RECORD_BYTES, where=where)
+  yield _checked(path, next(table)) if counts is None else next(table)
   yield from table
 
 

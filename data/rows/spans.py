@@ -8,8 +8,7 @@ and jiant.
 from typing import Any, NamedTuple
 
 from data.errors import counted
-from data.rows.row import Row
-from data.rows.values import as_list
+from data.rows.values import Row, as_list
 
 _FORM = "expected [first word, the word behind the last], counted from 0"
 

@@ -10,11 +10,9 @@ Importing this package registers `<corpus>_packed_<length>` for the corpora of `
 and vocabularies must exist only when a Task is read. Only this folder and `data.seqio_tasks` import seqio.
 """
 
-from data.tasks.blocks import FEATURE, BlocksTask
-from data.tasks.converter import EncoderConverter
+from data.tasks.blocks import FEATURE, BlocksTask, DirectoryVocabulary
 from data.tasks.packed import register_corpora, register_packed
-from data.tasks.prepared import PreparedTask, register_prepared
-from data.tasks.vocabulary import DirectoryVocabulary
+from data.tasks.prepared import EncoderConverter, PreparedTask, register_prepared
 
 __all__ = [
   "FEATURE",

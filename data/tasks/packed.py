@@ -17,9 +17,7 @@ from data import errors, seqio_tasks, sources, tfds_reader
 from data.prepare import engine, pipeline
 from data.prepare.packing import MODES, repair
 from data.prepare.packing import split_sentences as sentences_of
-from data.tasks import generated
-from data.tasks.blocks import FEATURE, BlocksTask
-from data.tasks.vocabulary import DirectoryVocabulary
+from data.tasks.blocks import FEATURE, BlocksTask, DirectoryVocabulary, generated_dataset
 
 LENGTHS = (128, 512)  # of the registered corpora
 VOCABULARIES = "vocabularies"  # folder of the registered corpora's vocabularies, by name of the corpus
@@ -106,7 +104,7 @@ class DocumentSource(seqio.DataSource):
 
     kinds = {"text": tf.string, "unit": tf.int64, "is_read": tf.bool}
     signature = {name: tf.TensorSpec([], kind) for name, kind in kinds.items()}
-    return generated.dataset(documents, signature)
+    return generated_dataset(documents, signature)
 
 
 def split_sentences(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -165,7 +163,7 @@ def pack_blocks(
       for block in pipeline.pack_tokenised(words, documents, length=length, mode=packing, counts=counts):
         yield {FEATURE: block.astype(np.int32)}
 
-  return generated.dataset(blocks, {FEATURE: tf.TensorSpec([None], tf.int32)})
+  return generated_dataset(blocks, {FEATURE: tf.TensorSpec([None], tf.int32)})
 
 
 def _chunks(examples: Iterable[Any]) -> Iterator[list[list[list[int]]]]:

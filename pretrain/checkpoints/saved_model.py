@@ -16,7 +16,6 @@ from configs import base
 from data import fetched
 from data import vocabulary as vocabularies
 from data.errors import DataError
-from data.prepare import from_config
 from data.records import HeldoutRecords
 from data.vocabulary import Vocabulary
 from pretrain import build
@@ -30,7 +29,7 @@ from pretrain.mesh import trees
 from pretrain.models import heads
 from pretrain.models.encoder import init_encoder
 from pretrain.models.layers import EncoderConfig, encoder_config
-from pretrain.reading import prepared
+from pretrain.reading import prepare, prepared
 from pretrain.run import Run, make_run
 from pretrain.settings import mixture
 from pretrain.settings.model import GeneratorSettings
@@ -139,7 +138,7 @@ class SavedModel:
     with contextlib.suppress(KeyError):
       fields = self.meta["config"]
       data = {"mixture": "", "stages": "", **fields["data"]}
-      places = [from_config.directory(data, vocab_size=fields["model"]["vocab_size"])]
+      places = [prepare.directory(data, vocab_size=fields["model"]["vocab_size"])]
       if mixture.is_asked(data):
         places = mixture.directories(data)
       folders += [Path(place) / "vocabulary" for place in places]

@@ -22,7 +22,8 @@ from pretrain.models.layers import activation_bytes
 from pretrain.ops.attention import attention
 from pretrain.plan import flops
 from pretrain.reading import mixed
-from pretrain.reading.prepared import records_directory, refuse_other_masks, refuse_other_text, token_ids
+from pretrain.reading.prepare import records_directory, refuse_other_text
+from pretrain.reading.prepared import refuse_other_masks, token_ids
 from pretrain.run import Run, make_run
 from pretrain.settings import PRETRAINING, mixture
 from pretrain.settings.run import DataFields, ReadingSettings, batch_sizes, reading_settings

@@ -62,7 +62,7 @@ class Found:
     return {"vocabulary_digest": self.manifest.vocabulary.digest, "mixture": stages}
 
   def describe(self) -> dict[str, Any]:
-    """Describes the mixture's text: totals as in `prepared.describe`, and 'sources' with those of each."""
+    """Describes the mixture's text: totals as of a single directory, and 'sources' with those of each."""
     sources = [
       {
         "name": source.name,

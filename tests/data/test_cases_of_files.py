@@ -13,13 +13,11 @@ import pytest
 from tokenizers import Tokenizer, models, processors
 
 from data import errors, inspect, manifest, rows, sources, text_files, vocabulary
-from data.clean import language
 from data.prepare import __main__ as prepare
 from data.prepare import output_directory, packing
 from data.vocabulary import __main__ as vocabulary_command
 from data.vocabulary import tokenizer_files
 from pretrain.export.tokenizer import convert
-from pretrain.settings import mixture
 from tests import byte_level
 from tests.data.conftest import make_documents, write_text
 
@@ -239,13 +237,6 @@ def test_a_valid_replacement_character_is_not_called_a_wrong_encoding(vocabulary
     )
 
 
-def test_hebrew_is_called_by_its_current_code():
-  pytest.importorskip("pycld2")
-  text = "שלום עולם, זהו משפט ארוך מספיק כדי לזהות את השפה העברית בלי טעות."
-  assert language.language([text], wanted=language.codes("en")) == "language he"
-  assert language.language([text], wanted=language.codes("he")) == [text]
-
-
 def test_unknown_pieces_of_held_out_records_are_shown(vocabulary_directory, tmp_path, capsys):
   documents = [
     [f"{text} 日本" if at % 3 == 0 else text] for at, (text, *_) in enumerate(make_documents(60, seed=3))
@@ -257,16 +248,3 @@ def test_unknown_pieces_of_held_out_records_are_shown(vocabulary_directory, tmp_
   capsys.readouterr()
   assert inspect.main([str(tmp_path / "o"), "--records=0"]) == 0
   assert f"{unknown:,} with the held-out ones" in capsys.readouterr().out
-
-
-def test_rates_in_percent_are_refused_and_a_last_semicolon_is_read():
-  for name in ("mixture", "stages"):
-    first = {"mixture": "", "stages": "0: "}[name]
-    fields = {"mixture": "", "stages": ""}
-    (stage,) = mixture.stages(fields | {name: f"{first}a:0.7,b:0.3;"})
-    assert [(source.directory, float(source.rate or 0)) for source in stage.sources] == [
-      ("a", 0.7),
-      ("b", 0.3),
-    ]
-    with pytest.raises(ValueError, match="'a' is 70%; expected a number"):
-      mixture.stages(fields | {name: f"{first}a:70%,b:30%"})

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from array_record.python import array_record_module
 
-from data import errors, files, manifest, records
+from data import errors, manifest, records
 from data.prepare import __main__ as prepare
 from tests.data.conftest import make_documents, refused, write_text
 
@@ -189,46 +189,22 @@ def test_a_flipped_bit_of_the_manifest_is_refused_or_changes_nothing(copy):
   assert number > 0.7 * len(content)  # all but spaces
 
 
-def test_a_manifest_without_its_digest_or_a_field_is_refused(prepared, tmp_path):
-  content = json.loads((prepared / manifest.NAME).read_text())
-  del content["sha256"]
-  (tmp_path / manifest.NAME).write_text(json.dumps(content))
-  with pytest.raises(errors.DataError, match="sha256"):
-    manifest.read(tmp_path)
-  del content["splits"]["train"]["shards"]
-  (tmp_path / manifest.NAME).write_text(json.dumps(content | {"sha256": files.digest_json(content)}))
-  with pytest.raises(errors.DataError, match="shards"):
-    manifest.read(tmp_path)
-
-
-def _letters(mixture, positions) -> str:
-  return "".join("ABCDE"[mixture[position][0]] for position in positions)
-
-
-def test_two_sources_come_in_an_order_worked_by_hand():
+def test_sources_come_in_an_order_worked_by_hand():
+  for stages, letters in (
+    # A has ceil(n / 2). Of what it leaves over, B has ceil(3/5 m): of 1, 2, 3, 4, 5 these are 1, 2, 2, 3, 3.
+    ([(0, [5, 3, 2])], "ABABACABAC"),
+    # A has ceil(n / 2) of the first three: 1, 1, 2; then ceil(n / 4) more: 1, 1, 1, 1, 2, 2, 2.
+    ([(0, [1, 1]), (3, [1, 3])], "ABAABBBABB"),
+    ([(0, [1, 0]), (4, [0, 1]), (6, [1, 1])], "AAAABBABAB"),
+  ):
+    mixture = records.Mixture(stages)
+    assert "".join("ABC"[mixture[position][0]] for position in range(10)) == letters
   # A has ceil(0.7 n) of the first n: 1, 2, 3, 3, 4, 5, 5, 6, 7, 7.
   mixture = records.Mixture([(0, [Fraction("0.7"), Fraction("0.3")])])
-  assert _letters(mixture, range(20)) == "AAABAABAAB" * 2
+  assert "".join("AB"[mixture[position][0]] for position in range(20)) == "AAABAABAAB" * 2
   places = [(0, 0), (0, 1), (0, 2), (1, 0), (0, 3), (0, 4), (1, 1)]
   assert [mixture[position] for position in range(7)] == places
   assert mixture.counts(13) == [10, 3]
-
-
-def test_three_sources_come_in_an_order_worked_by_hand():
-  # A has ceil(n / 2). Of what it leaves over, B has ceil(3/5 m): of 1, 2, 3, 4, 5 these are 1, 2, 2, 3, 3.
-  assert _letters(records.Mixture([(0, [5, 3, 2])]), range(10)) == "ABABACABAC"
-
-
-def test_a_stage_goes_on_where_the_one_before_ended():
-  # A has ceil(n / 2) of the first three: 1, 1, 2; then ceil(n / 4) more: 1, 1, 1, 1, 2, 2, 2.
-  mixture = records.Mixture([(0, [1, 1]), (3, [1, 3])])
-  assert _letters(mixture, range(10)) == "ABAABBBABB"
-  assert [mixture[position][1] for position in (0, 2, 3, 7)] == [0, 1, 2, 3]
-
-
-def test_a_source_of_a_later_stage_and_one_that_ends():
-  mixture = records.Mixture([(0, [1, 0]), (4, [0, 1]), (6, [1, 1])])
-  assert _letters(mixture, range(10)) == "AAAABBABAB"
 
 
 def test_every_prefix_is_within_its_bound_through_random_stages():

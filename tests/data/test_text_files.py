@@ -1,8 +1,14 @@
-"""Documents out of files of every kind, whole, cut, damaged and hostile."""
+"""Documents out of files of every kind, whole, cut, damaged and hostile; what is no text is refused."""
 
+import bz2
 import collections
 import gzip
 import json
+import lzma
+import pickle
+import random
+import subprocess
+import sys
 import tracemalloc
 
 import pyarrow
@@ -10,13 +16,14 @@ import pytest
 import zstandard
 from pyarrow import parquet
 
-from data import arrow_files, errors, rows, text_files
+from data import arrow_files, errors, manifest, rows, sources, text_files
+from data.prepare import __main__ as prepare
 from tests.data.conftest import make_documents, refused, write_text
 
 
 def read(path, *, start=0, stop=-1, text_field="text"):
   counts = collections.Counter()
-  documents = list(text_files.read(str(path), start=start, stop=stop, text_field=text_field, counts=counts))
+  documents = list(rows.documents(str(path), start=start, stop=stop, text_field=text_field, counts=counts))
   return documents, counts
 
 
@@ -112,18 +119,15 @@ REFUSED = [
   ("a.txt.gz", b"text", "cannot be read"),
   ("a.txt.zst", b"text", "cannot be read"),
   ("a.parquet", b"text", "Parquet"),
-  ("a.jsonl", b'{"text": "a"}\n{"text": ', "line 2 is not JSON"),
-  ("a.jsonl", b"[1]\n", "item 1 is a int"),
-  ("a.jsonl", b'{"text": "a"}\n\n{"body": "b"}\n', "line 3 is no text in the field 'text', found only body"),
+  ("a.jsonl", b'{"text": "a"}\n{"text": ', "line 2: not JSON"),
+  ("a.jsonl", b"[1]\n", "item 1: a int"),
+  ("a.jsonl", b'{"text": "a"}\n\n{"body": "b"}\n', "line 3: no text in the field 'text', found only body"),
   ("a.jsonl", b'{"text": 3}\n', "found int"),
   ("a.jsonl", b"[" * 100_000 + b"\n", "item 1"),
   ("a.csv", b"id,body\n1,a\n", "id, body; set --text_field"),
   ("a.csv", b"", "empty"),
-  ("a.csv", b"id;text\n1;a\n", "\n  tr ';' '\\t' < {path} > rows.tsv"),
-  ("a.csv", b"id,text\n1,a\nid,text\n2,b\n", "line 3"),
-  ("a.tsv", b"id\ttext\n1\ta\n2\n", "line 3"),
-  ("a.csv", b'text\n"a\n' + b"b\n" * 100, "line 102"),
-  ("a.csv.gz", gzip.compress(b'text\n"a" b\n'), "line 2"),
+  ("a.csv", b'text\n"a\n' + b"b\n" * 100, "row 1: damaged"),
+  ("a.csv.gz", gzip.compress(b'text\n"a" b\n'), "row 1"),
   ("none.parquet", pyarrow.table({"body": ["a"]}), "its columns are body"),
   ("number.parquet", pyarrow.table({"text": [1]}), "int64"),
 ]
@@ -141,10 +145,11 @@ def test_damaged_files_are_refused_with_name_and_place(tmp_path):
   with pytest.raises(errors.DataError, match="Parquet"):
     arrow_files.row_groups(str(tmp_path / "a.parquet"), 100)
   path = tmp_path / "a.jsonl"  # a bad line behind the first range is named by its number in the file
-  path.write_text("".join(f'{{"text": "line {i}"}}\n' for i in range(100)) + "oops\n")
-  start, stop = text_files.byte_ranges(str(path), path.stat().st_size, 500)[-1]
-  with pytest.raises(errors.DataError, match="line 101 is not JSON"):
-    read(path, start=start, stop=stop)
+  for last, words in (("oops", "line 101: not JSON"), ('{"body": "a"}', "line 101: no text")):
+    path.write_text("".join(f'{{"text": "line {i}"}}\n' for i in range(100)) + f"{last}\n")
+    start, stop = text_files.byte_ranges(str(path), path.stat().st_size, 500)[-1]
+    with pytest.raises(errors.DataError, match=words):
+      read(path, start=start, stop=stop)
 
 
 def test_a_record_without_end_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
@@ -156,8 +161,8 @@ def test_a_record_without_end_is_refused_before_it_fills_the_memory(tmp_path, mo
 
 
 def test_a_row_of_a_table_is_a_document(tmp_path):
-  rows = [["id", "text"], ["1", '"A ""quoted"" one,\nof two lines\t"'], ["2", ""], ["3", "last"]]
-  content = b"\xef\xbb\xbf" + "".join(",".join(row) + "\r\n" for row in rows).encode()
+  table = [["id", "text"], ["1", '"A ""quoted"" one,\nof two lines\t"'], ["2", ""], ["3", "last"]]
+  content = b"\xef\xbb\xbf" + "".join(",".join(row) + "\r\n" for row in table).encode()
   for name, packed in (("a.csv", content), ("a.csv.gz", gzip.compress(content))):
     (tmp_path / name).write_bytes(packed)
     assert text_files.is_whole(str(tmp_path / name))
@@ -188,14 +193,6 @@ def test_arrow_as_datasets_writes_it_is_read(tmp_path):
       read(tmp_path / "a.txt")
 
 
-def test_a_line_of_tsv_is_a_row_whatever_quotes_it_has_as_in_fine_tuning(tmp_path):
-  path = tmp_path / "a.tsv"
-  path.write_text('id\ttext\n1\t"I will return\n\n2\t"Never" , he said\n3\twhat a day"\r\n')
-  texts = ['"I will return', '"Never" , he said', 'what a day"']
-  assert read(path)[0] == [[text] for text in texts]
-  assert [row.fields["text"] for row in rows.read(str(path))] == texts
-
-
 def test_a_compressed_file_that_ends_early_is_refused(tmp_path):
   numbers = [at * at for at in range(20_000)]
   for name in ("a.txt.gz", "a.jsonl.gz", "a.csv.gz", "a.tsv.gz", "a.txt.zst", "a.csv.zst"):
@@ -204,3 +201,117 @@ def test_a_compressed_file_that_ends_early_is_refused(tmp_path):
     (tmp_path / name).write_bytes(packed[:-300])
     with pytest.raises(errors.DataError, match=f"{name}: cannot be read"):
       read(tmp_path / name)
+
+
+TEXT = "The cat number 7 sat on the mat, and it was happy there.\n" * 400
+
+
+def _refused(start: bytes) -> str:
+  """Returns the message that refuses a file, '' without one."""
+  _, message = refused(lambda: text_files.refuse_binary("a.txt", start))
+  return message
+
+
+def test_text_passes():
+  for start in (
+    b"",
+    b"\x00",
+    b"a\x00b\x01c\x02",  # 3 of 6 bytes, which may be in any file
+    TEXT.encode(),
+    TEXT.replace("mat", "mat\f\v\b\a").encode(),
+    TEXT.replace("cat", "\x1b[1;31mcat\x1b[0m").encode(),  # colours of a log
+    TEXT.encode() + b"\x00" * 3,
+    ("a" * 99 + "\x00").encode() * 50,  # exactly one byte in 100
+    TEXT.replace("a", "é").encode("latin-1"),
+    "ж中あก👍🏽\u200d".encode() * 1_000,
+    *(
+      start.encode() + b"\n" * 90
+      for start in ("BZhang wrote this.", "PAR1 is a gene.", "%PDF- begins a PDF.")
+    ),
+  ):
+    assert not _refused(start), start[:20]
+
+
+def test_more_than_one_control_character_in_a_hundred_bytes_is_refused():
+  text = ("a" * 98 + "\x00").encode() * 50
+  assert "found 50 NUL bytes and 0 other" in _refused(text)
+  assert "tr -d '\\000-\\006\\016-\\032\\034-\\037\\177' < a.txt > clean.txt" in _refused(text)
+  assert "found 0 NUL bytes and 50 other" in _refused(text.replace(b"\x00", b"\x7f"))
+  assert "found 4 NUL bytes" in _refused(
+    TEXT.encode() * 40 + b"\x00" * 4 + b"a"
+  )  # a run of them, wherever it is
+
+
+def test_utf16_is_named():
+  for encoding in ("UTF-16LE", "UTF-16BE"):
+    for text in (TEXT, "Это текст на русском языке.\n" * 99):
+      assert f"iconv -f {encoding} -t UTF-8 a.txt" in _refused(text.encode(encoding)), (encoding, text[:9])
+
+
+BINARY = {
+  "an Arrow stream": b"\xff\xff\xff\xff" + TEXT.encode(),
+  "an Arrow file": b"ARROW1" + TEXT.encode(),
+  "a Parquet file": b"PAR1\x15" + TEXT.encode(),
+  "a zip archive": b"PK\x03\x04" + TEXT.encode(),
+  "gzip data": gzip.compress(TEXT.encode()),
+  "bzip2 data": bz2.compress(TEXT.encode()),
+  "xz data": lzma.compress(TEXT.encode()),
+  "NUL bytes": TEXT.encode() + b"\x00" * 100 + TEXT.encode(),  # as between the members of an archive
+  "other control": pickle.dumps(TEXT.split("\n") * 2 + [1 << 20]),
+  "in the first": random.Random(0).randbytes(5_000),
+}
+
+
+def test_binary_data_is_refused_by_its_content_when_a_source_is_planned(tmp_path):
+  cases = [("a.txt", found, content) for found, content in BINARY.items()]
+  cases += [(f"a.{end}", "NUL bytes", BINARY["NUL bytes"]) for end in ("jsonl", "csv", "tsv")]
+  cases.append(("a.txt.gz", "expected text", gzip.compress(BINARY["NUL bytes"])))
+  cases += [(name, "it is empty", b"") for name in ("a.txt.gz", "a.txt.zst", "a.jsonl.gz")]
+  failures = []
+  for name, found, content in cases:
+    (tmp_path / name).write_bytes(content)
+    code, message = refused(lambda name=name: sources.content_digest(str(tmp_path / name)))
+    if code != 3 or name not in message or found not in message:
+      failures.append(f"{name}, {found}: {code} {message}")
+  assert not failures, "\n".join(failures)
+
+
+def test_a_parquet_file_without_rows_is_named(tmp_path, vocabulary_directory):
+  text = pyarrow.table({"text": pyarrow.array([], pyarrow.string())})
+  parquet.write_table(text, tmp_path / "none.parquet")
+  (tmp_path / "a.txt").write_text("the people of the time.\n\n" * 40)
+  flags = [f"--source={tmp_path}/*.parquet,{tmp_path}/*.txt", f"--vocabulary={vocabulary_directory}"]
+  assert prepare.main([*flags, f"--output={tmp_path}/o", "--length=16", "--workers=1"]) == 0
+  assert manifest.read(tmp_path / "o").damaged_files == {
+    f"{tmp_path}/none.parquet": {"files_without_documents": 1}
+  }
+
+
+_PROGRAM = """
+import sys
+from data import errors, rows
+for path in sys.argv[1:]:
+  try:
+    list(rows.read(path))
+  except errors.DataError:
+    pass
+print("ended")
+"""
+
+
+def test_no_damage_aborts_the_process(tmp_path):
+  table = pyarrow.table(
+    {"text": [f"some text number {number}" for number in range(200)], "n": list(range(200))}
+  )
+  rng, paths = random.Random(1), []
+  for name, opened in (("file", pyarrow.ipc.new_file), ("stream", pyarrow.ipc.new_stream)):
+    with pyarrow.OSFile(str(tmp_path / name), "wb") as file, opened(file, table.schema) as writer:
+      writer.write_table(table)
+    whole = (tmp_path / name).read_bytes()
+    for number in range(40):
+      at = rng.randrange(2_000)
+      damaged = whole[:at] + b"\xff" * 8 + whole[at + 8 :]
+      paths.append(tmp_path / f"{name}{number}.arrow")
+      paths[-1].write_bytes(damaged)
+  done = subprocess.run([sys.executable, "-c", _PROGRAM, *map(str, paths)], capture_output=True, text=True)
+  assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr[-2_000:]

@@ -19,7 +19,7 @@ import tensorflow_datasets as tfds
 from data import errors, feed, glue, records, seqio_tasks, sources, squad, tfds_reader, vocabulary
 from data.prepare import packing, pipeline
 from data.rows import datasets
-from data.tasks import generated
+from data.tasks.blocks import generated_dataset
 from tests.data.tasks import notebook
 
 DIRECTORY = pathlib.Path(sys.argv[1])
@@ -283,5 +283,5 @@ if __name__ == "__main__":
   (DIRECTORY / "results.json").write_text(json.dumps(results))
   # The program ends while a generator is at work.
   slowly = (time.sleep(0.05) or 1 for _ in iter(int, 1))
-  ahead = generated.dataset(lambda: slowly, tf.TensorSpec([], tf.int32)).prefetch(99).as_numpy_iterator()
+  ahead = generated_dataset(lambda: slowly, tf.TensorSpec([], tf.int32)).prefetch(99).as_numpy_iterator()
   next(ahead)

@@ -29,7 +29,7 @@ from ml_collections import ConfigDict
 from data import vocabulary
 from pretrain.checkpoints import warm_start
 from pretrain.checkpoints.saved_model import tokens_of
-from pretrain.reading import prepared
+from pretrain.reading import prepare, prepared
 from pretrain.run import Run, make_run
 from pretrain.settings.run import reading_settings
 
@@ -55,9 +55,9 @@ class Facets:
   def text(self, name: str) -> str:
     """One of `FACETS` as text."""
     if name == "prepare":
-      with mock.patch.object(prepared, "run_child", return_value=(0, "")) as child:
-        directory = prepared.ensure_records(reading_settings(self._config), download=False)
-      return f"{directory} {child.call_args}"
+      with mock.patch.object(prepare, "run_child", return_value=(0, "")) as child:
+        prepared.ensure_records(reading_settings(self._config), download=False)
+      return str(child.call_args)
     if name == "from":
       return str(warm_start.origins(self._config.to_dict()).named)
     if name == "layout":

@@ -16,7 +16,7 @@ from pretrain import main, train
 from pretrain.models.encoder import init_encoder
 from pretrain.ops import row_random
 from pretrain.ops.row_random import Use
-from pretrain.reading import prepared
+from pretrain.reading import prepare, prepared
 from pretrain.run import initial_key, make_run
 from pretrain.settings.run import reading_settings
 from tests.pretrain.field_table import base_config
@@ -119,12 +119,12 @@ def test_every_random_thing_in_a_step_has_draws_of_its_own():
 
 def test_the_digest_of_the_records_covers_the_held_out_ones(small_records, tmp_path):
   shutil.copy(small_records / manifest.NAME, tmp_path)
-  before = prepared.digests_of(manifest.read(tmp_path))
+  before = prepared.Single(str(tmp_path), manifest.read(tmp_path)).digests
   content = json.loads((tmp_path / manifest.NAME).read_text())
   content["splits"]["heldout"]["shards"][0]["sha256"] = "0" * 64
   del content["sha256"]  # of the manifest
   (tmp_path / manifest.NAME).write_text(json.dumps(content | {"sha256": files.digest_json(content)}))
-  after = prepared.digests_of(manifest.read(tmp_path))
+  after = prepared.Single(str(tmp_path), manifest.read(tmp_path)).digests
   assert after["records_digest"] != before["records_digest"]
   assert after["vocabulary_digest"] == before["vocabulary_digest"]
 
@@ -136,7 +136,7 @@ def test_text_is_downloaded_by_the_child_process_if_the_flag_says_so(tmp_path, m
     prepared.ensure_records(reading_settings(config), download=download)
     return 0
 
-  monkeypatch.setattr(prepared, "run_child", lambda command, **_: commands.append(command) or (0, ""))
+  monkeypatch.setattr(prepare, "run_child", lambda command, **_: commands.append(command) or (0, ""))
   monkeypatch.setattr(train, "train", start)
   text = ["--config=configs/demo.py", "--config.data.source=installed_docs"]
   for flag in ([], ["--download"]):

@@ -98,28 +98,6 @@ def test_ranges_and_order_change_nothing(tmp_path, monkeypatch):
   assert [path.read_bytes() for path in one] == [path.read_bytes() for path in other]
 
 
-def test_a_killed_comparison_goes_on_with_what_is_there(tmp_path, monkeypatch):
-  corpus, expected = planted()
-  signed = []
-  sign = duplicates.signature
-
-  def until_killed(text, sketch):
-    if len(signed) == 7:
-      raise KeyboardInterrupt
-    signed.append(text)
-    return sign(text, sketch)
-
-  monkeypatch.setattr(duplicates, "signature", until_killed)
-  with pytest.raises(KeyboardInterrupt):
-    dropped(corpus, tmp_path / "near", duplicates.near(0.8))
-  assert not (tmp_path / "near").exists()
-  again = []
-  monkeypatch.setattr(duplicates, "signature", lambda *args: again.append(args[0]) or sign(*args))
-  for _ in range(2):
-    assert dropped(corpus, tmp_path / "near", duplicates.near(0.8)) == expected
-    assert len(again) == 5  # the last unit's; the first three were whole
-
-
 def test_planted_edits_are_found_as_counting_finds_them(tmp_path):
   """Three standard errors of 128 numbers beside the threshold no pair is missed or taken for another."""
   for threshold, most_changes in ((0.5, 40), (0.8, 14)):
@@ -151,16 +129,6 @@ def test_bands_are_as_long_as_they_may_be():
   assert {threshold: (sketch.bands, sketch.rows) for threshold, sketch in shapes.items()} == expected
   keys = duplicates.band_keys(np.zeros(128, np.uint16), shapes[0.8])
   assert keys.shape == (18,) and np.unique(keys).size == 18  # equal bands at other places
-
-
-def test_many_unlike_documents_with_one_band_are_compared_in_linear_time(monkeypatch):
-  """Through our own function: a user sees only the time."""
-  monkeypatch.setattr(duplicates, "MOST_LEADERS", 3)
-  monkeypatch.setattr(duplicates, "BLOCK", 4)
-  kinds = np.array([0, 1, 2, 3, 4, 3, 2, 1, 0, 0])
-  pairs = duplicates._pairs(np.arange(10), lambda rows: np.repeat(kinds[rows, None], 8, axis=1), 1.0)
-  # Kinds 3 and 4 have no leader: places 3, 4 and 5.
-  assert sorted(np.concatenate(list(pairs)).tolist()) == [[0, 8], [0, 9], [1, 7], [2, 6]]
 
 
 def test_case_and_characters_of_scripts_without_spaces():

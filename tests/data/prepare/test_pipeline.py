@@ -128,3 +128,9 @@ def test_records_are_in_the_order_of_the_text_and_blocks_are_held_out_of_all_uni
     assert counts["train_tokens"] == sum(map(len, left))
     unigram = np.fromfile(pipeline.path(again.work, number, "unigram"), np.int64)
     np.testing.assert_array_equal(unigram, np.bincount(np.concatenate(left), minlength=words.size))
+  described = pipeline.path(job.work, 0, "json")
+  assert pipeline.counts_of(job.work, 0)
+  changed = described.read_text().replace('"documents": 6', '"documents": 7')
+  assert changed != described.read_text()
+  described.write_text(changed)  # a count by which the manifest would be wrong
+  assert pipeline.counts_of(job.work, 0) is None and not described.exists()

@@ -230,3 +230,28 @@ def test_a_fraction_and_a_limit_take_fewer_documents(corpus, vocabulary_director
   few = tmp_path / "few"
   assert prepare.main(arguments(corpus, vocabulary_directory, few, "--limit=5")) == 0
   assert manifest.read(few).counts["documents"] == 15
+
+
+def test_text_is_prepared_without_tensorflow_and_jax(corpus, vocabulary_directory, tmp_path):
+  program = (
+    "import json, sys\nfrom data.prepare import __main__ as prepare\n"
+    f"code = prepare.main({arguments(corpus, vocabulary_directory, tmp_path / 'o')!r})\n"
+    "heavy = {'tensorflow', 'seqio', 'tensorflow_datasets', 'jax', 'grain', 'flax'} & set(sys.modules)\n"
+    "print(code, sorted(heavy))\n"
+  )
+  done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+  assert done.stdout == "0 []\n"
+
+
+def test_a_worker_that_dies_after_its_last_unit_holds_nothing_up():
+  """Eight times, because the one that is killed must hold the lock of the queue."""
+  program = (
+    "import multiprocessing, os, signal\nfrom data.prepare import engine\n"
+    "for number in range(8):\n"
+    "  with engine.pool(2) as pool:\n"
+    "    print(pool.map(abs, [-1, -2, -3], name='count'))\n"
+    "    os.kill(multiprocessing.active_children()[number % 2].pid, signal.SIGKILL)\n"
+  )
+  command = [sys.executable, "-c", program]
+  done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
+  assert done.stdout == "[1, 2, 3]\n" * 8

@@ -3,12 +3,14 @@
 import gzip
 import json
 import os
+import random
 import re
 import shutil
 
 import pytest
 
 from data import errors, files, manifest, sources, tfds_reader
+from data.prepare import __main__ as command
 from data.prepare import __main__ as prepare
 from data.prepare import engine, output_directory, pipeline, preparation
 from tests.data.conftest import arguments, make_documents, write_text
@@ -66,7 +68,7 @@ def test_unusable_text_is_refused_and_leaves_nothing(tmp_path, capsys, vocabular
     ("empty.txt", b"", "no usable text"),
     ("controls.txt", b"\x00\x01\n", "no usable text"),
     ("a.jsonl", b'{"text": ""}\n', "no usable text"),
-    ("b.jsonl", b'{"body": "a"}\n', "b.jsonl: line 1 is no text in the field 'text'"),
+    ("b.jsonl", b'{"body": "a"}\n', "b.jsonl, line 1: no text in the field 'text'"),
     ("a.txt.gz", b"not gzip", "a.txt.gz: cannot be read"),
   ]
   failures = []
@@ -203,3 +205,57 @@ def test_repairs_and_files_without_documents_are_counted_and_the_worst_files_nam
   named = [line.split(": ")[0].split("/")[-1] for line in said.split("\n") if f"{tmp_path}/" in line]
   assert [name for name in named if name.endswith(".txt")] == ["e.txt", "b.txt", "d.txt"]
   assert "and 6 more" in said and "iconv -f ENCODING -t UTF-8" in said
+
+
+WORDS = ["the", "red", "fox", "runs", "over", "hill", "and", "dale", "with", "small", "green", "birds"]
+
+
+def _text(number: int) -> str:
+  return " ".join(random.Random(number).choices(WORDS, k=30)).capitalize() + "."
+
+
+def _files(folder) -> dict[str, bytes]:
+  return {
+    path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+  }
+
+
+def _stopped(*args):
+  raise errors.StorageError("the disk is full")
+
+
+def test_no_damage_to_unfinished_work_changes_the_records(tmp_path, monkeypatch, capsys):
+  (tmp_path / "text.txt").write_text("\n\n".join(_text(number % 50) for number in range(60)))
+  rng, failures = random.Random(0), []
+
+  def run(output) -> int:
+    flags = ["--length=32", "--train_vocabulary_size=100", "--workers=1", "--clean=near"]
+    return command.main([f"--source={tmp_path / 'text.txt'}", f"--output={output}", *flags])
+
+  assert run(tmp_path / "whole") == 0
+  expected = _files(tmp_path / "whole")
+  for step, number in (("_vocabulary", 6), ("_damaged_files", 10)):  # cleaned; packed
+    with monkeypatch.context() as patch:
+      patch.setattr(preparation, step, _stopped)
+      assert run(tmp_path / step) == 5
+    work = tmp_path / step / "work"
+    names = [
+      path.relative_to(work) for path in sorted(work.rglob("*")) if path.is_file() and path.name != "lock"
+    ]
+    assert len(names) >= number, names
+    for name in names:
+      content = (work / name).read_bytes()
+      flipped = bytearray(content or b"x")
+      flipped[rng.randrange(len(flipped))] ^= 1 << rng.randrange(8)
+      for damage in (bytes(flipped), content[: len(content) // 2]):
+        output = tmp_path / "damaged"
+        shutil.copytree(tmp_path / step, output)
+        (output / "work" / name).write_bytes(damage)
+        capsys.readouterr()
+        code = run(output)
+        said = capsys.readouterr().err
+        is_refused = code in (2, 3) and "Traceback" not in said and f"rm -r {output}" in said
+        if not is_refused and (code or _files(output) != expected):
+          failures.append(f"{name}: code {code}: {said[-300:]}")
+        shutil.rmtree(output)
+  assert not failures, "\n".join(failures)

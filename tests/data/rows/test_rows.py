@@ -117,7 +117,7 @@ def test_what_is_wrong_names_file_and_row(tmp_path):
 
 def test_a_column_that_the_first_row_lacks_is_known(tmp_path):
   path = tmp_path / "a.jsonl"
-  path.write_text('{"text": "a"}\n{"text": "b", "label": "x"}\n')
+  path.write_text('{"text": "a"}\n' * 160 + '{"text": "b", "label": "x"}\n')
   assert rows.columns(str(path)) == ["text", "label"]
   (tmp_path / "a.csv").write_text("text\ntext\n")  # a file of words may have this one
   assert [row.fields for row in rows.read(str(tmp_path / "a.csv"))] == [{"text": "text"}]
@@ -141,31 +141,19 @@ def test_conll_columns_are_sentences(tmp_path):
   ]
 
 
-def test_a_first_word_may_begin_with_a_hash_and_hold_a_no_break_space(tmp_path):
-  path = tmp_path / "a.iob2"
-  path.write_text("# a comment of many words\n#Festival B-EVE\nin\xa0Oslo O\n\n#two B-EVE\n")
-  assert [row.fields["1"] for row in rows.read(str(path))] == [["#Festival", "in\xa0Oslo"], ["#two"]]
-  path.write_text("-DOCSTART-\tO\n\n# text = a\n#Festival\tB-EVE\nOslo\tO\n")
-  assert [row.fields["1"] for row in rows.read(str(path))] == [["#Festival", "Oslo"]]
-
-
-def test_conll_with_spaces_and_lines_that_are_no_words(tmp_path):
-  spaces = tmp_path / "a.conll"
-  spaces.write_text("-DOCSTART- -X- O\n\nEU NNP B-ORG\n\n# SYM O\n5 CD O\n")
-  assert [row.fields["1"] for row in rows.read(str(spaces))] == [["EU"], ["#", "5"]]
-  words = tmp_path / "a.conllu"
-  words.write_text("1-2\tdon't\t_\n1\tdo\tAUX\n2\tn't\tPART\n2.1\tghost\t_\n\n")
-  assert [row.fields["2"] for row in rows.read(str(words))] == [["do", "n't"]]
-
-
-def test_numbers_are_words_where_no_ids_are_first(tmp_path):
-  path = tmp_path / "a.conll"
-  path.write_text("won\tO\n3-2\tO\nin\tO\n2.5\tO\n\n3-1\tO\n")
-  assert [row.fields["1"] for row in rows.read(str(path))] == [["won", "3-2", "in", "2.5"], ["3-1"]]
-  path.write_text("1\tB\n3.5\tO\n\n2-1\tO\n")
-  assert [row.fields["1"] for row in rows.read(str(path))] == [["1", "3.5"], ["2-1"]]
-  path.write_text("1\tCD\tO\nof\tIN\tO\n2-1\tCD\tO\n")
-  assert [row.fields["1"] for row in rows.read(str(path))] == [["1", "of", "2-1"]]
+def test_words_of_conll_are_told_from_comments_ids_and_document_lines(tmp_path):
+  for name, content, column, words in (
+    ("a.iob2", "# a comment of many words\n#Festival B-EVE\nin\xa0Oslo O\n\n#two B-EVE\n", "1",
+     [["#Festival", "in\xa0Oslo"], ["#two"]]),
+    ("a.iob2", "-DOCSTART-\tO\n\n# text = a\n#Festival\tB-EVE\nOslo\tO\n", "1", [["#Festival", "Oslo"]]),
+    ("a.conll", "-DOCSTART- -X- O\n\nEU NNP B-ORG\n\n# SYM O\n5 CD O\n", "1", [["EU"], ["#", "5"]]),
+    ("a.conllu", "1-2\tdon't\t_\n1\tdo\tAUX\n2\tn't\tPART\n2.1\tghost\t_\n\n", "2", [["do", "n't"]]),
+    ("a.conll", "won\tO\n3-2\tO\nin\tO\n2.5\tO\n\n3-1\tO\n", "1", [["won", "3-2", "in", "2.5"], ["3-1"]]),
+    ("a.conll", "1\tB\n3.5\tO\n\n2-1\tO\n", "1", [["1", "3.5"], ["2-1"]]),
+    ("a.conll", "1\tCD\tO\nof\tIN\tO\n2-1\tCD\tO\n", "1", [["1", "of", "2-1"]]),
+  ):  # fmt: skip
+    (tmp_path / name).write_text(content)
+    assert [row.fields[column] for row in rows.read(str(tmp_path / name))] == words, content
 
 
 def test_numbers_and_missing_values():
@@ -196,9 +184,3 @@ def test_lists_as_json_python_and_numpy_print_them():
     (3, None),
   ):
     assert values.as_list(text) == expected, text
-
-
-def test_a_column_that_begins_late_is_a_column(tmp_path):
-  path = tmp_path / "a.jsonl"
-  path.write_text('{"text": "x"}\n' * 160 + '{"text": "x", "negatives": ["y"]}\n', encoding="utf-8")
-  assert rows.columns(str(path)) == ["text", "negatives"]

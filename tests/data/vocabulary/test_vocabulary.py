@@ -1,7 +1,6 @@
 """Training, importing, loading and refusing vocabularies."""
 
 import dataclasses
-import json
 import os
 import shutil
 
@@ -12,7 +11,6 @@ from data import errors, vocabulary
 from data.vocabulary import tokenizer_files
 from data.vocabulary import train as vocabulary_train
 from tests.byte_level import sentences
-from tests.data.conftest import SHARED
 
 SPECIAL_TEXTS = ("[CLS] [PAD] [SEP] [MASK]", "[MASK][MASK]", "<s> </s> <pad> <mask>", "a[SEP]b", "[mask]")
 TEXT = [*sentences(), *["[MASK] [SEP] [CLS] [PAD]"] * 9]
@@ -150,24 +148,6 @@ def test_an_official_vocab_txt_keeps_its_ids(tmp_path):
   made = vocabulary_train.import_files(tmp_path / "w", vocab_txt=str(tmp_path / "vocab.txt"), cased=False)
   assert made.special_ids == vocabulary.SpecialIds(cls=3, pad=0, sep=4, unk=2, mask=5)
   assert (made.between, made.encode("zzz")) == ((4, 4), [2])
-
-
-def test_a_dictionary_gives_the_ids_of_the_official_code(tmp_path):
-  folder = SHARED / "goldens" / "tokenizer"
-  if not (folder / "dict.txt").is_file():
-    pytest.skip("no golden files beside the repository")
-  golden = json.loads((SHARED / "goldens" / "k_tokenizer.json").read_text())
-  made = vocabulary_train.import_files(
-    tmp_path / "v", sp_model=str(folder / "sp.model"), dictionary=str(folder / "dict.txt"), cased=True
-  )
-  assert made.size == int(golden["dict_len"])
-  assert [made.piece(i) for i in range(12)] == golden["symbols_first12"]
-  assert made.piece(made.size - 1) == golden["last_symbol"]
-  assert dataclasses.astuple(made.special_ids) == (0, 1, 2, 3, 4)
-  # One word has no punctuation to set apart, so the official pre-tokeniser changes nothing.
-  for text, pieces in golden["tokens"].items():
-    if text.isalpha() and pieces:
-      assert made.encode(text) == golden["ids"][text]
 
 
 def test_dictionary_rules(tmp_path):

@@ -17,7 +17,7 @@ from pretrain.checkpoints import checkpoint
 from pretrain.checkpoints.saved_model import open_run
 from pretrain.export import card
 from pretrain.plan import dry_run
-from pretrain.reading import mixed, prepared
+from pretrain.reading import mixed, prepare, prepared
 from pretrain.report import runs
 from pretrain.settings.run import BatchSizes, reading_settings
 from tests.pretrain.processes import running
@@ -130,14 +130,14 @@ def test_a_seqio_mixture_is_its_tasks_at_its_rates(small_records, more_records, 
   pairs, asked = {"seqio:wiki": small_records, "seqio:books": more_records}, []
   monkeypatch.setattr(seqio_tasks, "rates", lambda name, **_: [("wiki", 0.7), ("books", 0.3)])
   monkeypatch.setattr(
-    prepared,
-    "ensure_records",
+    prepare,
+    "ensure",
     lambda settings, *, download: (
       asked.append((settings.data.mixture, download)) or pairs[settings.data.source]
     ),
   )
   settings = reading_settings(mixture_config("seqio:mine"))
-  assert prepared.ensure_tasks(settings, download=True) == f"{small_records}:0.7,{more_records}:0.3"
+  assert prepare.ensure_tasks(settings, download=True) == f"{small_records}:0.7,{more_records}:0.3"
   assert asked == [("", True)] * 2
 
 

@@ -10,16 +10,18 @@ import pytest
 from configs import base
 from data import manifest, vocabulary
 from data.errors import ConfigError, DataError, StorageError
+from data.prepare import __main__ as command_line
 from data.records import PackedRecords
 from pretrain.command import read_arguments
-from pretrain.reading import prepared
+from pretrain.reading import prepare, prepared
+from pretrain.settings import PRETRAINING
 from pretrain.settings.run import reading_settings
 from tests.pretrain.processes import ROOT
 from tests.pretrain.small_run import LENGTH, VOCAB_SIZE, small_config
 
 
 def _ensure(config, *, download=False) -> str:
-  return prepared.ensure_records(reading_settings(config), download=download)
+  return prepare.ensure(reading_settings(config), download=download)
 
 
 def _refused(call, error=DataError) -> str:
@@ -28,15 +30,51 @@ def _refused(call, error=DataError) -> str:
   return str(refused.value)
 
 
-def test_the_place_of_records_is_the_field_or_follows_from_what_is_asked():
-  places = set()
-  changes = ({}, {"data.length": 64}, {"data.packing": "none"}, {"model.vocab_size": 4_096})
-  for fields in (*changes, {"data.text_field": "body"}, {"data.directory": "somewhere"}):
-    config = base.get_config()
-    config.update_from_flattened_dict(fields)
-    places.add(prepared.records_directory(reading_settings(config)))
-  assert len(places) == 6 and "somewhere" in places
-  assert all(place.startswith("prepared/installed_docs-") for place in places - {"somewhere"})
+def directory(**changes):
+  data = base.get_config().data.to_dict() | {"source": "installed_docs", "length": 64, "directory": ""}
+  vocab_size = changes.pop("vocab_size", 4096)
+  return prepare.directory(data | changes, vocab_size=vocab_size)
+
+
+def test_a_directory_is_named_for_what_is_in_it_and_only_that():
+  assert directory() == "prepared/installed_docs-sentencepiece_uncased_4096-complete-64"
+  assert directory(source="seqio:wikipedia_books").startswith("prepared/seqio_wikipedia_books-")
+  assert directory(directory="/records") == "/records"
+  changes = {"source": ("a/*.txt", "a/?.txt", "b/*.txt"), "vocabulary": ("x/v", "y/v"), "vocab_size": (8192,)}
+  changes |= {"vocabulary_kind": ("wordpiece",), "vocabulary_cased": (True,), "length": (128,)}
+  changes |= {"packing": ("concat",), "text_field": ("body",), "clean": ("exact,near:0.8", "exact,near:0.9")}
+  names = [directory(), *(directory(**{name: value}) for name in changes for value in changes[name])]
+  assert len(set(names)) == len(names)
+  assert all(name.count("/") == 1 and "*" not in name for name in names)
+
+
+def test_flags_become_fields_but_those_of_a_command_stay():
+  line = "--vocabulary=x: nothing there; make one:\n  python -m data.vocabulary train --source=a --output=x"
+  expected = line.replace("--vocabulary=x", "--config.data.vocabulary=x")
+  assert prepare.with_fields(line) == expected
+  assert set(prepare.FIELD_OF_FLAG.values()) <= set(PRETRAINING.defaults)
+
+
+def test_the_command_of_a_config_is_understood_by_prepare():
+  data = base.get_config().data.to_dict() | {
+    "vocabulary_cased": True,
+    "source": "a b/*.txt",
+    "length": 96,
+    "packing": "concat",
+    "vocabulary_kind": "wordpiece",
+    "workers": 3,
+    "tfds_directory": "/somewhere",
+    "clean": "exact,length:200",
+  }
+  for text_field, given in (("", "text"), ("body", "body")):
+    command = prepare.command(data | {"text_field": text_field}, vocab_size=4096, output="out")
+    assert command[:3] == [sys.executable, "-m", "data.prepare"]
+    args = command_line.parse(command[3:])
+    assert (args.source, args.output, args.length, args.packing) == ("a b/*.txt", "out", 96, "concat")
+    assert (args.train_vocabulary_kind, args.workers) == ("wordpiece", 3)
+    assert (args.train_vocabulary_size, args.train_vocabulary_cased) == (4096, True)
+    assert (args.text_field, args.clean) == (given, "exact,length:200")
+    assert (args.vocabulary, args.tfds_directory, args.download) == ("", "/somewhere", False)
 
 
 def test_opened_records_are_those_of_the_directory_and_in_the_order_of_the_seed(small_records):
@@ -186,7 +224,8 @@ def test_a_child_that_fails_gives_its_own_reason_and_class_with_fields_and_ways_
     config = small_config("mlm", tmp_path / "records", {"data.source": source})
     return _refused(lambda: _ensure(config, download=download), error)
 
-  missing = message("tfds:a b", "error: no such data", 3)
+  said = "error: no such data; download it:\n  --download"
+  missing = message("tfds:a b", said, 3)
   first, *ways = missing.splitlines()
   assert "no such data" in first and len(ways) == 3 and missing.count("--download") == 2
   # The commands can be pasted into a shell.
@@ -194,7 +233,7 @@ def test_a_child_that_fails_gives_its_own_reason_and_class_with_fields_and_ways_
     "  --config.data.source=installed_docs" in missing
     and "python -m data.prepare '--source=tfds:a b'" in missing
   )
-  assert message("tfds:a b", "error: no such data", 3, download=True).count("--download") == 1
+  assert message("tfds:a b", said, 3, download=True).count("--download") == 1
   # Advice that would fail too is not given.
   assert message("a b.txt", "error: no such file", 3).endswith("cannot be prepared here (no such file)")
   said = "error: too large: use --train_vocabulary_size=90 or less, or set --text_field; see --help"

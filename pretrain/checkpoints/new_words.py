@@ -11,7 +11,7 @@ from data.vocabulary.extension import Extension
 from pretrain.mesh import trees
 
 # Arrays with a row for each id: token tables, and the biases of heads that predict tokens.
-_OF_TOKENS = re.compile(r"(.*/)?(token/embedding|(mlm|mlm_head|clm)/bias)")
+_OF_TOKENS = re.compile(r"(.*/)?((token|table)/embedding|(mlm|mlm_head|clm)/bias)")
 
 
 def add_rows(params: dict[str, Any], extension: Extension, *, rows: int, where: str) -> dict[str, Any]:

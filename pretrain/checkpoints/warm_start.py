@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 MEANING_FIELDS = (
   "num_heads",
   "num_segments",
+  "pair_segments",
   "layer_norm_eps",
   "relative_position",
   "relative_buckets",

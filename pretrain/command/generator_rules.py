@@ -33,14 +33,15 @@ def _generator(config: Fields) -> Iterator[str]:
     yield f"{sizes}: rotary positions turn pairs of numbers; expected heads of an even width"
   frozen = config["generator.frozen"]
   shared = not frozen and config["generator.share_embeddings"] == "all"
-  if shared and width != config["model.hidden_size"] and config["generator.projection"] == "table":
+  table = config["model.embedding_size"] or config["model.hidden_size"]
+  if shared and width != table and config["generator.projection"] == "table":
     yield (
       f"{show(config, 'generator.hidden_size', 'generator.share_embeddings', 'generator.projection')}: "
-      f"the encoder's positions and norm have another width, {config['model.hidden_size']}; use "
+      f"the encoder's positions and norm have another width, {table}; use "
       f"share_embeddings 'tokens' or projection 'embeddings'"
     )
   has_table = frozen or config["generator.share_embeddings"] == "none"
-  if config["generator.projection"] == "none" and width != config["model.hidden_size"] and not has_table:
+  if config["generator.projection"] == "none" and width != table and not has_table:
     names = ("generator.hidden_size", "generator.projection", "generator.share_embeddings")
     yield f"{show(config, *names)}: needs its own token table\n  --config.generator.share_embeddings=none"
   if frozen and not config["generator.init_from"]:

@@ -50,6 +50,10 @@ def _switched_on(config: Fields) -> dict[str, Objective]:
 def _model(config: Fields) -> Iterator[str]:
   if config["model.hidden_size"] % config["model.num_heads"]:
     yield f"{show(config, 'model.hidden_size', 'model.num_heads')}: the width must be divisible by the heads"
+  if config["model.num_kv_heads"] and config["model.num_heads"] % config["model.num_kv_heads"]:
+    yield f"{show(config, 'model.num_kv_heads', 'model.num_heads')}: expected a divisor of the heads"
+  if config["model.pair_segments"] and config["model.num_segments"] < 2:
+    yield f"{show(config, 'model.pair_segments', 'model.num_segments')}: expected 2 segments at least"
   if config["data.length"] > config["model.max_length"]:
     length = config["data.length"]
     yield (
@@ -288,6 +292,7 @@ def _cuts(config: Fields, num_devices: int | None) -> Iterator[str]:
   cut = [("model.num_heads", "tensor"), ("model.mlp_size", "tensor"), ("model.hidden_size", "fsdp")]
   if config["corruption.kind"] == "generator":
     cut += [(name.replace("model.", "generator."), axis) for name, axis in cut]
+  cut += [("model.num_kv_heads", "tensor"), ("model.embedding_size", "fsdp")]
   for name, axis in cut:
     size = _axis_size(config, axis, num_devices)
     if config[name] % size:

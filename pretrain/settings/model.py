@@ -28,7 +28,10 @@ class EncoderSettings:
   num_heads: Count
   mlp_size: Count
   max_length: Annotated[int, Limit(3)]
+  embedding_size: CountOrZero = 0
+  num_kv_heads: CountOrZero = 0
   num_segments: CountOrZero = 0
+  pair_segments: bool = False
   relative_position: Literal["t5", "official", "none"] = "t5"
   relative_buckets: Annotated[int, Limit(4)] = 32
   relative_max_distance: Count = 128
@@ -59,6 +62,16 @@ class EncoderSettings:
 
   def __post_init__(self):
     object.__setattr__(self, "global_layers", tuple(self.global_layers))  # JSON has lists
+
+  @property
+  def token_size(self) -> int:
+    """Width of the tables of embeddings; a projection follows where it is not `hidden_size`."""
+    return self.embedding_size or self.hidden_size
+
+  @property
+  def kv_heads(self) -> int:
+    """Heads of keys and values, each read by `num_heads / kv_heads` heads of queries."""
+    return self.num_kv_heads or self.num_heads
 
   def is_global(self, layer: int) -> bool:
     """Whether `layer`, from 0, reads keys at any distance; the others read those in `window`."""

@@ -139,6 +139,11 @@ class Contrast(Objective, abc.ABC):
       )
 
 
+def _table_size(model: Mapping[str, Any]) -> int:
+  """Returns the width of the token table, which older configs do not name."""
+  return model.get("embedding_size") or model["hidden_size"]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskedLM(Objective):
   """Settings of masked LM: predicts original tokens at masked positions, or at all positions."""
@@ -148,6 +153,7 @@ class MaskedLM(Objective):
   reads = ("masks",)
 
   positions: Literal["masked", "all"]
+  head: Literal["transform", "table"] = "transform"
 
   @property
   def terms(self) -> tuple[str, ...]:
@@ -162,7 +168,9 @@ class MaskedLM(Objective):
   def flops(self, model: Mapping[str, Any], masked: float) -> dict[str, float]:
     """Returns the FLOP of the head's transform and softmax; see `Objective.flops`."""
     width, positions = model["hidden_size"], 1.0 if self.positions == "all" else masked
-    return {"mlm head": positions * (2 * width**2 + 2 * width * model["vocab_size"])}
+    table = width if self.head == "table" else _table_size(model)
+    transform = 0 if self.head == "table" else width * table
+    return {"mlm head": positions * 2 * (transform + table * model["vocab_size"])}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -204,7 +212,7 @@ class CorrectiveLM(Objective):
 
   def flops(self, model: Mapping[str, Any], masked: float) -> dict[str, float]:
     """Returns the FLOP of the softmax at the selected tokens; see `Objective.flops`."""
-    return {"clm head": masked * 2 * model["hidden_size"] * model["vocab_size"]}
+    return {"clm head": masked * 2 * _table_size(model) * model["vocab_size"]}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -225,7 +233,7 @@ class AllTokenLM(Objective):
 
   def flops(self, model: Mapping[str, Any], masked: float) -> dict[str, float]:
     """Returns the FLOP of the softmax at every token; see `Objective.flops`."""
-    return {"all_token head": 2.0 * model["hidden_size"] * model["vocab_size"]}
+    return {"all_token head": 2.0 * _table_size(model) * model["vocab_size"]}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -350,6 +358,9 @@ class MaskedAutoencoder(Objective):
     if config["objectives.scl.weight"] and config["corruption.mask_special"] == "all":
       special = self.show(config, "weight", "objectives.scl.weight", "corruption.mask_special")
       yield f"{special}: [CLS] may be left out\n  --config.corruption.mask_special=sep_only"
+    if config["model.embedding_size"] not in (0, config["model.hidden_size"]):
+      sizes = self.show(config, "weight", "model.embedding_size", "model.hidden_size")
+      yield f"{sizes}: the decoder reads the token table too\n  --config.model.embedding_size=0"
     if self.decoder_positions == "shared" and config["model.position"] != "learned":
       positions = self.show(config, "decoder_positions", "model.position")
       yield f"{positions}: there is no table to share\n  --config.objectives.mae.decoder_positions=own"

@@ -74,23 +74,32 @@ def wordpiece() -> Tokenizer:
   return made
 
 
-_SIZES = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 20}
-_DISTIL = {"dim": 24, "n_layers": 3, "n_heads": 2, "hidden_dim": 20}
+INPUTS, TYPES = ["input_ids", "attention_mask"], ["token_type_ids"]
+COUNTED = ("Bert", "Electra", "NomicBert")  # the second text of a pair is segment 1
+_SIZES = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 20}
+_DISTIL = {"dim": 24, "n_layers": 2, "n_heads": 2, "hidden_dim": 20}
 FAMILIES = {  # class with its head: tokenizer, fields of config.json
   "RobertaForMaskedLM": (roberta, _SIZES | {"type_vocab_size": 1}),
   "XLMRobertaForMaskedLM": (unigram, _SIZES | {"type_vocab_size": 1}),
   "CamembertForMaskedLM": (unigram, _SIZES | {"type_vocab_size": 1}),
   "DistilBertForMaskedLM": (wordpiece, _DISTIL),
   "NomicBertForMaskedLM": (wordpiece, _SIZES),
+  "BertForMaskedLM": (wordpiece, _SIZES),
+  "ElectraForMaskedLM": (wordpiece, _SIZES | {"embedding_size": 10}),
+  "ElectraForPreTraining": (wordpiece, _SIZES | {"embedding_size": 10}),
+  "MPNetForMaskedLM": (unigram, _SIZES),
+  "EuroBertForMaskedLM": (roberta, _SIZES | {"num_attention_heads": 4, "num_key_value_heads": 2}),
+  "ModernBertForMaskedLM": (roberta, _SIZES),
 }
 
 
 def write(folder, name: str, **fields) -> None:
   """Writes a random model of a class with its tokenizer, as its users save it."""
-  make, own = FAMILIES[name]
+  make, own = FAMILIES.get(name, (wordpiece, _SIZES))
   made = make()
   special = _BERT if make is wordpiece else _FAIRSEQ
   names = {f"{role}_token": piece for role, piece in special.items()}
+  names |= {"model_input_names": INPUTS + TYPES} if name.startswith(COUNTED) else {}
   transformers.PreTrainedTokenizerFast(tokenizer_object=made, **names).save_pretrained(folder)
   ids = {f"{role}_token_id": made.token_to_id(special[piece]) for role, piece in
          (("pad", "pad"), ("bos", "cls"), ("eos", "sep"))}  # fmt: skip
@@ -120,6 +129,7 @@ def outputs(folder, name: str) -> dict:
     rows = tokenizer(
       *map(list, columns), padding=True, truncation=True, max_length=LENGTH, return_tensors="pt"
     )
+    assert rows.keys() == {*INPUTS, *TYPES * name.startswith(COUNTED)}
     is_token = rows["attention_mask"].numpy() > 0
     with torch.no_grad():
       found["hidden"].append(base(**rows).last_hidden_state.numpy()[is_token])
@@ -145,3 +155,22 @@ def test_a_folder_comes_out_as_it_went_in(name, tmp_path, bring, export):
   content = (tmp_path / "in/tokenizer.json").read_bytes()
   assert (tmp_path / "out/tokenizer.json").read_bytes() == content
   assert_same(outputs(tmp_path / "out", name), outputs(tmp_path / "in", name), name)
+
+
+@pytest.mark.parametrize("name", ("BertForSequenceClassification", "ElectraForSequenceClassification"))
+def test_a_cross_encoder_gives_the_same_scores_of_pairs(name, tmp_path, bring, export):
+  write(tmp_path / "in", name, num_labels=1)
+  imported = bring(tmp_path / "in", tmp_path / "imported")
+  assert export(imported, tmp_path / "out") == 0
+  words = " ".join(TEXTS).split()
+  pairs = [(" ".join(words[at % 7 : at % 17]), words[at % 13]) for at in range(100)]
+  scores = {}
+  for folder in ("in", "out"):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / folder)
+    model = getattr(transformers, name).from_pretrained(tmp_path / folder).eval()
+    rows = tokenizer(*map(list, zip(*pairs)), padding=True, return_tensors="pt")
+    with torch.no_grad():
+      scores[folder] = model(**rows).logits.numpy()
+      rows["token_type_ids"][:] = 0
+      assert np.abs(model(**rows).logits.numpy() - scores[folder]).max() > 1e-3  # segments have an effect
+  np.testing.assert_allclose(scores["out"], scores["in"], atol=1e-5)

@@ -234,6 +234,8 @@ def encoder_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     return _pre_norm_fields(config)
   names = _names(layout)
   refuse_others(config, {names["activation"]: ("gelu",), **_REFUSED, **stock.supported})
+  if "ForMaskedLM" in str(config.get("architectures")):
+    refuse_others(config, {"tie_word_embeddings": (True,)})
   offset = stock.first_position(integer(config, "pad_token_id", stock.pad_id, lowest=0))
   rates = {"dropout": stock.dropout, "attention_dropout": stock.dropout, "init_stddev": 0.02}
   rates["layer_norm_eps"] = stock.layer_norm_eps

@@ -2,11 +2,25 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from configs import base
+from data.vocabulary import SpecialIds
+from pretrain.build import build
+from pretrain.checkpoints.checkpoint import load_params
+from pretrain.corruption.masking import TokenIds
+from pretrain.export.import_checkpoint import import_checkpoint
+from pretrain.export.recognise import recognise
+from pretrain.export.stock.convert import to_stock
+from pretrain.export.weight_files import read_state
+from pretrain.recipe import Batch
 from tests import byte_level
+from tests.pretrain import small_run
+from tests.pretrain.export.refusals import failing
 
 torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
 transformers = pytest.importorskip("transformers", reason="needs requirements-export.txt")
@@ -174,3 +188,109 @@ def test_a_cross_encoder_gives_the_same_scores_of_pairs(name, tmp_path, bring, e
       rows["token_type_ids"][:] = 0
       assert np.abs(model(**rows).logits.numpy() - scores[folder]).max() > 1e-3  # segments have an effect
   np.testing.assert_allclose(scores["out"], scores["in"], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ("RobertaForMaskedLM", "ElectraForMaskedLM"))
+def test_gradients_of_masked_lm_are_those_of_the_stock_class(name, tmp_path):
+  write(tmp_path, name)
+  foreign = read_state(tmp_path)
+  recognised = recognise(foreign)
+  config, special = base.get_config(), SpecialIds(*(foreign.config[f"{role}_token_id"] for role in
+                                                    ("bos", "pad", "eos")), unk=5, mask=6)  # fmt: skip
+  config.model.update(recognised.fields)
+  fields = {"mask_token_rate": 1.0, "random_token_rate": 0.0, "mask_rate": 0.3, "kind": "mask"}
+  config.corruption.update(fields)
+  config.objectives.mlm.weight = 1.0
+  rows = config.model.vocab_size
+  recipe = build(config, TokenIds(**vars(special), vocab_size=rows))
+  rng, is_token = np.random.default_rng(0), np.arange(20) < np.array([[20], [13]])
+  ids = np.where(is_token, rng.integers(7, rows, (2, 20)), special.pad).astype(np.int32)
+  selected = is_token & (np.arange(20) % 5 == 2)
+  keys = jax.random.split(jax.random.key(0), 2)
+  masked = recipe.mask(Batch(ids, keys, np.zeros(2, np.float32), {"selected": selected}))
+  totals = recipe.totals(masked)
+  params = {name: recognised.params[name] for name in ("encoder", "heads")}
+  loss = lambda params: recipe.loss_fn(params, masked, totals, train=False)[0]  # noqa: E731
+  value, found = jax.jit(jax.value_and_grad(loss))(params)
+  model = getattr(transformers, name).from_pretrained(tmp_path).eval()
+  inputs = torch.tensor(np.asarray(masked.corrupted.input_ids)).long()
+  labels = torch.tensor(np.where(selected, ids, -100)).long()
+  stock = model(input_ids=inputs, attention_mask=torch.tensor(is_token).long(), labels=labels).loss
+  stock.backward()
+  assert abs(float(value) - float(stock)) < 1e-5
+  layout, gradients = foreign.config["model_type"], jax.tree.map(np.asarray, found)
+  made = to_stock(gradients, recipe.encoder, layout=layout, special_ids=special, task={})
+  compared = {each: tensor for each, tensor in model.named_parameters() if tensor.grad is not None}
+  assert len(compared) > 30
+  for each, tensor in compared.items():
+    difference = np.abs(made.state[each] - tensor.grad.numpy()).max()
+    assert difference < 1e-4, (each, difference)
+    assert tensor.grad.abs().max() > 1e-6 or each.endswith("key.bias"), each  # which has no effect
+
+
+@pytest.mark.parametrize("name", ("RobertaForMaskedLM", "EuroBertForMaskedLM"))
+def test_a_model_that_was_trained_on_comes_out_as_its_class_with_the_trained_head(
+  name, tmp_path, bring, export
+):
+  write(tmp_path / "in", name)
+  imported = bring(tmp_path / "in", tmp_path / "imported")
+  text = tmp_path / "text.txt"
+  text.write_text("\n\n".join(" ".join(byte_level.sentences()[at::20]) for at in range(20)))
+  config = small_run.get_config("mlm")
+  config.model.update({each: value for each, value in load_params(imported)[1]["config"]["model"].items()
+                       if each not in ("vocab_chunk_rows", "global_layers")})  # fmt: skip
+  fields = {"data.source": str(text), "data.vocabulary": str(imported / "vocabulary"), "data.length": 40}
+  fields |= {"data.directory": str(tmp_path / "records"), "train.init_from": str(imported)}
+  fields |= {"objectives.mlm.head": "table" if name.startswith("Euro") else "transform"}
+  config.update_from_flattened_dict(fields | {"train.total_steps": 2, "optimizer.warmup_steps": 1})
+  said: list[str] = []
+  assert small_run.run_training(config, tmp_path / "run", say=said.append) == 0
+  assert any("loaded encoder, heads/mlm; fresh: optimizer, step" in line for line in said)
+  assert export(tmp_path / "run", tmp_path / "out") == 0
+  found, before = outputs(tmp_path / "out", name), outputs(tmp_path / "in", name)
+  assert np.abs(found["logits"][0] - before["logits"][0]).max() > 1e-3
+  head = "lm_head.weight" if name.startswith("Euro") else "lm_head.dense.weight"
+  trained, given = (read_state(tmp_path / folder).state[head] for folder in ("out", "in"))
+  assert np.abs(trained - given).max() > 1e-4
+
+
+_GONE = "encoder.layer.1.output.dense.weight"
+REFUSED = {  # class: (change of config.json, or of the tensors, what the one line says)
+  "RobertaForMaskedLM": [
+    ({"model_type": "deberta-v2"}, {}, "model_type 'deberta-v2' is not supported yet; expected mpnet, "),
+    ({"hidden_act": "gelu_new"}, {}, "hidden_act is 'gelu_new'; expected 'gelu'"),
+    ({"position_embedding_type": "relative_key"}, {}, "'relative_key'; expected 'absolute'"),
+    ({"tie_word_embeddings": False}, {}, "tie_word_embeddings is False; expected True"),
+    ({"pad_token_id": 60}, {}, "max_position_embeddings is 48; expected an integer of at least 62"),
+    ({}, {f"roberta.{_GONE}": None}, f"tensor {_GONE} is missing"),
+    ({}, {"roberta.adapter.weight": np.zeros(3, np.float32)}, "no place in this model: adapter.weight"),
+  ],
+  "DistilBertForMaskedLM": [
+    ({"activation": "relu"}, {}, "activation is 'relu'; expected 'gelu'"),
+    ({"n_heads": 5}, {}, "n_heads is 5; expected a divisor of dim 24"),
+  ],
+  "NomicBertForMaskedLM": [
+    ({"hidden_act": "relu"}, {}, "hidden_act is 'relu'; expected 'silu', 'gelu'"),
+    ({"rope_parameters": {"rope_type": "yarn"}}, {}, "expected rope_type 'default'"),
+    ({"head_dim": 8}, {}, "head_dim is 8; expected None, 12"),
+  ],
+  "EuroBertForMaskedLM": [
+    ({"num_key_value_heads": 3}, {}, "num_key_value_heads is 3; expected a divisor of num_attention_heads 4"),
+    ({"hidden_act": "relu"}, {}, "hidden_act is 'relu'; expected 'silu', 'gelu'"),
+  ],
+}
+
+
+def test_what_is_not_supported_is_refused_in_one_line_and_nothing_is_written(tmp_path):
+  for name, rows in REFUSED.items():
+    folder = tmp_path / name
+    write(folder, name)
+    config, state = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
+
+    def run(fields, tensors, folder=folder, config=config, state=state):
+      (folder / "config.json").write_text(json.dumps(config | fields))
+      kept = {each: array for each, array in (state | tensors).items() if array is not None}
+      save_file(kept, folder / "model.safetensors")
+      import_checkpoint(str(folder), str(tmp_path / "out"))
+
+    assert not failing(rows, run) and not list(tmp_path.glob("*out*")), name

@@ -72,7 +72,7 @@ class Embeddings(nn.Module):
     """Maps [batch, length, token size] vectors to the input of the first layer, [batch, length, embed].
 
     `positions` are [batch, length] int32 rows of the position table; None: 0, 1, ... in every row. `types`
-    are those of the segment table; None: 0 for all tokens, as in pretraining.
+    are 0 or 1, rows of the segment table; None: 0 for all tokens, as in pretraining.
     """
     config = self.config
     length = token_vectors.shape[1]
@@ -82,7 +82,7 @@ class Embeddings(nn.Module):
       x = x + (table[:length] if positions is None else jnp.take(table, positions, axis=0))
     if config.num_segments:
       table = _Table(config, config.num_segments, config.token_size, name="segment")()
-      x = x + (table[0] if types is None else of_few_rows(table, types))
+      x = x + (table[0] if types is None else jnp.where(types[..., None] > 0, table[1], table[0]))
     x = Norm(config, name="norm")(x) if config.embedding_norm else x.astype(config.compute_dtype)
     if config.dropout_at == "all":
       x = row_random.dropout(x, row_keys, row_random.Use.EMBEDDING_DROPOUT, rate=config.dropout)

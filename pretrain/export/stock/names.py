@@ -58,16 +58,16 @@ def _layers(prefix: str, names: str) -> tuple[Row, ...]:
 
 def _gated_layers(prefix: str, names: str) -> tuple[Row, ...]:
   """Returns the rows of a gated layer without biases, from seven names: `qkv` is query, key and value."""
-  ours, bare = "trunk/layers", {"has_bias": False}
+  ours = "trunk/layers"
   theirs = (f"{prefix}.{{}}.{each}" for each in names.split())
   qkv, output, attention_norm, gate, up, down, mlp_norm = theirs
   return (
-    *linear(qkv, f"{ours}/attention/query|key|value", ("3D", "D"), QKV_KERNEL, **bare),
-    *linear(output, f"{ours}/attention/output", ("D", "D"), OUTPUT_KERNEL, **bare),
+    *linear(qkv, f"{ours}/attention/query|key|value", ("3D", "D"), QKV_KERNEL, has_bias=False),
+    *linear(output, f"{ours}/attention/output", ("D", "D"), OUTPUT_KERNEL, has_bias=False),
     *norm(attention_norm, f"{ours}/attention_norm"),
-    *linear(gate, f"{ours}/gate", ("F", "D"), **bare),
-    *linear(up, f"{ours}/up", ("F", "D"), **bare),
-    *linear(down, f"{ours}/down", ("D", "F"), **bare),
+    *linear(gate, f"{ours}/gate", ("F", "D"), has_bias=False),
+    *linear(up, f"{ours}/up", ("F", "D"), has_bias=False),
+    *linear(down, f"{ours}/down", ("D", "F"), has_bias=False),
     *norm(mlp_norm, f"{ours}/mlp_norm"),
   )
 

@@ -27,6 +27,8 @@ transformers = pytest.importorskip("transformers", reason="needs requirements-ex
 
 _BERT = {"cls": "[CLS]", "pad": "[PAD]", "sep": "[SEP]", "unk": "[UNK]", "mask": "[MASK]"}
 _FAIRSEQ = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
+_DECODER = {"cls": "<|begin|>", "pad": "<|end|>", "sep": "<|end|>", "mask": "<|mask|>"}
+_SPECIAL = {"roberta": _FAIRSEQ, "unigram": _FAIRSEQ, "wordpiece": _BERT, "decoder": _DECODER}
 LENGTH = 46
 TEXTS = (
   "The people make time.",
@@ -58,6 +60,18 @@ def roberta() -> Tokenizer:
     ),
   )
   made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
+  return made
+
+
+def decoder() -> Tokenizer:
+  """EuroBERT's form: no unknown piece, the padding is the end, and a pair has a beginning in its middle."""
+  made = Tokenizer(models.BPE())
+  made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+  alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+  trainer = trainers.BpeTrainer(vocab_size=290, initial_alphabet=alphabet, show_progress=False)
+  made.train_from_iterator(byte_level.sentences(), trainer)
+  made.add_special_tokens([*dict.fromkeys(_DECODER.values()), "<|reserved_0|>", "<|reserved_1|>"])
+  _template(made, _DECODER, "<|end|> <|begin|>")
   return made
 
 
@@ -102,7 +116,7 @@ FAMILIES = {  # class with its head: tokenizer, fields of config.json
   "ElectraForMaskedLM": (wordpiece, _SIZES | {"embedding_size": 10}),
   "ElectraForPreTraining": (wordpiece, _SIZES | {"embedding_size": 10}),
   "MPNetForMaskedLM": (unigram, _SIZES),
-  "EuroBertForMaskedLM": (roberta, _SIZES | {"num_attention_heads": 4, "num_key_value_heads": 2}),
+  "EuroBertForMaskedLM": (decoder, _SIZES | {"num_attention_heads": 4, "num_key_value_heads": 2}),
   "ModernBertForMaskedLM": (roberta, _SIZES),
 }
 
@@ -111,14 +125,14 @@ def write(folder, name: str, **fields) -> None:
   """Writes a random model of a class with its tokenizer, as its users save it."""
   make, own = FAMILIES.get(name, (wordpiece, _SIZES))
   made = make()
-  special = _BERT if make is wordpiece else _FAIRSEQ
+  special = _SPECIAL[make.__name__]
   names = {f"{role}_token": piece for role, piece in special.items()}
   names |= {"model_input_names": INPUTS + TYPES} if name.startswith(COUNTED) else {}
   transformers.PreTrainedTokenizerFast(tokenizer_object=made, **names).save_pretrained(folder)
   ids = {f"{role}_token_id": made.token_to_id(special[piece]) for role, piece in
          (("pad", "pad"), ("bos", "cls"), ("eos", "sep"))}  # fmt: skip
   kind, rows = getattr(transformers, name), made.get_vocab_size() + 3
-  positions = LENGTH + (ids["pad_token_id"] + 1) * (make is not wordpiece)
+  positions = LENGTH + (ids["pad_token_id"] + 1) * (special is _FAIRSEQ)
   config = kind.config_class(**ids, vocab_size=rows, max_position_embeddings=positions, **own | fields)
   torch.manual_seed(0)
   model = kind(config)

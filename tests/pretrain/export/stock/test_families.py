@@ -10,6 +10,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from configs import base
 from data.vocabulary import SpecialIds
+from finetune import predict
 from pretrain.build import build
 from pretrain.checkpoints.checkpoint import load_params
 from pretrain.corruption.masking import TokenIds
@@ -191,7 +192,7 @@ def test_a_cross_encoder_gives_the_same_scores_of_pairs(name, tmp_path, bring, e
   imported = bring(tmp_path / "in", tmp_path / "imported")
   assert export(imported, tmp_path / "out") == 0
   words = " ".join(TEXTS).split()
-  pairs = [(" ".join(words[at % 7 : at % 17]), words[at % 13]) for at in range(100)]
+  pairs = [(" ".join(words[at % 7 : at % 7 + 1 + at % 6]), words[at % 13]) for at in range(100)]
   scores = {}
   for folder in ("in", "out"):
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / folder)
@@ -202,6 +203,13 @@ def test_a_cross_encoder_gives_the_same_scores_of_pairs(name, tmp_path, bring, e
       rows["token_type_ids"][:] = 0
       assert np.abs(model(**rows).logits.numpy() - scores[folder]).max() > 1e-3  # segments have an effect
   np.testing.assert_allclose(scores["out"], scores["in"], atol=1e-5)
+  rows = "".join(json.dumps({"query": first, "text": second}) + "\n" for first, second in pairs)
+  (tmp_path / "pairs.jsonl").write_text(rows)
+  flags = [f"--model={imported}", f"--input={tmp_path}/pairs.jsonl", f"--output={tmp_path}/scores.jsonl"]
+  assert predict.main([*flags, "--text=query", "--text_pair=text"]) == 0
+  lines = map(json.loads, (tmp_path / "scores.jsonl").read_text().splitlines())
+  found = [[line["predicted"]] for line in lines]
+  np.testing.assert_allclose(found, scores["in"], atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ("RobertaForMaskedLM", "ElectraForMaskedLM"))

@@ -239,7 +239,7 @@ def test_gradients_of_masked_lm_are_those_of_the_stock_class(name, tmp_path):
   labels = torch.tensor(np.where(selected, ids, -100)).long()
   stock = model(input_ids=inputs, attention_mask=torch.tensor(is_token).long(), labels=labels).loss
   stock.backward()
-  assert abs(float(value) - float(stock)) < 1e-5
+  assert abs(float(value) - stock.item()) < 1e-5
   layout, gradients = foreign.config["model_type"], jax.tree.map(np.asarray, found)
   made = to_stock(gradients, recipe.encoder, layout=layout, special_ids=special, task={})
   compared = {each: tensor for each, tensor in model.named_parameters() if tensor.grad is not None}

@@ -281,8 +281,12 @@ def _read_wordpiece(folder: pathlib.Path) -> tuple[list[str], bool]:
     tokenizer_files.refuse_added(path)
     pieces, cased = tokenizer_files.read_vocab_txt(path), _case(folder)
   else:
+    # A library may number the pieces of such a file in its own way.
+    others = [f"; write a tokenizer.json of {each.name}\n  {tokenizer_files.to_json(folder)}" for each in
+              folder.glob("*.model")]  # fmt: skip
     raise DataError(
       f"{folder}: no tokenizer in it; expected sp.model (with dict.txt), tokenizer.json, or vocab.txt"
+      f"{''.join(others[:1])}"
     )
   pieces = _named(path, pieces, tokenizer_files.special_names(folder))
   unwritable = [piece for piece in pieces if not piece or set(piece) & set("\r\n")]

@@ -44,7 +44,10 @@ def _model() -> ConfigDict:
       "num_heads": 12,  # of attention; each is hidden_size / num_heads wide
       "mlp_size": 3_072,  # inner width of a layer's MLP
       "max_length": 512,  # tokens: rows of the position table
+      "embedding_size": 0,  # of the tables, which are projected to hidden_size (ELECTRA-small: 128); 0: that
+      "num_kv_heads": 0,  # heads of keys and values, shared by groups of query heads; 0: num_heads
       "num_segments": 0,  # 0: no segment embeddings (COCO-LM, AMOS); 2: BERT, TACO, all ids 0
+      "pair_segments": False,  # of tasks: the second text is segment 1 (BERT); pretraining has no pairs
       "relative_position": "t5",  # of attention: 't5' (the papers), 'official' (the released models), 'none'
       "relative_buckets": 32,  # groups of distances that share a bias; COCO-LM table 6
       "relative_max_distance": 128,  # tokens; all larger distances share a bucket
@@ -145,6 +148,7 @@ def _objectives() -> ConfigDict:
       # Weight 0 switches an objective off: no head, no pass, no metric.
       "mlm": {
         "weight": 0.0,  # of masked LM; BERT, RoBERTa
+        "head": "transform",  # 'transform' before the token table (BERT), 'table': one of its own (EuroBERT)
         "positions": "masked",  # that have a loss: 'masked', 'all' (TACO's MLM+TP)
       },
       "rtd": {

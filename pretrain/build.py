@@ -52,7 +52,8 @@ def build(config: ConfigDict, tokens: TokenIds, *, rows_per_device: int = 1) -> 
   switched = switched_on(config.objectives.to_dict())
   objectives = {name: LOSSES[name](**vars(facts)) for name, facts in switched.items()}
   has_generator = config.corruption.kind == "generator"
-  encoder = encoder_config(config.model.to_dict())
+  # Blocks of pretraining have [SEP] between the texts of one segment.
+  encoder = encoder_config(config.model.to_dict(), pair_segments=False)
   return Recipe(
     encoder=encoder,
     masking=MaskingSettings(**config.corruption.to_dict()),
@@ -67,13 +68,16 @@ def build(config: ConfigDict, tokens: TokenIds, *, rows_per_device: int = 1) -> 
 
 def generator_config(settings: GeneratorSettings, encoder: EncoderConfig) -> GeneratorConfig:
   """Returns the generator's config; sizes that its settings leave open are the encoder's."""
+  num_heads, group = settings.num_heads or encoder.num_heads, encoder.num_heads // encoder.kv_heads
   dropout_free = {"dropout": 0.0, "attention_dropout": 0.0} if settings.sampling_dropout == "zero" else {}
   trunk = dataclasses.replace(
     encoder,
+    embedding_size=0,  # its own projection follows the table, whose width is `token_size`
     num_layers=settings.num_layers,
     hidden_size=settings.hidden_size or encoder.hidden_size,
     mlp_size=settings.mlp_size or encoder.mlp_size,
-    num_heads=settings.num_heads or encoder.num_heads,
+    num_heads=num_heads,
+    num_kv_heads=num_heads // group if encoder.num_kv_heads and num_heads % group == 0 else 0,
     **dropout_free,
   )
   depths = settings.separate_layers
@@ -83,5 +87,5 @@ def generator_config(settings: GeneratorSettings, encoder: EncoderConfig) -> Gen
   }
   if settings.frozen:
     fields["share_embeddings"] = "none"
-  token_size = trunk.hidden_size if settings.projection == "none" else encoder.hidden_size
+  token_size = trunk.hidden_size if settings.projection == "none" else encoder.token_size
   return GeneratorConfig(members=members, token_size=token_size, **fields)

@@ -206,9 +206,7 @@ def describe_guesses(run: Run, params: dict, ids: jax.Array, index: jax.Array) -
   view, _ = recipe.view(params, run.eval_batch_of(ids, index, jnp.float32(1.0)), train=False)
   masking, head = view.corrupted.masking, view.heads["mlm"]
   scores = vocab_scores(
-    heads.apply_transform(head, recipe.encoder, view.hidden_at_slots),
-    view.token_table,
-    head["bias"],
+    *heads.scored(head, recipe.encoder, view.hidden_at_slots, view.token_table),
     take_positions(ids, masking.positions)[..., None],
     chunk=recipe.chunk,
   )

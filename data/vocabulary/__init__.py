@@ -41,7 +41,9 @@ MODEL_FILES = {
   "wordpiece": ("vocab.txt", tokenizer_json.NAME),  # the file that vocab.txt was read from, for exports
   TOKENIZER_JSON: (tokenizer_json.NAME,),
 }
-FILES = (NAME, *itertools.chain(*MODEL_FILES.values()))  # all files of a vocabulary directory
+FILES = tuple(
+  dict.fromkeys((NAME, *itertools.chain(*MODEL_FILES.values())))
+)  # all files of a vocabulary directory
 # Entries of NAME that some vocabularies have.
 _SPECIAL_PIECES, _EXTENDS = "special_pieces", "extends"
 PRETOKENIZATIONS = ("none", "official")  # how text is split before sentencepiece: data/vocabulary/official.py

@@ -170,10 +170,14 @@ def refuse_added(path: pathlib.Path) -> None:
   if own := [name for name in own_names(map(str, lists)) if name not in roles]:
     raise errors.DataError(
       f"{path}: it has no place for the added tokens {errors.listed(own)} of the files beside it; write a "
-      "tokenizer.json with the library that made them, and import that\n"
-      f"  python -c \"from transformers import AutoTokenizer as A; A.from_pretrained('{folder}')"
-      f".save_pretrained('{folder}')\""
+      f"tokenizer.json with the library that made them, and import that\n  {to_json(folder)}"
     )
+
+
+def to_json(folder: pathlib.Path) -> str:
+  """Returns the command that writes a tokenizer.json of the tokenizer in a folder."""
+  call = f"A.from_pretrained('{folder}').save_pretrained('{folder}')"
+  return f'python -c "from transformers import AutoTokenizer as A; {call}"'
 
 
 def read_sp_model(path: pathlib.Path):

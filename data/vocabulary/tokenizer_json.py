@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ NAME = "tokenizer.json"
 SPARE = tokenizer_files.SPARE
 BYTE_MARK = "Ġ"  # the space of byte-level pieces
 MODELS = ("BPE", "WordPiece", "Unigram")
+_RESERVED = re.compile(r"reserved|padding")  # of added tokens that no text should give
 _ROLES_OF_OTHERS = {"bos": "cls", "eos": "sep"}  # of decoders' tokenizers, where ours has no piece
 _ADVICE = "a tokenizer.json is carried as it is, or not at all"
 
@@ -35,25 +37,33 @@ class OpenedTokenizer(NamedTuple):
   between: tuple[int, ...]  # ids between two texts
 
 
-def special_pieces(path: pathlib.Path, tokenizer: Any) -> dict[str, str]:
+def special_pieces(path: pathlib.Path, tokenizer: Any, content: Mapping[str, Any]) -> dict[str, str]:
   """Returns {'cls': '[CLS]', ...} as config files beside `path` name them, else as the tokenizer uses them.
 
-  It writes cls and sep around a text, and its model has unk. Pieces without a role have BERT's or fairseq's
-  names. DataError: a piece is missing, or one piece has two roles.
+  `tokenizer` and `content` are those of `read`. The tokenizer writes cls and sep around a text, and its model
+  has unk. Pieces without a role have BERT's or fairseq's names. Decoders' tokenizers, such as EuroBERT's,
+  have no unk and pad with sep. There reserved tokens take these roles: no token that is attended to has them.
+  DataError: a piece is missing, or one piece has two roles.
   """
   known = set(pieces_of(tokenizer))
   named = tokenizer_files.special_names(path.parent, (*tokenizer_files.PIECES, *_ROLES_OF_OTHERS))
   for other, role in _ROLES_OF_OTHERS.items():
     if other in named:
       named.setdefault(role, named[other])
-  used, special = _roles(tokenizer), {}
+  used, special, tried = _roles(tokenizer, content), {}, {}
   for role, official in tokenizer_files.PIECES.items():
     names = [official, *(alias for alias, name in tokenizer_files.ALIASES.items() if name == official)]
-    names = [named[role]] if role in named else [*used.get(role, ()), *names]
-    special[role] = next((name for name in names if name in known), "")
-    if not special[role]:
+    tried[role] = [named[role]] if role in named else [*used.get(role, ()), *names]
+    special[role] = next((name for name in tried[role] if name in known), "")
+  taken, added = {*named.values(), *special.values()}, [token["content"] for token in content["added_tokens"]]
+  free = [name for name in added if _RESERVED.search(name) and name not in taken]
+  for role in ("pad", "unk"):
+    if free and special[role] in ("", special["cls"], special["sep"]):
+      special[role] = free.pop(0)
+  for role, piece in special.items():
+    if not piece:
       raise errors.DataError(
-        f"{path}: no special piece {' or '.join(names)}; every vocabulary needs it; name another in\n"
+        f"{path}: no special piece {' or '.join(tried[role])}; every vocabulary needs it; name another in\n"
         f'  {path.with_name("tokenizer_config.json")}: "{role}_token"'
       )
   if len(set(special.values())) < len(special):
@@ -61,14 +71,16 @@ def special_pieces(path: pathlib.Path, tokenizer: Any) -> dict[str, str]:
   return special
 
 
-def _roles(tokenizer: Any) -> dict[str, list[str]]:
+def _roles(tokenizer: Any, content: Mapping[str, Any]) -> dict[str, list[str]]:
   """Returns the pieces that a `tokenizers.Tokenizer` itself uses as 'cls', 'sep', 'unk' and 'pad'."""
   padding = tokenizer.padding
   tokenizer.no_padding()
   plain = tokenizer.encode("a", add_special_tokens=False).tokens
   around = [token for token in tokenizer.encode("a").tokens if token not in plain]
   roles = {"cls": around[:1], "sep": around[-1:]} if len(around) == 2 else {}
-  roles["unk"] = [piece] if (piece := getattr(tokenizer.model, "unk_token", None)) else []
+  model = content["model"]
+  unk = model["vocab"][at][0] if (at := model.get("unk_id")) is not None else model.get("unk_token")
+  roles["unk"] = [unk] if unk else []
   return roles | ({"pad": [padding["pad_token"]]} if padding else {})
 
 

@@ -209,7 +209,7 @@ def import_files(
   special = None
   if tokenizer:
     path = pathlib.Path(tokenizer)
-    special = tokenizer_json.special_pieces(path, tokenizer_json.read(path)[0])
+    special = tokenizer_json.special_pieces(path, *tokenizer_json.read(path))
   paths = {
     "vocab.txt": vocab_txt,
     "sp.model": sp_model,

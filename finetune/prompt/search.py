@@ -37,9 +37,7 @@ from pretrain.step import Metrics
 
 logger = logging.getLogger(__name__)
 
-# Head -> its parameters. CLM: h E^T + c', no dense layer; MLM: LN(gelu(W h + b)) E^T + c'.
-_HEADS = {"clm": ("bias",), "mlm": ("bias", "dense", "norm")}
-RECIPES = {
+RECIPES = {  # {head: recipes that train it}; CLM: h E^T + c', no dense layer; MLM: LN(gelu(W h + b)) E^T + c'
   "clm": "coco_lm, all_token, amos_coco_taco, metro_lm",
   "mlm": "bert, roberta, taco, modernbert, demo",
 }
@@ -48,11 +46,10 @@ RECIPES = {
 def lm_head(params: Mapping[str, Any], meta: Mapping[str, Any]) -> str:
   """Returns the language-modelling head of a checkpoint, 'clm' or 'mlm'; without one, a ConfigError."""
   there = params.get("heads", {})
-  for name, parts in _HEADS.items():
-    if set(parts) <= set(there.get(name, {})):
-      return name
+  if found := next((name for name in RECIPES if name in there), ""):
+    return found
   recipe = meta.get("config", {}).get("recipe") or "unknown"
-  having = " and ".join(f"{RECIPES[name]} ({name})" for name in _HEADS)
+  having = " and ".join(f"{RECIPES[name]} ({name})" for name in RECIPES)
   raise ConfigError(
     f"--config.checkpoint: recipe {recipe!r} has no language-modelling head (its heads: "
     f"{', '.join(sorted(there)) or 'none'}); use one of {having}, or no prompts:\n"
@@ -95,12 +92,9 @@ def make_problem(
     _, hidden = encode(
       params["encoder"], config, ids, ids != pad_id, pad_id=pad_id, row_keys=row_keys, read=read
     )
-    at_mask = hidden.last
-    trained = params["heads"][name]
-    if name == "mlm":
-      at_mask = heads.apply_transform(trained, config, at_mask)
     table = params["encoder"]["embeddings"]["token"]["embedding"]
-    return vocab_logits(at_mask, table[words], trained["bias"][words])[:, 0]
+    at_mask, table, bias = heads.scored(params["heads"][name], config, hidden.last, table)
+    return vocab_logits(at_mask, table[words], bias[words])[:, 0]
 
   def loss(logits: jax.Array, batch: Batch) -> tuple[jax.Array, Metrics]:
     function = polarity_loss if is_regression else classification_loss

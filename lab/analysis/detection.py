@@ -212,9 +212,7 @@ def describe_answers(run: Run, params: dict, ids: jax.Array, index: jax.Array) -
   view, _ = recipe.view(params, run.eval_batch_of(ids, index, jnp.float32(1.0)), train=False)
   inputs = view.corrupted.input_ids
   scores = vocab_scores(
-    view.hidden,
-    view.token_table,
-    view.heads["clm"]["bias"],
+    *heads.scored(view.heads["clm"], recipe.encoder, view.hidden, view.token_table),
     jnp.stack([ids, inputs], axis=-1),
     chunk=recipe.chunk,
   )

@@ -172,8 +172,7 @@ def _masked_log_probs(params: Any, config: EncoderConfig, batch: Arrays, *, pad_
   target = jnp.maximum(jnp.max(batch["targets"], axis=1) - 1, 0)[:, None, None]
   _, hidden = encode(params["encoder"], config, ids, ids != pad_id, pad_id=pad_id, read=at)
   table = params["encoder"]["embeddings"]["token"]["embedding"]
-  x = heads.apply_transform(head, config, hidden.last)
-  return vocab_scores(x, table, head["bias"], target, chunk=1).log_probs[:, 0, 0]
+  return vocab_scores(*heads.scored(head, config, hidden.last, table), target, chunk=1).log_probs[:, 0, 0]
 
 
 def _log_original(params: Any, config: EncoderConfig, batch: Arrays, *, pad_id: int) -> jax.Array:

@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 MEANING_FIELDS = (
   "num_heads",
   "num_segments",
+  "pair_segments",
   "layer_norm_eps",
   "relative_position",
   "relative_buckets",
@@ -48,7 +49,7 @@ MEANING_FIELDS = (
 PHASE_FIELDS = ("rope_theta", "rope_theta_local", "window", "global_every", "global_layers")
 
 # Arrays with a row for each id: token tables, and the biases of heads that predict tokens.
-_OF_TOKENS = re.compile(r"(.*/)?(token/embedding|(mlm|mlm_head|clm)/bias)")
+_OF_TOKENS = re.compile(r"(.*/)?((token|table)/embedding|(mlm|mlm_head|clm)/bias)")
 # Endings of paths, and the axis, from the last, that cannot grow.
 _ROWS = re.compile(r"(^|/)((\w+)/embedding|(mlm|mlm_head|clm)/bias)$")
 _HEADS = re.compile(r"(^|/)attention/((query|key|value)/(kernel|bias)|output/kernel)$")

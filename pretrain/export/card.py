@@ -70,8 +70,8 @@ $call
 ```
 
 Text that spells a special token, such as `[MASK]`, becomes that token; with
-`tokenizer(..., split_special_tokens=True)` it is ordinary text, as it was in pretraining. Segment ids are not
-used: every token is of segment 0. Pad on the right, as the tokenizer does."""
+`tokenizer(..., split_special_tokens=True)` it is ordinary text, as it was in pretraining. $segments
+Pad on the right, as the tokenizer does."""
 _LOAD_ONNX = """Without PyTorch, by onnxruntime and tokenizers alone:
 
 ```python
@@ -83,7 +83,7 @@ tokenizer = Tokenizer.from_file("$folder/tokenizer.json")
 tokenizer.enable_truncation($longest)
 session = onnxruntime.InferenceSession("$folder/onnx/model.onnx")
 text = tokenizer.encode($text)  # a pair: tokenizer.encode("First.", "Second.")
-inputs = {"input_ids": np.array([text.ids]), "attention_mask": np.array([text.attention_mask])}
+inputs = {"input_ids": np.array([text.ids]), "attention_mask": np.array([text.attention_mask])}$types
 $outputs = session.run(None, inputs)  # float32, one row for each text; several need equal lengths
 ```"""
 _LOAD_VECTORS = """With sentence-transformers:
@@ -178,6 +178,7 @@ class Facts(NamedTuple):
   schema: EmbeddingSchema | None = None  # that the files of sentence-transformers say; None: not written
   folder: str = "PATH"  # the folder's name as the user gave it
   onnx: bool = False  # whether onnx/model.onnx was written
+  pair_segments: bool = False  # whether the second text of a pair is segment 1
   reads_space: bool = False  # whether words given apart need the space before them
   generators: tuple[str, ...] = ()  # folders with the heads of the generator
 
@@ -239,6 +240,10 @@ def _how_to_load(facts: Facts, longest: int) -> str:
   call = _CALLS[ending][1] if ending else _CALL
   call = call.replace('"few", "words"', '" few", " words"') if facts.reads_space else call
   named: dict[str, Any] = {"folder": facts.folder, "model_class": f"AutoModel{ending}", "call": call}
+  named |= {"segments": "Segment ids are not used: every token is of segment 0.", "types": ""}
+  if facts.pair_segments:
+    named["segments"] = "The second text of a pair is segment 1, as the tokenizer's `token_type_ids` say."
+    named["types"] = '\ninputs["token_type_ids"] = np.array([text.type_ids])'
   paragraphs = [string.Template(_LOAD).substitute(named)]
   if CLASSES[facts.layout].is_pre_norm and facts.head in _PRETRAINED:
     task, gives = _PRETRAINED[facts.head]

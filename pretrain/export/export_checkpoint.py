@@ -103,6 +103,7 @@ def export(request: Request) -> None:
       folder=request.output.absolute().name,
       onnx=request.onnx,
       reads_space=encoder.vocabulary.reads_space,
+      pair_segments=encoder.config.pair_segments,
       generators=generators,
     )
     text = card.write(facts, saved.params, saved.meta, saved.workdir)
@@ -153,7 +154,7 @@ def _write(folder: pathlib.Path, layout: str, saved: SavedModel, encoder: Opened
   save_tensors(folder / "model.safetensors", made.state)
   save_json(folder / "config.json", made.config)
   save_tensors(folder / EXTRA, made.extra)
-  write_tokenizer(directory, folder, max_length=config.max_length)
+  write_tokenizer(directory, folder, max_length=config.max_length, pair_segments=config.pair_segments)
   return Written(made.architecture, made.head, tuple(made.extra))
 
 
@@ -248,6 +249,7 @@ def _check(
     from pretrain.export import onnx_file
 
     limits = {"max_length": config.max_length, "tolerance": request.tolerance}
+    limits["pair_segments"] = config.pair_segments
     difference = onnx_file.write(folder, cases, **limits, schema=schema)
     logger.info(f"onnx: max |difference| of its outputs {difference:.1e}")
   return (
@@ -295,7 +297,7 @@ def generator_models(
     fields: the checkpoint's `config.generator`; missing fields have their defaults.
 
   Raises:
-    ConfigError: there is no generator, or a projection stands after its embeddings.
+    ConfigError: there is no generator.
   """
   if "generator" not in params:
     raise ConfigError("--generator: this checkpoint has no generator; export it without\n  --generator")
@@ -306,26 +308,32 @@ def generator_models(
   if settings.is_separate:
     for number, config in enumerate(settings.members):
       own = _model(generator[f"member_{number}"], shared, config, config.num_layers)
-      yield GeneratorModel(f"generator_{number}", own, config)
+      yield _named(f"generator_{number}", own, config)
     return
   (config,), layers = settings.members, settings.mlm_layers
   for depth in layers:
     name = f"generator_layer_{depth}" if len(layers) > 1 else "generator"
     own = _model(generator, shared, config, depth, layers.index(depth))
-    yield GeneratorModel(name, own, dataclasses.replace(config, num_layers=depth))
+    yield _named(name, own, dataclasses.replace(config, num_layers=depth))
+
+
+def _named(name: str, params: dict, config: EncoderConfig) -> GeneratorModel:
+  """Returns a generator's model, whose embeddings may have another width than its layers."""
+  width = params["encoder"]["embeddings"]["token"]["embedding"].shape[1]
+  size = width if width != config.hidden_size else 0
+  return GeneratorModel(name, params, dataclasses.replace(config, embedding_size=size))
 
 
 def _model(member: dict, shared: dict, config: EncoderConfig, depth: int, index: int = 0) -> dict:
   """Returns the parameters of an encoder of `depth` layers; `index` is the head's among the inner ones."""
   embeddings = {"token": shared["token"], **member.get("embeddings", shared)}
+  embeddings.pop("projection", None)  # the encoder's
   if "projection" in member:
     table, projection = embeddings["token"]["embedding"], member["projection"]
-    if member["mlm_head"]["norm"]["scale"].shape != (config.hidden_size,):
-      raise ConfigError(
-        "--generator: no class projects normed embeddings (generator.projection='embeddings'); "
-        "export it without\n  --generator"
-      )
-    embeddings["token"] = {"embedding": table @ projection["kernel"] + projection["bias"]}
+    if member["mlm_head"]["norm"]["scale"].shape != (config.hidden_size,):  # it follows the embeddings' norm
+      embeddings["projection"] = projection
+    else:
+      embeddings["token"] = {"embedding": table @ projection["kernel"] + projection["bias"]}
   trunk = {**member["trunk"], "layers": jax.tree.map(lambda stack: stack[:depth], member["trunk"]["layers"])}
   if depth < config.num_layers and "inner_norms" in member:
     last = {

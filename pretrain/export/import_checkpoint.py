@@ -25,12 +25,14 @@ from pretrain.embed.schema import FILE
 from pretrain.export import embedding_files
 from pretrain.export.recognise import Recognised, read_extra, recognise
 from pretrain.export.self_check import hidden_states
+from pretrain.export.stock.classes import CLASSES
 from pretrain.export.stock.config import repaired
 from pretrain.export.stock.convert import in_class
 from pretrain.export.task_fields import TASK
 from pretrain.export.tensor_rows import without_layer
-from pretrain.export.weight_files import ForeignCheckpoint, read_state
+from pretrain.export.weight_files import ForeignCheckpoint, read_json, read_state
 from pretrain.models.layers import EncoderConfig
+from pretrain.ops.positions import segments_of_pairs
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +42,8 @@ IGNORED = ("*position_ids", "*token_type_ids", "*.version", "*.rp_bucket")
 UNREAD_OF_STOCK = ("pooler.dense.weight", "pooler.dense.bias")
 TOLERANCE = 1e-5  # largest |difference| of hidden states, float32 on the CPU
 _ROWS, _MOST_LENGTH = 3, 32
+# Tokenizers of transformers that have no class of their own; they give no token_type_ids.
+GENERAL = ("PreTrainedTokenizerFast", "TokenizersBackend")
 _PRECISION = ("dtype", "torch_dtype")  # fields of config.json; the comparison is in float32
 
 
@@ -75,13 +79,9 @@ def import_checkpoint(
     logger.info(f"config.json: {note}")
   recognised = recognise(foreign, num_heads=num_heads, extra=read_extra(foreign.folder))
   report_names(foreign, recognised, allow_unmatched)
-  segments = recognised.params["encoder"]["embeddings"].get("segment", {}).get("embedding", [])
-  reads_pairs = not {"classification", "question_answering"}.isdisjoint(recognised.params.get("heads", {}))
-  if reads_pairs and len(segments) > 1 and not np.array_equal(segments[0], segments[1]):
-    logger.warning(
-      "segment 1 is not used here: for pairs of texts the outputs differ from transformers' with "
-      "token_type_ids"
-    )
+  if _counts_texts(foreign, recognised):
+    recognised.fields["pair_segments"] = True
+    logger.info("The second text of a pair is segment 1, as the tokenizer says (model.pair_segments)")
   with errors.writing(f"--output={output}"), files.whole_directory(target) as aside:
     words = _vocabulary(foreign.folder, vocabulary_directory, aside / "vocabulary")
     rows = recognised.fields["vocab_size"]
@@ -108,6 +108,21 @@ def import_checkpoint(
     "Continue by masked LM, or by another recipe in place of continue.py:\n"
     f"  python -m pretrain.main --config=configs/continue.py:{output} --config.data.source=..."
   )
+
+
+def _counts_texts(foreign: ForeignCheckpoint, recognised: Recognised) -> bool:
+  """Returns whether a stock model reads the second text of a pair as segment 1, by its table and tokenizer.
+
+  The tokenizer gives token_type_ids if `model_input_names` of tokenizer_config.json has them; without that
+  entry, if it is the tokenizer of the class, not a general one.
+  """
+  table = recognised.params["encoder"]["embeddings"].get("segment", {}).get("embedding", [])
+  if recognised.family != "stock" or len(table) < 2 or np.array_equal(table[0], table[1]):
+    return False
+  path = foreign.folder / "tokenizer_config.json"
+  config = read_json(path) if path.is_file() else {}
+  is_own = config.get("tokenizer_class") not in GENERAL and CLASSES[foreign.config["model_type"]].counts_texts
+  return "token_type_ids" in config["model_input_names"] if "model_input_names" in config else is_own
 
 
 def report_names(foreign: ForeignCheckpoint, recognised: Recognised, allowed: Sequence[str]) -> None:
@@ -206,9 +221,11 @@ def compare(foreign: ForeignCheckpoint, recognised: Recognised, *, pad_id: int) 
   ids[ids == pad_id] = (pad_id + 1) % config.vocab_size
   mask = np.ones_like(ids)
   mask[-1, max(1, length // 2) :] = 0
+  ids[:, length // 4] = ids[np.arange(_ROWS), mask.sum(1) - 1]  # as [SEP] of a pair
   ids[mask == 0] = pad_id
   ours = hidden_states(recognised.params["encoder"], ids, mask, config=config, pad_id=pad_id)
-  theirs = _hidden(foreign, ids, mask)
+  types = np.asarray(segments_of_pairs(ids, mask > 0)) if config.pair_segments else None
+  theirs = _hidden(foreign, ids, mask, types)
   difference = float(np.abs(np.asarray(ours) - theirs)[mask > 0].max())
   if not difference <= TOLERANCE:
     raise DataError(
@@ -219,7 +236,9 @@ def compare(foreign: ForeignCheckpoint, recognised: Recognised, *, pad_id: int) 
   return f"Compared with transformers: hidden states differ by at most {difference:.2g}"
 
 
-def _hidden(foreign: ForeignCheckpoint, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+def _hidden(
+  foreign: ForeignCheckpoint, ids: np.ndarray, mask: np.ndarray, types: np.ndarray | None
+) -> np.ndarray:
   """Runs the class of transformers on the same tensors; returns hidden states [rows, length, embed]."""
   import torch
   import transformers
@@ -235,7 +254,8 @@ def _hidden(foreign: ForeignCheckpoint, ids: np.ndarray, mask: np.ndarray) -> np
     kind = transformers.MODEL_MAPPING[type(config)]
     model = kind.from_pretrained(None, config=config, state_dict=tensors).float().eval()  # pyright: ignore[reportAttributeAccessIssue] (by its type perhaps several classes)
     with torch.no_grad():
-      output = model(input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask))
+      more = {} if types is None else {"token_type_ids": torch.tensor(types)}
+      output = model(input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask), **more)
   except Exception as error:  # any field of a config may raise, with any type
     line = named_reason(error, words=on_one_line(error)[:160])
     raise DataError(f"{foreign.folder}: transformers cannot load it ({line})") from error

@@ -227,8 +227,8 @@ def sizes(params: dict, *, has_positions: bool = True) -> dict[str, int]:
   relative_buckets. Without a table of segments num_segments is 0. DataError: a parameter is missing or has
   another number of axes.
   """
-  vocab_size, hidden_size = _shape(params, "embeddings/token/embedding", 2)
-  num_layers, _, num_heads, _ = _shape(params, "trunk/layers/attention/query/kernel", 4)
+  vocab_size, token_size = _shape(params, "embeddings/token/embedding", 2)
+  num_layers, hidden_size, num_heads, _ = _shape(params, "trunk/layers/attention/query/kernel", 4)
   lengths = {
     "vocab_size": vocab_size,
     "hidden_size": hidden_size,
@@ -237,6 +237,8 @@ def sizes(params: dict, *, has_positions: bool = True) -> dict[str, int]:
     "mlp_size": _shape(params, "trunk/layers/up/kernel", 3)[2],
     "num_segments": 0,
   }
+  if token_size != hidden_size:
+    lengths["embedding_size"] = token_size
   if has_positions:
     lengths["max_length"] = _shape(params, "embeddings/position/embedding", 2)[0]
   if "segment" in params["encoder"]["embeddings"]:

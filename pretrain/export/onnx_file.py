@@ -12,8 +12,9 @@ from data.errors import DataError, on_one_line
 from pretrain.embed.schema import EmbeddingSchema
 from pretrain.export import embedding_files
 from pretrain.export.self_check import Case, difference
+from pretrain.ops.positions import segments_of_pairs
 
-INPUTS = ("input_ids", "attention_mask")
+INPUTS, TYPES = ("input_ids", "attention_mask"), "token_type_ids"
 HIDDEN, LOGITS, VECTORS = "last_hidden_state", "logits", "sentence_embedding"  # outputs
 # Fine-tuned classes, whose logits are a second output.
 _WITH_LOGITS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
@@ -26,10 +27,12 @@ def write(
   max_length: int,
   tolerance: float,
   schema: EmbeddingSchema | None = None,
+  pair_segments: bool = False,
 ) -> float:
   """Writes `onnx/model.onnx` of a stock folder; returns its largest |difference| from our outputs in `cases`.
 
-  Inputs are input_ids and attention_mask, int64 [batch, length up to max_length]. Outputs are float32:
+  Inputs are input_ids, attention_mask and, with `pair_segments`, token_type_ids, int64 [batch, length up to
+  max_length]. Outputs are float32:
 
   * last_hidden_state [batch, length, embed];
   * logits of a fine-tuned model: [batch, labels] for texts, [batch, length, labels] for tokens, [batch,
@@ -42,8 +45,9 @@ def write(
   path = folder / "onnx" / "model.onnx"
   path.parent.mkdir()
   try:
-    _export(folder, path, max_length, schema)
-    worst = _compare(path, cases)
+    inputs = INPUTS + (TYPES,) * pair_segments
+    _export(folder, path, max_length, schema, inputs)
+    worst = _compare(path, cases, inputs)
   except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
     line = on_one_line(error)[:300]
     raise DataError(
@@ -58,7 +62,11 @@ def write(
 
 
 def _export(
-  folder: pathlib.Path, path: pathlib.Path, max_length: int, schema: EmbeddingSchema | None
+  folder: pathlib.Path,
+  path: pathlib.Path,
+  max_length: int,
+  schema: EmbeddingSchema | None,
+  inputs: tuple[str, ...],
 ) -> None:
   import torch
   import transformers
@@ -77,8 +85,9 @@ def _export(
       super().__init__()
       self.model = model
 
-    def forward(self, input_ids, attention_mask):
-      made = self.model(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=has_logits)
+    def forward(self, input_ids, attention_mask, *types):
+      named = dict(zip(inputs, (input_ids, attention_mask, *types)))
+      made = self.model(**named, output_hidden_states=has_logits)
       outputs = [made.hidden_states[-1] if has_logits else made.last_hidden_state]
       if "start_logits" in made:
         outputs.append(torch.stack([made.start_logits, made.end_logits], dim=-1))
@@ -94,24 +103,25 @@ def _export(
     warnings.simplefilter("ignore")  # about the exporter's internals; its output is compared below
     program = torch.onnx.export(
       Outputs().eval(),
-      (ids, torch.ones_like(ids)),
+      (ids, *[torch.ones_like(ids)] * (len(inputs) - 1)),
       dynamo=True,
-      input_names=list(INPUTS),
+      input_names=list(inputs),
       output_names=[HIDDEN, *[LOGITS] * has_logits, *[VECTORS] * bool(schema)],
-      dynamic_shapes=({0: batch, 1: tokens},) * 2,
+      dynamic_shapes=({0: batch, 1: tokens},) * 2 + (({0: batch, 1: tokens},),) * (len(inputs) > 2),
       verbose=False,
     )
   assert program is not None  # dynamo=True always returns one
   program.save(str(path))
 
 
-def _compare(path: pathlib.Path, cases: Sequence[Case]) -> float:
+def _compare(path: pathlib.Path, cases: Sequence[Case], inputs: tuple[str, ...]) -> float:
   import onnxruntime
 
   session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
   names, worst = [output.name for output in session.get_outputs()], 0.0
   for case in cases:
-    made = session.run(None, dict(zip(INPUTS, (case.ids, case.mask))))
+    types = np.asarray(segments_of_pairs(case.ids, case.mask > 0), np.int64)
+    made = session.run(None, dict(zip(inputs, (case.ids, case.mask, types))))
     outputs, is_token = dict(zip(names, map(np.asarray, made))), case.mask > 0
     worst = max(worst, difference(outputs[HIDDEN], case.hidden, is_token))
     if VECTORS in outputs and case.vectors is not None:

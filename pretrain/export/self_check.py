@@ -141,8 +141,7 @@ def logits_of(
   own = params["heads"][head]
   if head in ("mlm", "clm"):
     table = params["encoder"]["embeddings"]["token"]["embedding"]
-    transformed = heads.apply_transform(own, config, hidden) if head == "mlm" else hidden
-    return vocab_logits(transformed, table, own["bias"])
+    return vocab_logits(*heads.scored(own, config, hidden, table))
   if head == "rtd":
     logits = heads.apply_rtd_head(own, config, hidden)
     two_labels = jnp.stack([jnp.zeros_like(logits), logits], axis=-1)

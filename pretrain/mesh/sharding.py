@@ -27,7 +27,7 @@ HEAD_AXIS = "tensor"
 
 # Ending of a parameter's path -> its axes. Parameters under `layers` are stacked: one more axis in front.
 RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
-  (r"token/(embedding|difference)", ("vocab", "embed")),
+  (r"(token|table)/(embedding|difference)", ("vocab", "embed")),
   (r"(position|segment)/embedding", (None, "embed")),
   (r"relative_position/embedding", (None, "heads")),
   (r"attention/(query|key|value)/kernel", ("embed", "heads", None)),

@@ -14,7 +14,12 @@ from pretrain.models.layers import BatchFacts, Carry, EncoderConfig, Layer, Laye
 from pretrain.ops import kept, row_random
 from pretrain.ops.attention import attention
 from pretrain.ops.platforms import platform
-from pretrain.ops.positions import official_buckets_of, positions_in_segments, t5_buckets_of
+from pretrain.ops.positions import (
+  official_buckets_of,
+  positions_in_segments,
+  segments_of_pairs,
+  t5_buckets_of,
+)
 from pretrain.ops.vocab import lookup, of_few_rows
 
 
@@ -48,6 +53,7 @@ class _Table(nn.Module):
 class Embeddings(nn.Module):
   """Token vectors plus learned positions (and segments), LayerNorm, dropout; 0 at padding.
 
+  Tables of another width are projected to `hidden_size` at the end (ELECTRA-small).
   Source: official transformer_sentence_encoder.py: positions start at row 0 and count padding; absolute
   positions are used in addition to the relative bias.
   """
@@ -61,23 +67,28 @@ class Embeddings(nn.Module):
     token_mask: jax.Array,
     row_keys: jax.Array | None,
     positions: jax.Array | None = None,
+    types: jax.Array | None = None,
   ) -> jax.Array:
-    """Maps [batch, length, embed] token vectors to the input of the first layer, same shape.
+    """Maps [batch, length, token size] vectors to the input of the first layer, [batch, length, embed].
 
-    `positions` are [batch, length] int32 rows of the position table; None: 0, 1, ... in every row.
+    `positions` are [batch, length] int32 rows of the position table; None: 0, 1, ... in every row. `types`
+    are 0 or 1, rows of the segment table; None: 0 for all tokens, as in pretraining.
     """
     config = self.config
     length = token_vectors.shape[1]
     x = token_vectors.astype(jnp.float32)
     if config.position == "learned":
-      table = _Table(config, config.max_length, config.hidden_size, name="position")()
+      table = _Table(config, config.max_length, config.token_size, name="position")()
       x = x + (table[:length] if positions is None else jnp.take(table, positions, axis=0))
     if config.num_segments:
-      # Segment 0 for all tokens, in pretraining and in every task of this project.
-      x = x + _Table(config, config.num_segments, config.hidden_size, name="segment")()[0]
+      table = _Table(config, config.num_segments, config.token_size, name="segment")()
+      x = x + (table[0] if types is None else jnp.where(types[..., None] > 0, table[1], table[0]))
     x = Norm(config, name="norm")(x) if config.embedding_norm else x.astype(config.compute_dtype)
     if config.dropout_at == "all":
       x = row_random.dropout(x, row_keys, row_random.Use.EMBEDDING_DROPOUT, rate=config.dropout)
+    if config.token_size != config.hidden_size:
+      init, dtype = dense_init(config), config.compute_dtype
+      x = nn.Dense(config.hidden_size, dtype=dtype, kernel_init=init, name="projection")(x)
     return x * token_mask[..., None].astype(x.dtype)
 
 
@@ -287,8 +298,8 @@ def token_vectors(table: jax.Array, ids: jax.Array, *, pad_id: int) -> jax.Array
 
 
 def init_token_table(key: jax.Array, config: EncoderConfig, *, pad_id: int) -> dict:
-  """Returns {'embedding': [vocab, embed]}, the padding row 0 (official init_bert_params)."""
-  shape = (config.vocab_size, config.hidden_size)
+  """Returns {'embedding': [vocab, token size]}, the padding row 0 (official init_bert_params)."""
+  shape = (config.vocab_size, config.token_size)
   if config.init == "megatron_cut":
     return {"embedding": dense_init(config)(key, shape)}  # stock ModernBERT's padding row is drawn too
   table = config.init_stddev * jax.random.normal(key, shape, jnp.float32)
@@ -297,7 +308,7 @@ def init_token_table(key: jax.Array, config: EncoderConfig, *, pad_id: int) -> d
 
 def init_embeddings(key: jax.Array, config: EncoderConfig) -> dict:
   """Returns initial parameters of `Embeddings`."""
-  vectors = jnp.zeros((1, 2, config.hidden_size))
+  vectors = jnp.zeros((1, 2, config.token_size))
   made = Embeddings(config).init(key, vectors, jnp.ones((1, 2), bool), None)
   return dict(made.get("params", {}))  # with RoPE and without an embedding norm there are none
 
@@ -328,14 +339,16 @@ def embed(
   token_mask: jax.Array,
   row_keys: jax.Array | None,
   segment_ids: jax.Array | None = None,
+  types: jax.Array | None = None,
 ) -> jax.Array:
-  """Applies `Embeddings`: [batch, length, embed] token vectors to the first layer's input.
+  """Applies `Embeddings`: [batch, length, token size] vectors to the first layer's input.
 
-  Positions begin at 0 in every segment of `segment_ids` [batch, length] int32; None: in every row.
+  Positions begin at 0 in every segment of `segment_ids` [batch, length] int32; None: in every row. `types`
+  [batch, length] int32 are rows of the segment table; None: 0.
   """
   used = {name: value for name, value in params.items() if name != "token"}
   positions = None if segment_ids is None else positions_in_segments(segment_ids)
-  return Embeddings(config).apply({"params": used}, vectors, token_mask, row_keys, positions)
+  return Embeddings(config).apply({"params": used}, vectors, token_mask, row_keys, positions, types)
 
 
 def run_trunk(
@@ -377,9 +390,11 @@ def encode(
   """Runs the encoder on ids [batch, length] int32; returns embeddings [batch, length, embed], and Hidden.
 
   `params` are those of `init_encoder`; `token_mask` [batch, length] is False at padding. Without `row_keys`
-  [batch] there is no dropout; `options` are those of `run_trunk`.
+  [batch] there is no dropout; `options` are those of `run_trunk`. With `config.pair_segments` the second text
+  of a pair has row 1 of the segment table.
   """
   vectors = token_vectors(params["embeddings"]["token"]["embedding"], ids, pad_id=pad_id)
-  embedded = embed(params["embeddings"], config, vectors, token_mask, row_keys, segment_ids)
+  types = segments_of_pairs(ids, token_mask) if config.pair_segments else None
+  embedded = embed(params["embeddings"], config, vectors, token_mask, row_keys, segment_ids, types)
   options |= {"segment_ids": segment_ids}
   return embedded, run_trunk(params["trunk"], config, embedded, token_mask, row_keys, **options)

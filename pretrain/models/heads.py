@@ -64,7 +64,7 @@ def _init(module: nn.Module, key: jax.Array, input_size: int) -> dict:
 
 
 def init_mlm_head(key: jax.Array, config: EncoderConfig, *, output_size: int) -> dict:
-  """Returns {'dense', 'norm', 'bias' [vocab]}: a transform to the token table's width, and output bias 0."""
+  """Returns {'dense', 'norm', 'bias' [vocab]}: a transform to `output_size`, the table's, and a bias of 0."""
   params = _init(TransformHead(config, output_size), key, config.hidden_size)
   return {**params, "bias": jnp.zeros((config.vocab_size,), jnp.float32)}
 
@@ -74,6 +74,22 @@ def apply_transform(params: dict, config: EncoderConfig, hidden: jax.Array) -> j
   parts = {"dense": params["dense"], "norm": params["norm"]}
   output_size = params["dense"]["kernel"].shape[-1]
   return TransformHead(config, output_size).apply({"params": parts}, hidden)
+
+
+def scored(
+  params: dict, config: EncoderConfig, hidden: jax.Array, token_table: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Returns what the softmax of a head over the vocabulary is computed from: vectors, table, bias.
+
+  `params` are those of a masked-LM or CLM head, `hidden` [..., embed]. The vectors [..., token size] have the
+  width of the table [vocab, token size], `token_table` or the head's own; the bias is [vocab] float32.
+  """
+  if "dense" in params:
+    hidden = apply_transform(params, config, hidden)
+  elif "projection" in params:
+    hidden = apply_projection(params["projection"], hidden)
+  table = params["table"]["embedding"] if "table" in params else token_table
+  return hidden, table, params["bias"] if "bias" in params else jnp.zeros(table.shape[0], jnp.float32)
 
 
 def init_rtd_head(key: jax.Array, config: EncoderConfig, *, dense: bool) -> dict:
@@ -86,9 +102,22 @@ def apply_rtd_head(params: dict, config: EncoderConfig, hidden: jax.Array) -> ja
   return BinaryHead(config, "dense" in params).apply({"params": params}, hidden)
 
 
-def init_clm_head(config: EncoderConfig) -> dict:
-  """Returns {'bias' [vocab]}: no transform (COCO-LM appendix D: training is more stable without)."""
-  return {"bias": jnp.zeros((config.vocab_size,), jnp.float32)}
+def init_table_head(key: jax.Array, config: EncoderConfig) -> dict:
+  """Returns {'table': {'embedding' [vocab, embed]}}, and 'bias' [vocab] if MLPs have biases (EuroBERT)."""
+  table = dense_init(config)(key, (config.vocab_size, config.hidden_size))
+  bias = {"bias": jnp.zeros((config.vocab_size,), jnp.float32)} if config.mlp_bias else {}
+  return {"table": {"embedding": table}} | bias
+
+
+def init_clm_head(key: jax.Array, config: EncoderConfig) -> dict:
+  """Returns {'bias' [vocab]}: no transform (COCO-LM appendix D: training is more stable without).
+
+  Where the token table has another width, a linear 'projection' to it.
+  """
+  head: dict = {"bias": jnp.zeros((config.vocab_size,), jnp.float32)}
+  if config.token_size != config.hidden_size:
+    head["projection"] = init_projection(key, config, output_size=config.token_size)
+  return head
 
 
 def init_contrast_head(key: jax.Array, config: EncoderConfig, *, projection_size: int) -> dict:

@@ -248,8 +248,11 @@ class SelfAttention(nn.Module):
     """
     config = self.config
     width, heads = x.shape[-1], (config.num_heads, config.head_dim)
-    names, has_bias = ("query", "key", "value"), config.attention_bias
-    dense = [_Dense(config, (width, *heads), heads, has_bias, name=name)() for name in names]
+    shared, has_bias = (config.kv_heads, config.head_dim), config.attention_bias
+    dense = [
+      _Dense(config, (width, *shape), shape, has_bias, name=name)()
+      for name, shape in (("query", heads), ("key", shared), ("value", shared))
+    ]
     # On a TPU the kernels for all queries take half the time of products for a seventh of them. On a GPU they
     # alone need no scores in memory, which matters in long rows; and for scores of the last layer XLA
     # transposes the rotated queries and keys of all layers, 5 of 55 ms of a base step on an H200.
@@ -260,6 +263,7 @@ class SelfAttention(nn.Module):
     is_whole = read is None or (has_kernel and 8 * read.shape[1] > x.shape[1])
     # The kernels with a bias by distance also sum the gradients of these three biases; not with RoPE between.
     by_kernel = is_whole and has_bias and not is_rotated and config.attention in BY_DISTANCE
+    by_kernel = by_kernel and heads == shared
     biases = [bias for _, bias in dense if bias is not None]
     added = jnp.stack(biases) if by_kernel else None
     options = {
@@ -281,7 +285,7 @@ class SelfAttention(nn.Module):
       return keep(projected)
 
     def with_heads(projected: jax.Array) -> jax.Array:
-      projected = jnp.reshape(projected, (*projected.shape[:2], *heads))
+      projected = jnp.reshape(projected, (*projected.shape[:2], -1, config.head_dim))
       return constrain(projected, "batch", "length", "heads", "head_dim")
 
     def rotated(x: jax.Array, positions: jax.Array | None) -> jax.Array:
@@ -301,6 +305,9 @@ class SelfAttention(nn.Module):
         if not is_whole and read is not None:
           places = read if places is None else jnp.take_along_axis(places, read, axis=1)
         query, key = rotated(query, places), rotated(key, rows.positions)
+      if heads != shared:
+        # Every kernel reads as many heads of keys as of queries, so a group's keys and values are repeated.
+        key, value = (jnp.repeat(each, config.num_heads // config.kv_heads, axis=2) for each in (key, value))
       if is_whole or read is None:
         attended = attention(query, key, value, added=added, implementation=config.attention, **options)
       else:

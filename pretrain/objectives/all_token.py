@@ -21,7 +21,7 @@ class AllTokenLMLoss(AllTokenLM):
   def init(self, key: jax.Array, context: Context) -> dict:
     """Returns initial parameters: {'clm': the LM head's output bias, 'rtd': the copy head}."""
     copy_head = heads.init_rtd_head(key, context.encoder, dense=False)
-    return {"clm": heads.init_clm_head(context.encoder), "rtd": copy_head}
+    return {"clm": heads.init_clm_head(jax.random.fold_in(key, 1), context.encoder), "rtd": copy_head}
 
   def totals(self, corrupted: Corrupted) -> dict[str, jax.Array]:
     """Returns {term: the sum of its weights, a scalar}, the divisor of the summed loss."""
@@ -35,9 +35,7 @@ class AllTokenLMLoss(AllTokenLM):
     loss, scores = vocab_loss(
       losses.all_token_lm_loss,
       context.chunk * view.hidden.shape[0],
-      view.hidden,
-      view.token_table,
-      view.heads["clm"]["bias"],
+      *heads.scored(view.heads["clm"], context.encoder, view.hidden, view.token_table),
       jnp.stack([corrupted.ids, corrupted.input_ids], axis=-1),
       corrupted.token_mask,
       Inputs((copy_logits,), (is_original, corrupted.weights)),

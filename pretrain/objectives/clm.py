@@ -19,7 +19,7 @@ class CorrectiveLMLoss(CorrectiveLM):
 
   def init(self, key: jax.Array, context: Context) -> dict:
     """Returns initial parameters: {'clm': output bias} and, with copying, 'rtd': the copy head."""
-    params = {"clm": heads.init_clm_head(context.encoder)}
+    params = {"clm": heads.init_clm_head(jax.random.fold_in(key, 1), context.encoder)}
     if self.copy:
       params["rtd"] = heads.init_rtd_head(key, context.encoder, dense=False)
     return params
@@ -39,9 +39,7 @@ class CorrectiveLMLoss(CorrectiveLM):
     loss, scores = vocab_loss(
       self._sum_loss,
       context.chunk * hidden.shape[0],
-      hidden,
-      view.token_table,
-      view.heads["clm"]["bias"],
+      *heads.scored(view.heads["clm"], context.encoder, hidden, view.token_table),
       jnp.stack([targets, inputs], axis=-1),
       masking.weights > 0,
       self._inputs(copy_logits, is_original, masking.weights),

@@ -19,8 +19,10 @@ class MaskedLMLoss(MaskedLM):
   """
 
   def init(self, key: jax.Array, context: Context) -> dict:
-    """Returns initial parameters: {'mlm': the head's transform and output bias}."""
-    return {"mlm": heads.init_mlm_head(key, context.encoder, output_size=context.encoder.hidden_size)}
+    """Returns initial parameters: {'mlm': the head's transform and output bias, or its own table}."""
+    if self.head == "table":
+      return {"mlm": heads.init_table_head(key, context.encoder)}
+    return {"mlm": heads.init_mlm_head(key, context.encoder, output_size=context.encoder.token_size)}
 
   def totals(self, corrupted: Corrupted) -> dict[str, jax.Array]:
     """Returns {term: the sum of its weights, a scalar}, the divisor of the summed loss."""
@@ -70,9 +72,7 @@ def _mean_loss(
   return vocab_loss(
     losses.masked_lm_loss,
     context.chunk * hidden.shape[0],
-    heads.apply_transform(params, context.encoder, hidden),
-    view.token_table,
-    params["bias"],
+    *heads.scored(params, context.encoder, hidden, view.token_table),
     targets[..., None],
     weights > 0,
     Inputs(fixed=(weights,)),

@@ -8,6 +8,7 @@ model, computed in numpy float32 when it is traced.
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 
 def gather_positions(selected: jax.Array, slots: int) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -50,6 +51,18 @@ def segments_of(ids: jax.Array, token_mask: jax.Array, *, cls: int) -> jax.Array
   [CLS] or make one up.
   """
   return jnp.cumsum(ids == cls, axis=1, dtype=jnp.int32) * token_mask
+
+
+def segments_of_pairs(ids: ArrayLike, token_mask: ArrayLike) -> jax.Array:
+  """Returns 1 at the tokens of the second text of a pair and 0 elsewhere, [batch, length] int32 (BERT).
+
+  A row of `ids` [batch, length] ends with [SEP], after which the first text of a pair ends. `token_mask` is
+  [batch, length], False at padding, which is on the right.
+  """
+  ids, token_mask = jnp.asarray(ids), jnp.asarray(token_mask)
+  last = jnp.maximum(jnp.sum(token_mask, axis=1, keepdims=True, dtype=jnp.int32) - 1, 0)
+  is_end = (ids == jnp.take_along_axis(ids, last, axis=1)).astype(jnp.int32)
+  return ((jnp.cumsum(is_end, axis=1) > is_end) & token_mask).astype(jnp.int32)
 
 
 def segment_bounds(segment_ids: jax.Array) -> tuple[jax.Array, jax.Array]:

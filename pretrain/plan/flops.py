@@ -33,7 +33,8 @@ def layers_flops(model: Mapping[str, Any], *, length: int, depth: int = 0, **siz
   radius = config.window // 2
   near = min(length, 2 * radius + 1 - radius * (radius + 1) / length) if radius < length else length
   keys = sum(length if config.is_global(layer) else near for layer in range(depth or config.num_layers))
-  products = 8 * width**2 + (6 if config.mlp == "gated" else 4) * width * wide
+  shared = config.kv_heads / config.num_heads if width == config.hidden_size else 1
+  products = (4 + 4 * shared) * width**2 + (6 if config.mlp == "gated" else 4) * width * wide
   return (depth or config.num_layers) * products + 4 * width * keys
 
 
@@ -46,6 +47,8 @@ def forward_parts(config: Mapping[str, Any]) -> dict[str, float]:
   """
   model, length = config["model"], config["data"]["length"]
   parts = {"encoder": layers_flops(model, length=length)}
+  if model.get("embedding_size", 0) not in (0, model["hidden_size"]):
+    parts["embedding projection"] = 2 * model["embedding_size"] * model["hidden_size"]
   if config["corruption"]["kind"] == "generator":
     parts |= _generator_parts(config)
   for name, objective in switched_on(config["objectives"]).items():
@@ -76,8 +79,8 @@ def _masked_fraction(config: Mapping[str, Any]) -> float:
 
 def _generator_parts(config: Mapping[str, Any]) -> dict[str, float]:
   model, fields, masked = config["model"], config["generator"], _masked_fraction(config)
-  width, vocab = model["hidden_size"], model["vocab_size"]
-  own = fields["hidden_size"] or width
+  width, vocab = model.get("embedding_size") or model["hidden_size"], model["vocab_size"]
+  own = fields["hidden_size"] or model["hidden_size"]
   sizes = {"hidden_size": own, "mlp_size": fields["mlp_size"] or model["mlp_size"]}
   depths = fields["separate_layers"] or (fields["num_layers"],)
   length = config["data"]["length"]

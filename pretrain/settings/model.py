@@ -31,7 +31,10 @@ class EncoderSettings:
   num_heads: Count
   mlp_size: Count
   max_length: Annotated[int, Limit(3)]
+  embedding_size: CountOrZero = 0
+  num_kv_heads: CountOrZero = 0
   num_segments: CountOrZero = 0
+  pair_segments: bool = False
   relative_position: Literal["t5", "official", "none"] = "t5"
   relative_buckets: Annotated[int, Limit(4)] = 32
   relative_max_distance: Count = 128
@@ -62,6 +65,16 @@ class EncoderSettings:
 
   def __post_init__(self):
     object.__setattr__(self, "global_layers", tuple(self.global_layers))  # JSON has lists
+
+  @property
+  def token_size(self) -> int:
+    """Width of the tables of embeddings; a projection follows where it is not `hidden_size`."""
+    return self.embedding_size or self.hidden_size
+
+  @property
+  def kv_heads(self) -> int:
+    """Heads of keys and values, each read by `num_heads / kv_heads` heads of queries."""
+    return self.num_kv_heads or self.num_heads
 
   def is_global(self, layer: int) -> bool:
     """Whether `layer`, from 0, reads keys at any distance; the others read those in `window`."""
@@ -154,6 +167,10 @@ def model_rules(config: ConfigDict) -> Iterator[str]:
   model, layers = config.model, list(config.model.global_layers)
   if model.hidden_size % model.num_heads:
     yield "model.hidden_size model.num_heads: the width must be divisible by the heads"
+  if model.num_kv_heads and model.num_heads % model.num_kv_heads:
+    yield "model.num_kv_heads model.num_heads: expected a divisor of the heads"
+  if model.pair_segments and model.num_segments < 2:
+    yield "model.pair_segments model.num_segments: expected 2 segments at least"
   if config.data.length > model.max_length:
     longer = f"--config.model.max_length={config.data.length}"
     yield f"data.length model.max_length: longer than the position table; shorten it or use\n  {longer}"
@@ -225,7 +242,7 @@ def generator_rules(config: ConfigDict) -> Iterator[str]:
     yield f"{sizes}: {heads} heads must divide the generator's width {width} (0: as model)"
   if model.position == "rope" and width // heads % 2:
     yield f"{sizes}: {_ROTARY}"
-  sharing, is_narrow = given.share_embeddings, width != model.hidden_size
+  sharing, is_narrow = given.share_embeddings, width != (model.embedding_size or model.hidden_size)
   own_table = "\n  --config.generator.share_embeddings=none"
   names = "generator.hidden_size generator.share_embeddings generator.projection"
   if is_narrow and not given.frozen and sharing == "all" and given.projection == "table":

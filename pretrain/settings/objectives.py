@@ -123,6 +123,11 @@ class Contrast(Objective):
       yield f"{group} train.microbatches: they split a group of the whole batch; set a size, or use\n  {one}"
 
 
+def _table_size(model: Mapping[str, Any]) -> int:
+  """Returns the width of the token table, which older configs do not name."""
+  return model.get("embedding_size") or model["hidden_size"]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskedLM(Objective):
   """Settings of masked LM: predicts original tokens at masked positions, or at all positions."""
@@ -132,6 +137,7 @@ class MaskedLM(Objective):
   reads = ("masks",)
 
   positions: Literal["masked", "all"]
+  head: Literal["transform", "table"] = "transform"
 
   @property
   def terms(self) -> tuple[str, ...]:
@@ -146,7 +152,9 @@ class MaskedLM(Objective):
   def flops(self, model: Mapping[str, Any], masked: float) -> dict[str, float]:
     """Returns the FLOP of the head's transform and softmax; see `Objective.flops`."""
     width, positions = model["hidden_size"], 1.0 if self.positions == "all" else masked
-    return {"mlm head": positions * (2 * width**2 + 2 * width * model["vocab_size"])}
+    table = width if self.head == "table" else _table_size(model)
+    transform = 0 if self.head == "table" else width * table
+    return {"mlm head": positions * 2 * (transform + table * model["vocab_size"])}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -188,7 +196,7 @@ class CorrectiveLM(Objective):
 
   def flops(self, model: Mapping[str, Any], masked: float) -> dict[str, float]:
     """Returns the FLOP of the softmax at the selected tokens; see `Objective.flops`."""
-    return {"clm head": masked * 2 * model["hidden_size"] * model["vocab_size"]}
+    return {"clm head": masked * 2 * _table_size(model) * model["vocab_size"]}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -207,7 +215,7 @@ class AllTokenLM(Objective):
 
   def flops(self, model: Mapping[str, Any], masked: float) -> dict[str, float]:
     """Returns the FLOP of the softmax at every token; see `Objective.flops`."""
-    return {"all_token head": 2.0 * model["hidden_size"] * model["vocab_size"]}
+    return {"all_token head": 2.0 * _table_size(model) * model["vocab_size"]}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -317,6 +325,9 @@ class MaskedAutoencoder(Objective):
     if config.objectives.scl.weight and config.corruption.mask_special == "all":
       names = "objectives.mae.weight objectives.scl.weight corruption.mask_special"
       yield f"{names}: [CLS] may be left out\n  --config.corruption.mask_special=sep_only"
+    if config.model.embedding_size not in (0, config.model.hidden_size):
+      names = "objectives.mae.weight model.embedding_size model.hidden_size"
+      yield f"{names}: the decoder reads the token table too\n  --config.model.embedding_size=0"
     if self.decoder_positions == "shared" and config.model.position != "learned":
       own = "--config.objectives.mae.decoder_positions=own"
       yield f"objectives.mae.decoder_positions model.position: there is no table to share\n  {own}"

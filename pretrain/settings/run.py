@@ -281,8 +281,11 @@ def device_rules(config: ConfigDict, num_devices: int | None) -> Iterator[str]:
     yield f"{names}: the product must be the number of devices, {num_devices}; use -1 for one of them"
     return
   cut = [("num_heads", "tensor"), ("mlp_size", "tensor"), ("hidden_size", "fsdp")]
+  own = [("num_kv_heads", "tensor"), ("embedding_size", "fsdp")]  # of the encoder alone
   for group in ("model", "generator") if config.corruption.kind == "generator" else ("model",):
-    for name, axis in cut:  # `sharding.MAY_STAY_WHOLE` has the sizes that need not be divisible
+    for name, axis in cut + own * (
+      group == "model"
+    ):  # `sharding.MAY_STAY_WHOLE` has the sizes that need not be divisible
       if config[group][name] % getattr(sizes, axis):
         yield f"{group}.{name} mesh.{axis}: not divisible by {getattr(sizes, axis)} devices, which shard it"
   shards, batch, microbatches = sizes.data * sizes.fsdp, config.train.batch_size, config.train.microbatches

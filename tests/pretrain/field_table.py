@@ -112,9 +112,11 @@ mlm: start step eval prepare
   model.vocab_size=301
 mlm: start step eval
   model.hidden_size=32 model.num_layers=3 model.num_heads=4 model.mlp_size=64 model.max_length=64
+  model.num_kv_heads=2
   model.relative_position='official' model.relative_buckets=16
 mlm: start step eval layout
   model.num_segments=2 model.position='none' model.mlp='gated' model.norm_bias=False
+  model.embedding_size=8 objectives.mlm.head='table'
   model.attention_bias=False model.mlp_bias=False
 mlm: step eval
   model.relative_max_distance=24 model.layer_norm_eps=1e-12 model.norm_placement='pre'
@@ -148,7 +150,7 @@ mlm: prepare
 mlm: step eval prepare
   data.length=40
 mlm:
-  data.fraction=0.5
+  data.fraction=0.5 model.pair_segments=True
 mlm: step resume
   train.microbatches=2 train.total_steps=8 optimizer.end_learning_rate=0.0001
 mlm: start step eval layout resume

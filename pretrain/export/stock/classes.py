@@ -46,12 +46,15 @@ class StockClass(NamedTuple):
   reason: str  # why it is chosen, for the user
   always_relative: bool = False  # there are relative positions in every model
   has_windows: bool = False
+  has_groups: bool = False  # heads of keys and values may be fewer than those of queries
+  has_projection: bool = False  # from embeddings of another width
   heads: Collection[str] = FINE_TUNED  # heads of tasks that it has a class for
   prefix: str = "model"  # of the encoder's tensors in a class with a head
   pad_id: int = 0  # where config.json has none
   is_pad_fixed: bool = False  # the code works with this padding id alone
   counts_from_pad: bool = False  # the first token has row pad_id + 1 of the position table, as in RoBERTa
   has_segments: bool = True  # there is a table of segments
+  counts_texts: bool = False  # its own tokenizer gives the second text of a pair segment 1
   has_pooler: bool = False  # AutoModel has one, which nothing here trains
   layer_norm_eps: float = 1e-12  # where config.json has none
   dropout: float = 0.1  # where config.json has none
@@ -98,8 +101,17 @@ CLASSES = {  # model_type in config.json: class; the first that computes a model
     counts_from_pad=True,
     layer_norm_eps=1e-5,
   ),
-  "bert": StockClass("Bert", _POST | _NO_RELATIVE, "no relative positions", prefix="bert", has_pooler=True),
-  "electra": StockClass("Electra", _POST | _NO_RELATIVE, "no relative positions", prefix="electra"),
+  "bert": StockClass(
+    "Bert", _POST | _NO_RELATIVE, "no relative positions", prefix="bert", has_pooler=True, counts_texts=True
+  ),
+  "electra": StockClass(
+    "Electra",
+    _POST | _NO_RELATIVE,
+    "no relative positions",
+    has_projection=True,
+    prefix="electra",
+    counts_texts=True,
+  ),
   "roberta": _roberta("Roberta"),
   "xlm-roberta": _roberta("XLMRoberta"),
   "camembert": _roberta("Camembert"),
@@ -127,6 +139,7 @@ CLASSES = {  # model_type in config.json: class; the first that computes a model
     "post-norm layers, rotary positions, gated MLPs without biases",
     heads=("classification", "tagging"),
     prefix="nomic_bert",
+    counts_texts=True,
     dropout=0.0,
     rope_theta=1000.0,
     supported={"hidden_act": ("silu", "gelu"), "partial_rotary_factor": (None, 1, 1.0)},
@@ -143,6 +156,7 @@ CLASSES = {  # model_type in config.json: class; the first that computes a model
     "EuroBert",
     _RMS,
     "pre-norm layers, rotary positions, gated MLPs, RMSNorm and no windows",
+    has_groups=True,
     heads=("tagging",),
     pad_id=128_001,
     layer_norm_eps=1e-5,
@@ -151,6 +165,7 @@ CLASSES = {  # model_type in config.json: class; the first that computes a model
     "Ultrabert",
     _RMS,
     "pre-norm layers, rotary positions, gated MLPs, RMSNorm and windows",
+    has_groups=True,
     has_windows=True,
     prefix="ultrabert",
     layer_norm_eps=1e-6,
@@ -232,6 +247,10 @@ def _faults(
   ]
   if not stock.has_windows and config.has_windows:
     faults.append(f"some layers have a window of {config.window} tokens, and the class has none")
+  if not stock.has_groups and config.kv_heads != config.num_heads:
+    faults.append(f"model.num_kv_heads is {config.num_kv_heads}, and the class has one for each head")
+  if not stock.has_projection and config.token_size != config.hidden_size:
+    faults.append(f"model.embedding_size is {config.embedding_size}, and the class has hidden_size")
   if stock.always_relative and config.relative_position == "none":
     faults.append("the model has no relative positions, but the class always adds them")
   if stock.is_pad_fixed and pad_id != stock.pad_id:

@@ -147,7 +147,7 @@ def config_json(
   source: dict[str, Any] = {"num_segments": config.num_segments}
   fields["type_vocab_size"] = config.num_segments or _BLANK_SEGMENTS
   if layout == "electra":
-    fields["embedding_size"] = config.hidden_size
+    fields["embedding_size"] = config.token_size
   if layout == "layoutlmv3":
     coordinate_size, shape_size = spatial_sizes(config.hidden_size)
     bins = distance_bins(config.max_length)
@@ -167,7 +167,7 @@ def config_json(
 
 
 def _pre_norm_json(config: EncoderConfig, layout: str, special_ids: SpecialIds) -> dict[str, Any]:
-  radius, heads = config.window // 2, config.num_heads
+  radius = config.window // 2
   kinds = [_KINDS[not config.is_global(layer)] for layer in range(config.num_layers)]
   thetas = (config.rope_theta, config.rope_theta_local)
   rope = [{"rope_type": "default", "rope_theta": theta} for theta in thetas]
@@ -206,7 +206,7 @@ def _pre_norm_json(config: EncoderConfig, layout: str, special_ids: SpecialIds) 
     "hidden_act": config.activation,
     "rms_norm_eps": config.layer_norm_eps,
     "head_dim": config.head_dim,
-    "num_key_value_heads": heads,
+    "num_key_value_heads": config.kv_heads,
     "mask_token_id": special_ids.mask,
   }
   if layout == "eurobert":
@@ -234,6 +234,8 @@ def encoder_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     return _pre_norm_fields(config)
   names = _names(layout)
   refuse_others(config, {names["activation"]: ("gelu",), **_REFUSED, **stock.supported})
+  if "ForMaskedLM" in str(config.get("architectures")):
+    refuse_others(config, {"tie_word_embeddings": (True,)})
   offset = stock.first_position(integer(config, "pad_token_id", stock.pad_id, lowest=0))
   rates = {"dropout": stock.dropout, "attention_dropout": stock.dropout, "init_stddev": 0.02}
   rates["layer_norm_eps"] = stock.layer_norm_eps
@@ -246,13 +248,8 @@ def encoder_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     refuse_others(config, {"head_dim": (None, fields["hidden_size"] // fields["num_heads"])})
     block = config.get("rope_parameters") or {}
     fields["rope_theta"] = _theta(block, "rope_parameters", config.get("rope_theta") or stock.rope_theta)
-  if layout == "electra" and config.get("embedding_size", 128) != fields["hidden_size"]:
-    raise wrong(
-      "embedding_size",
-      config.get("embedding_size", 128),
-      f"hidden_size, {fields['hidden_size']}",
-      "this encoder has no projection between embeddings and layers",
-    )
+  if stock.has_projection and (size := integer(config, "embedding_size", 128)) != fields["hidden_size"]:
+    fields["embedding_size"] = size
   return fields | (_source_fields(config, layout) if stock.has_segments else {})
 
 
@@ -307,7 +304,11 @@ def _pre_norm_fields(config: Mapping[str, Any]) -> dict[str, Any]:
   refuse_others(config, _PRE_NORM_REFUSED)
   head_dim = fields["hidden_size"] // fields["num_heads"]
   refuse_others(config, {"head_dim": (None, head_dim)})
-  refuse_others(config, {"num_key_value_heads": (None, fields["num_heads"])})
+  if not is_modern and (groups := config.get("num_key_value_heads")) not in (None, fields["num_heads"]):
+    fields["num_kv_heads"] = integer(config, "num_key_value_heads")
+    if fields["num_heads"] % groups:
+      expected = f"a divisor of num_attention_heads {fields['num_heads']}"
+      raise wrong("num_key_value_heads", groups, expected, "other values are not supported")
   activation = "hidden_activation" if is_modern else "hidden_act"
   refuse_others(config, {activation: ("gelu", "silu") if is_modern else ("silu", "gelu")})
   if is_modern:

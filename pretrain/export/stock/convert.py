@@ -122,7 +122,7 @@ def _made_up(params: dict, config: EncoderConfig, layout: str) -> State:
   """Returns the tensors that the Hugging Face class needs and our model lacks or has in another form."""
   state = head_forms.blank_pooler(config.hidden_size) if CLASSES[layout].has_pooler else {}
   for name in names.blank_tables(layout, has_segments=bool(config.num_segments)):
-    state[name] = np.zeros((2, config.hidden_size), np.float32)
+    state[name] = np.zeros((2, config.token_size), np.float32)
   if layout == "layoutlmv3":
     coordinate_size, shape_size = spatial_sizes(config.hidden_size)
     for name, size in zip(names.SPATIAL, (coordinate_size, coordinate_size, shape_size, shape_size)):
@@ -171,7 +171,7 @@ def from_stock(
     ties=names.ties(layout),
     sizes={
       "D": fields["hidden_size"],
-      "E": fields["hidden_size"],
+      "E": config.token_size,
       "V": fields["vocab_size"],
       "F": fields["mlp_size"],
       "P": fields["max_length"] + offset,
@@ -197,12 +197,19 @@ def _from_pre_norm(state: State, config_json: Mapping[str, Any], config: Encoder
   kind = next(
     (ending for ending in heads if ending in named), "ForMaskedLM" if "decoder.bias" in state else ""
   )
+  if layout == "eurobert" and kind == "ForMaskedLM":  # a tied table is stored once
+    state.setdefault("lm_head.weight", state.get("embed_tokens.weight", np.empty(0)))
   imported = read(
     names.shifted(state, layout, config.num_layers, to_ours=True),
     (*names.pre_norm_parts(layout, config), *((heads[kind],) if kind in heads else ())),
     num_heads=config.num_heads,
     ties=(Tie("decoder.weight", f"{names.PRE_NORM[layout].tokens}.weight"),),
-    sizes={"D": config.hidden_size, "V": config.vocab_size, "F": config.mlp_size},
+    sizes={
+      "D": config.hidden_size,
+      "V": config.vocab_size,
+      "F": config.mlp_size,
+      "K": config.kv_heads * config.head_dim,
+    },
   )
   own = head_forms.own_heads(imported.params, config, config_json)
   unmatched, matched = (

@@ -185,6 +185,8 @@ def slot(params: dict, config: EncoderConfig, *, layout: str) -> Slot:
       tree = tree | {each: np.insert(tree[each], 0, 0, axis=-1) for each in ("kernel", "bias")}
     if layout == "modernbert" and not {"dense", "output"} & {*tree}:
       tree, fields = tree | _identity(params, config), fields | {"classifier_activation": "linear"}
+    if layout == "eurobert":
+      fields["tie_word_embeddings"] = name != "mlm"
     part = parts.get(ending)
     if part is not None and {f"heads/{name}/{path}" for path in trees.by_path(tree)} == part.held:
       others = {other: own for other, own in heads.items() if other != head}

@@ -58,16 +58,16 @@ def _layers(prefix: str, names: str) -> tuple[Row, ...]:
 
 def _gated_layers(prefix: str, names: str) -> tuple[Row, ...]:
   """Returns the rows of a gated layer without biases, from seven names: `qkv` is query, key and value."""
-  ours, bare = "trunk/layers", {"has_bias": False}
+  ours = "trunk/layers"
   theirs = (f"{prefix}.{{}}.{each}" for each in names.split())
   qkv, output, attention_norm, gate, up, down, mlp_norm = theirs
   return (
-    *linear(qkv, f"{ours}/attention/query|key|value", ("3D", "D"), QKV_KERNEL, **bare),
-    *linear(output, f"{ours}/attention/output", ("D", "D"), OUTPUT_KERNEL, **bare),
+    *linear(qkv, f"{ours}/attention/query|key|value", ("3D", "D"), QKV_KERNEL, has_bias=False),
+    *linear(output, f"{ours}/attention/output", ("D", "D"), OUTPUT_KERNEL, has_bias=False),
     *norm(attention_norm, f"{ours}/attention_norm"),
-    *linear(gate, f"{ours}/gate", ("F", "D"), **bare),
-    *linear(up, f"{ours}/up", ("F", "D"), **bare),
-    *linear(down, f"{ours}/down", ("D", "F"), **bare),
+    *linear(gate, f"{ours}/gate", ("F", "D"), has_bias=False),
+    *linear(up, f"{ours}/up", ("F", "D"), has_bias=False),
+    *linear(down, f"{ours}/down", ("D", "F"), has_bias=False),
     *norm(mlp_norm, f"{ours}/mlp_norm"),
   )
 
@@ -221,6 +221,8 @@ def encoder_parts(layout: str, config: EncoderConfig, *, offset: int) -> tuple[P
   embeddings += norm(TENSORS[layout].embedding_norm, "norm", "E")
   if config.position == "learned":
     embeddings.append(Row(_POSITIONS, ("position/embedding",), ("P", "E"), positions))
+  if config.token_size != config.hidden_size:
+    embeddings += linear("embeddings_project", "projection", ("D", "E"))
   if config.num_segments:
     embeddings.append(Row(_SEGMENTS, ("segment/embedding",), ("T", "E"), SAME))
   parts = [
@@ -269,8 +271,8 @@ _LLAMA = PreNorm(
   "norm",
   linear=(
     ("self_attn.q_proj", "attention/query", _SQUARE, HEADS_KERNEL, HEADS_BIAS),
-    ("self_attn.k_proj", "attention/key", _SQUARE, HEADS_KERNEL, HEADS_BIAS),
-    ("self_attn.v_proj", "attention/value", _SQUARE, HEADS_KERNEL, HEADS_BIAS),
+    ("self_attn.k_proj", "attention/key", ("K", "D"), HEADS_KERNEL, HEADS_BIAS),
+    ("self_attn.v_proj", "attention/value", ("K", "D"), HEADS_KERNEL, HEADS_BIAS),
     ("self_attn.o_proj", "attention/output", _SQUARE, OUTPUT_KERNEL),
     ("mlp.gate_proj", "gate", ("F", "D")),
     ("mlp.up_proj", "up", ("F", "D")),
@@ -319,6 +321,11 @@ def shifted(state: State, layout: str, num_layers: int, *, to_ours: bool) -> Sta
   return {renames.get(name, name): array for name, array in state.items()}
 
 
+def _grouped(layout: Layout, kv_heads: int) -> Layout:
+  """Returns the layout of keys and values, whose heads may be fewer."""
+  return Layout(lambda a, _: layout.read(a, kv_heads), layout.write)
+
+
 def pre_norm_parts(layout: str, config: EncoderConfig) -> tuple[Part, ...]:
   """Returns the parts of an encoder in a class, of tensors that `shifted` renamed."""
   names, ours, has_bias = PRE_NORM[layout], "trunk/layers", config.norm_bias
@@ -327,9 +334,11 @@ def pre_norm_parts(layout: str, config: EncoderConfig) -> tuple[Part, ...]:
     rows += norm(names.embedding_norm, "embeddings/norm", has_bias=has_bias)
   else:
     rows += norm(names.first_norm, "trunk/first_norm", has_bias=has_bias)
-  for name, path, *rest in names.linear:
+  for name, path, shape, *layouts in names.linear:
+    if shape[0] == "K":  # width of all heads of keys
+      layouts = [_grouped(each, config.kv_heads) for each in layouts]
     biased = config.mlp_bias if name.startswith("mlp.") else config.attention_bias
-    rows += linear(f"layers.{{}}.{name}", f"{ours}/{path}", *rest, has_bias=biased)
+    rows += linear(f"layers.{{}}.{name}", f"{ours}/{path}", shape, *layouts, has_bias=biased)
   rows += norm(names.mlp_norm, f"{ours}/attention_norm", has_bias=has_bias)
   rows += norm(_FOLLOWING, f"{ours}/mlp_norm", has_bias=has_bias)
   return (Part(tuple(rows), "encoder/", is_required=True),)
@@ -349,8 +358,10 @@ def pre_norm_heads(layout: str, config: EncoderConfig) -> dict[str, Part]:
       "ForMaskedLM": Part((bias, *transform), "heads/mlm/"),
     }
   tagging = {"ForTokenClassification": Part(labels, "heads/tagging/")}
-  if layout == "eurobert":  # its other heads have no counterpart here
-    return tagging
+  if layout == "eurobert":  # its text classifier has no counterpart here
+    table = Row("lm_head.weight", ("table/embedding",), ("V", "D"), SAME)
+    bias = [Row("lm_head.bias", ("bias",), ("V",), SAME)] * config.mlp_bias
+    return tagging | {"ForMaskedLM": Part((table, *bias), "heads/mlm/")}
   return tagging | {
     "ForSequenceClassification": Part(output, "heads/classification/"),
     "ForQuestionAnswering": Part(linear("qa_outputs", "", ("2", "D")), "heads/question_answering/"),

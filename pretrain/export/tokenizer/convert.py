@@ -29,8 +29,8 @@ from pretrain.export.weight_files import read_json
 # electra would build their own pipeline, and layoutlmv3's does not accept plain text. sentence-transformers
 # calls AutoProcessor, which reads the same name; without it, it would need an image processor for layoutlmv3.
 TOKENIZER_CLASS = "PreTrainedTokenizerFast"
-# No token_type_ids: our encoder uses segment 0 for every token.
-_INPUT_NAMES = ("input_ids", "attention_mask")
+# token_type_ids only for models whose second text of a pair is segment 1; others use 0 for every token.
+_INPUT_NAMES, _TYPES = ("input_ids", "attention_mask"), ("token_type_ids",)
 _ADVICE = (
   "only BERT's WordPiece is read; `data.vocabulary import --tokenizer_json` carries others as they are"
 )
@@ -54,7 +54,11 @@ _PROBES = (
 
 
 def write_tokenizer(
-  vocabulary_directory: str | os.PathLike, output: str | os.PathLike, *, max_length: int
+  vocabulary_directory: str | os.PathLike,
+  output: str | os.PathLike,
+  *,
+  max_length: int,
+  pair_segments: bool = False,
 ) -> None:
   """Writes tokenizer.json, tokenizer_config.json, special_tokens_map.json, and the vocabulary's own files.
 
@@ -72,12 +76,13 @@ def write_tokenizer(
     "tokenizer_class": TOKENIZER_CLASS,
     "processor_class": TOKENIZER_CLASS,
     "model_max_length": max_length,
-    "model_input_names": _INPUT_NAMES,
+    "model_input_names": _INPUT_NAMES + _TYPES * pair_segments,
     "clean_up_tokenization_spaces": False,
     **special,
   }
   output.mkdir(parents=True, exist_ok=True)
   if not carried.is_file():
+    tokenizer.post_processor = _template(words, second=int(pair_segments))
     tokenizer.save(str(output / tokenizer_json.NAME))
   for name, content in (("tokenizer_config.json", config), ("special_tokens_map.json", special)):
     (output / name).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -117,7 +122,7 @@ def build_tokenizer(directory: pathlib.Path, words: vocabulary.Vocabulary):
   DataError: the library cannot represent this vocabulary exactly.
   """
   os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # as our vocabularies do
-  from tokenizers import AddedToken, processors
+  from tokenizers import AddedToken
 
   if words.pretokenization != "none":
     raise DataError(
@@ -129,13 +134,20 @@ def build_tokenizer(directory: pathlib.Path, words: vocabulary.Vocabulary):
   tokenizer.add_special_tokens(
     [AddedToken(piece, special=True, normalized=False) for piece in special.values()]
   )
-  cls, sep = special["cls_token"], special["sep_token"]
-  tokenizer.post_processor = processors.TemplateProcessing(
+  tokenizer.post_processor = _template(words, second=0)
+  return tokenizer
+
+
+def _template(words: vocabulary.Vocabulary, *, second: int):
+  """Returns the post-processor that writes special pieces; the second text of a pair has segment `second`."""
+  from tokenizers import processors
+
+  cls, sep = words.piece(words.special_ids.cls), words.piece(words.special_ids.sep)
+  return processors.TemplateProcessing(
     single=f"{cls} $A {sep}",
-    pair=" ".join([cls, "$A", *map(words.piece, words.between), "$B", sep]),
+    pair=" ".join([cls, "$A", *map(words.piece, words.between), f"$B:{second} {sep}:{second}"]),
     special_tokens=[(cls, words.special_ids.cls), (sep, words.special_ids.sep)],
   )
-  return tokenizer
 
 
 def _special_pieces(words: vocabulary.Vocabulary) -> dict[str, str]:
@@ -269,8 +281,12 @@ def _read_wordpiece(folder: pathlib.Path) -> tuple[list[str], bool]:
     tokenizer_files.refuse_added(path)
     pieces, cased = tokenizer_files.read_vocab_txt(path), _case(folder)
   else:
+    # A library may number the pieces of such a file in its own way.
+    others = [f"; write a tokenizer.json of {each.name}\n  {tokenizer_files.to_json(folder)}" for each in
+              folder.glob("*.model")]  # fmt: skip
     raise DataError(
       f"{folder}: no tokenizer in it; expected sp.model (with dict.txt), tokenizer.json, or vocab.txt"
+      f"{''.join(others[:1])}"
     )
   pieces = _named(path, pieces, tokenizer_files.special_names(folder))
   unwritable = [piece for piece in pieces if not piece or set(piece) & set("\r\n")]

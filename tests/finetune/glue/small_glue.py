@@ -37,7 +37,7 @@ def checkpoint(
   @jax.jit
   def made() -> dict:
     rtd = {"rtd": heads.init_rtd_head(jax.random.key(1), encoder, dense=False)}
-    clm = {"clm": heads.init_clm_head(encoder)} if with_clm_head else {}
+    clm = {"clm": heads.init_clm_head(jax.random.key(0), encoder)} if with_clm_head else {}
     return {
       "encoder": init_encoder(jax.random.key(0), encoder, pad_id=described.special_ids.pad),
       "heads": rtd | clm,

@@ -43,7 +43,7 @@ BATCH = {
 
 def make_head(name):
   if name == "clm":
-    init = functools.partial(heads.init_clm_head, CONFIG)
+    init = functools.partial(heads.init_clm_head, jax.random.key(5), CONFIG)
   else:
     key, size = jax.random.key(5), CONFIG.hidden_size
     init = functools.partial(heads.init_mlm_head, key, CONFIG, output_size=size)

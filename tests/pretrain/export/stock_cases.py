@@ -71,7 +71,7 @@ def random_params(config: EncoderConfig, *heads: str, with_generator: bool = Fal
     "rtd": lambda: head_models.init_rtd_head(key, config, dense=False),
     "dense rtd": lambda: head_models.init_rtd_head(key, config, dense=True),
     "mlm": lambda: head_models.init_mlm_head(key, config, output_size=size),
-    "clm": lambda: head_models.init_clm_head(config),
+    "clm": lambda: head_models.init_clm_head(key, config),
     "classification": lambda: head_models.init_classification_head(key, config, num_outputs=3),
     "tagging": lambda: linear(4),
     "wide tagging": lambda: linear(12),

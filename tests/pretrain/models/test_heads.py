@@ -48,7 +48,8 @@ def test_transform_is_a_norm_of_gelu_of_dense():
   np.testing.assert_allclose(heads.apply_transform(params, CONFIG, HIDDEN), expected, atol=1e-5)
   contrast = heads.init_contrast_head(KEY, CONFIG, projection_size=20)
   assert heads.apply_transform(contrast, CONFIG, HIDDEN[:, 0]).shape == (2, 20)
-  assert _count(heads.init_clm_head(CONFIG)) == 97 and not np.any(heads.init_clm_head(CONFIG)["bias"])
+  clm = heads.init_clm_head(KEY, CONFIG)
+  assert _count(clm) == 97 and not np.any(clm["bias"])
 
 
 def test_rtd_head_is_one_float32_logit_with_a_bias_after_a_gelu_layer_if_asked_for():

@@ -2,17 +2,34 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from configs import base
+from data.vocabulary import SpecialIds
+from finetune import predict
+from pretrain.build import build
+from pretrain.checkpoints.checkpoint import load_params
+from pretrain.corruption.masking import TokenIds
+from pretrain.export.import_checkpoint import import_checkpoint
+from pretrain.export.recognise import recognise
+from pretrain.export.stock.convert import to_stock
+from pretrain.export.weight_files import read_state
+from pretrain.recipe import Batch
 from tests import byte_level
+from tests.pretrain import small_run
+from tests.pretrain.export.refusals import failing
 
 torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
 transformers = pytest.importorskip("transformers", reason="needs requirements-export.txt")
 
 _BERT = {"cls": "[CLS]", "pad": "[PAD]", "sep": "[SEP]", "unk": "[UNK]", "mask": "[MASK]"}
 _FAIRSEQ = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
+_DECODER = {"cls": "<|begin|>", "pad": "<|end|>", "sep": "<|end|>", "mask": "<|mask|>"}
+_SPECIAL = {"roberta": _FAIRSEQ, "unigram": _FAIRSEQ, "wordpiece": _BERT, "decoder": _DECODER}
 LENGTH = 46
 TEXTS = (
   "The people make time.",
@@ -47,6 +64,18 @@ def roberta() -> Tokenizer:
   return made
 
 
+def decoder() -> Tokenizer:
+  """EuroBERT's form: no unknown piece, the padding is the end, and a pair has a beginning in its middle."""
+  made = Tokenizer(models.BPE())
+  made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+  alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+  trainer = trainers.BpeTrainer(vocab_size=290, initial_alphabet=alphabet, show_progress=False)
+  made.train_from_iterator(byte_level.sentences(), trainer)
+  made.add_special_tokens([*dict.fromkeys(_DECODER.values()), "<|reserved_0|>", "<|reserved_1|>"])
+  _template(made, _DECODER, "<|end|> <|begin|>")
+  return made
+
+
 def unigram() -> Tokenizer:
   """XLM-R's form: Unigram, whose `<mask>` is a piece, and two separators."""
   made = Tokenizer(models.Unigram())
@@ -74,28 +103,37 @@ def wordpiece() -> Tokenizer:
   return made
 
 
-_SIZES = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 20}
-_DISTIL = {"dim": 24, "n_layers": 3, "n_heads": 2, "hidden_dim": 20}
+INPUTS, TYPES = ["input_ids", "attention_mask"], ["token_type_ids"]
+COUNTED = ("Bert", "Electra", "NomicBert")  # the second text of a pair is segment 1
+_SIZES = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 20}
+_DISTIL = {"dim": 24, "n_layers": 2, "n_heads": 2, "hidden_dim": 20}
 FAMILIES = {  # class with its head: tokenizer, fields of config.json
   "RobertaForMaskedLM": (roberta, _SIZES | {"type_vocab_size": 1}),
   "XLMRobertaForMaskedLM": (unigram, _SIZES | {"type_vocab_size": 1}),
   "CamembertForMaskedLM": (unigram, _SIZES | {"type_vocab_size": 1}),
   "DistilBertForMaskedLM": (wordpiece, _DISTIL),
   "NomicBertForMaskedLM": (wordpiece, _SIZES),
+  "BertForMaskedLM": (wordpiece, _SIZES),
+  "ElectraForMaskedLM": (wordpiece, _SIZES | {"embedding_size": 10}),
+  "ElectraForPreTraining": (wordpiece, _SIZES | {"embedding_size": 10}),
+  "MPNetForMaskedLM": (unigram, _SIZES),
+  "EuroBertForMaskedLM": (decoder, _SIZES | {"num_attention_heads": 4, "num_key_value_heads": 2}),
+  "ModernBertForMaskedLM": (roberta, _SIZES),
 }
 
 
 def write(folder, name: str, **fields) -> None:
   """Writes a random model of a class with its tokenizer, as its users save it."""
-  make, own = FAMILIES[name]
+  make, own = FAMILIES.get(name, (wordpiece, _SIZES))
   made = make()
-  special = _BERT if make is wordpiece else _FAIRSEQ
+  special = _SPECIAL[make.__name__]
   names = {f"{role}_token": piece for role, piece in special.items()}
+  names |= {"model_input_names": INPUTS + TYPES} if name.startswith(COUNTED) else {}
   transformers.PreTrainedTokenizerFast(tokenizer_object=made, **names).save_pretrained(folder)
   ids = {f"{role}_token_id": made.token_to_id(special[piece]) for role, piece in
          (("pad", "pad"), ("bos", "cls"), ("eos", "sep"))}  # fmt: skip
   kind, rows = getattr(transformers, name), made.get_vocab_size() + 3
-  positions = LENGTH + (ids["pad_token_id"] + 1) * (make is not wordpiece)
+  positions = LENGTH + (ids["pad_token_id"] + 1) * (special is _FAIRSEQ)
   config = kind.config_class(**ids, vocab_size=rows, max_position_embeddings=positions, **own | fields)
   torch.manual_seed(0)
   model = kind(config)
@@ -120,6 +158,7 @@ def outputs(folder, name: str) -> dict:
     rows = tokenizer(
       *map(list, columns), padding=True, truncation=True, max_length=LENGTH, return_tensors="pt"
     )
+    assert rows.keys() == {*INPUTS, *TYPES * name.startswith(COUNTED)}
     is_token = rows["attention_mask"].numpy() > 0
     with torch.no_grad():
       found["hidden"].append(base(**rows).last_hidden_state.numpy()[is_token])
@@ -145,3 +184,135 @@ def test_a_folder_comes_out_as_it_went_in(name, tmp_path, bring, export):
   content = (tmp_path / "in/tokenizer.json").read_bytes()
   assert (tmp_path / "out/tokenizer.json").read_bytes() == content
   assert_same(outputs(tmp_path / "out", name), outputs(tmp_path / "in", name), name)
+
+
+@pytest.mark.parametrize("name", ("BertForSequenceClassification", "ElectraForSequenceClassification"))
+def test_a_cross_encoder_gives_the_same_scores_of_pairs(name, tmp_path, bring, export):
+  write(tmp_path / "in", name, num_labels=1)
+  imported = bring(tmp_path / "in", tmp_path / "imported")
+  assert export(imported, tmp_path / "out") == 0
+  words = " ".join(TEXTS).split()
+  pairs = [(" ".join(words[at % 7 : at % 7 + 1 + at % 6]), words[at % 13]) for at in range(100)]
+  scores = {}
+  for folder in ("in", "out"):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / folder)
+    model = getattr(transformers, name).from_pretrained(tmp_path / folder).eval()
+    rows = tokenizer(*map(list, zip(*pairs)), padding=True, return_tensors="pt")
+    with torch.no_grad():
+      scores[folder] = model(**rows).logits.numpy()
+      rows["token_type_ids"][:] = 0
+      assert np.abs(model(**rows).logits.numpy() - scores[folder]).max() > 1e-3  # segments have an effect
+  np.testing.assert_allclose(scores["out"], scores["in"], atol=1e-5)
+  rows = "".join(json.dumps({"query": first, "text": second}) + "\n" for first, second in pairs)
+  (tmp_path / "pairs.jsonl").write_text(rows)
+  flags = [f"--model={imported}", f"--input={tmp_path}/pairs.jsonl", f"--output={tmp_path}/scores.jsonl"]
+  assert predict.main([*flags, "--text=query", "--text_pair=text"]) == 0
+  lines = map(json.loads, (tmp_path / "scores.jsonl").read_text().splitlines())
+  found = [[line["predicted"]] for line in lines]
+  np.testing.assert_allclose(found, scores["in"], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ("RobertaForMaskedLM", "ElectraForMaskedLM"))
+def test_gradients_of_masked_lm_are_those_of_the_stock_class(name, tmp_path):
+  write(tmp_path, name)
+  foreign = read_state(tmp_path)
+  recognised = recognise(foreign)
+  config, special = base.get_config(), SpecialIds(*(foreign.config[f"{role}_token_id"] for role in
+                                                    ("bos", "pad", "eos")), unk=5, mask=6)  # fmt: skip
+  config.model.update(recognised.fields)
+  fields = {"mask_token_rate": 1.0, "random_token_rate": 0.0, "mask_rate": 0.3, "kind": "mask"}
+  config.corruption.update(fields)
+  config.objectives.mlm.weight = 1.0
+  rows = config.model.vocab_size
+  recipe = build(config, TokenIds(**vars(special), vocab_size=rows))
+  rng, is_token = np.random.default_rng(0), np.arange(20) < np.array([[20], [13]])
+  ids = np.where(is_token, rng.integers(7, rows, (2, 20)), special.pad).astype(np.int32)
+  selected = is_token & (np.arange(20) % 5 == 2)
+  keys = jax.random.split(jax.random.key(0), 2)
+  masked = recipe.mask(Batch(ids, keys, np.zeros(2, np.float32), {"selected": selected}))
+  totals = recipe.totals(masked)
+  params = {name: recognised.params[name] for name in ("encoder", "heads")}
+  loss = lambda params: recipe.loss_fn(params, masked, totals, train=False)[0]  # noqa: E731
+  value, found = jax.jit(jax.value_and_grad(loss))(params)
+  model = getattr(transformers, name).from_pretrained(tmp_path).eval()
+  inputs = torch.tensor(np.asarray(masked.corrupted.input_ids)).long()
+  labels = torch.tensor(np.where(selected, ids, -100)).long()
+  stock = model(input_ids=inputs, attention_mask=torch.tensor(is_token).long(), labels=labels).loss
+  stock.backward()
+  assert abs(float(value) - stock.item()) < 1e-5
+  layout, gradients = foreign.config["model_type"], jax.tree.map(np.asarray, found)
+  made = to_stock(gradients, recipe.encoder, layout=layout, special_ids=special, task={})
+  compared = {each: tensor for each, tensor in model.named_parameters() if tensor.grad is not None}
+  assert len(compared) > 30
+  for each, tensor in compared.items():
+    difference = np.abs(made.state[each] - tensor.grad.numpy()).max()
+    assert difference < 1e-4, (each, difference)
+    assert tensor.grad.abs().max() > 1e-6 or each.endswith("key.bias"), each  # which has no effect
+
+
+@pytest.mark.parametrize("name", ("RobertaForMaskedLM", "EuroBertForMaskedLM"))
+def test_a_model_that_was_trained_on_comes_out_as_its_class_with_the_trained_head(
+  name, tmp_path, bring, export
+):
+  write(tmp_path / "in", name)
+  imported = bring(tmp_path / "in", tmp_path / "imported")
+  text = tmp_path / "text.txt"
+  text.write_text("\n\n".join(" ".join(byte_level.sentences()[at::20]) for at in range(20)))
+  config = small_run.get_config("mlm")
+  config.model.update({each: value for each, value in load_params(imported)[1]["config"]["model"].items()
+                       if each not in ("vocab_chunk_rows", "global_layers")})  # fmt: skip
+  fields = {"data.source": str(text), "data.vocabulary": str(imported / "vocabulary"), "data.length": 40}
+  fields |= {"data.directory": str(tmp_path / "records"), "train.init_from": str(imported)}
+  fields |= {"objectives.mlm.head": "table" if name.startswith("Euro") else "transform"}
+  config.update_from_flattened_dict(fields | {"train.total_steps": 2, "optimizer.warmup_steps": 1})
+  said: list[str] = []
+  assert small_run.run_training(config, tmp_path / "run", say=said.append) == 0
+  assert any("loaded encoder, heads/mlm; fresh: optimizer, step" in line for line in said)
+  assert export(tmp_path / "run", tmp_path / "out") == 0
+  found, before = outputs(tmp_path / "out", name), outputs(tmp_path / "in", name)
+  assert np.abs(found["logits"][0] - before["logits"][0]).max() > 1e-3
+  head = "lm_head.weight" if name.startswith("Euro") else "lm_head.dense.weight"
+  trained, given = (read_state(tmp_path / folder).state[head] for folder in ("out", "in"))
+  assert np.abs(trained - given).max() > 1e-4
+
+
+_GONE = "encoder.layer.1.output.dense.weight"
+REFUSED = {  # class: (change of config.json, or of the tensors, what the one line says)
+  "RobertaForMaskedLM": [
+    ({"model_type": "deberta-v2"}, {}, "model_type 'deberta-v2' is not supported yet; expected mpnet, "),
+    ({"hidden_act": "gelu_new"}, {}, "hidden_act is 'gelu_new'; expected 'gelu'"),
+    ({"position_embedding_type": "relative_key"}, {}, "'relative_key'; expected 'absolute'"),
+    ({"tie_word_embeddings": False}, {}, "tie_word_embeddings is False; expected True"),
+    ({"pad_token_id": 60}, {}, "max_position_embeddings is 48; expected an integer of at least 62"),
+    ({}, {f"roberta.{_GONE}": None}, f"tensor {_GONE} is missing"),
+    ({}, {"roberta.adapter.weight": np.zeros(3, np.float32)}, "no place in this model: adapter.weight"),
+  ],
+  "DistilBertForMaskedLM": [
+    ({"activation": "relu"}, {}, "activation is 'relu'; expected 'gelu'"),
+    ({"n_heads": 5}, {}, "n_heads is 5; expected a divisor of dim 24"),
+  ],
+  "NomicBertForMaskedLM": [
+    ({"hidden_act": "relu"}, {}, "hidden_act is 'relu'; expected 'silu', 'gelu'"),
+    ({"rope_parameters": {"rope_type": "yarn"}}, {}, "expected rope_type 'default'"),
+    ({"head_dim": 8}, {}, "head_dim is 8; expected None, 12"),
+  ],
+  "EuroBertForMaskedLM": [
+    ({"num_key_value_heads": 3}, {}, "num_key_value_heads is 3; expected a divisor of num_attention_heads 4"),
+    ({"hidden_act": "relu"}, {}, "hidden_act is 'relu'; expected 'silu', 'gelu'"),
+  ],
+}
+
+
+def test_what_is_not_supported_is_refused_in_one_line_and_nothing_is_written(tmp_path):
+  for name, rows in REFUSED.items():
+    folder = tmp_path / name
+    write(folder, name)
+    config, state = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
+
+    def run(fields, tensors, folder=folder, config=config, state=state):
+      (folder / "config.json").write_text(json.dumps(config | fields))
+      kept = {each: array for each, array in (state | tensors).items() if array is not None}
+      save_file(kept, folder / "model.safetensors")
+      import_checkpoint(str(folder), str(tmp_path / "out"))
+
+    assert not failing(rows, run) and not list(tmp_path.glob("*out*")), name

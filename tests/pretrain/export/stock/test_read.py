@@ -76,11 +76,11 @@ def test_a_stock_encoder_computes_the_same_as_ours():
 
 
 def test_what_config_json_leaves_out_has_the_value_of_the_class():
-  for kind in FIELDS:
-    large = SIZES | {"vocab_size": 130_000, "embedding_size": 24}  # EuroBERT pads with 128001
-    short = large | {"model_type": kind} | ({"pad_token_id": 1} if kind == "mpnet" else {})
+  for kind in (*FIELDS, "roberta", "camembert", "xlm-roberta", "nomic_bert", "distilbert"):
+    short = SIZES | {"vocab_size": 130_000, "model_type": kind}  # EuroBERT pads with 128001
+    short |= {"dim": 24, "n_layers": 3, "n_heads": 2, "hidden_dim": 20} if kind == "distilbert" else {}
+    short |= {"pad_token_id": 1} if kind == "mpnet" else {}
     config = transformers.AutoConfig.for_model(**short)
-    short |= {"embedding_size": 24} if kind == "electra" else {}
     assert encoder_fields(short) == encoder_fields(config.to_dict()), kind
 
 
@@ -166,7 +166,12 @@ ELECTRA = [  # a change of config.json of electra, a word of the refusal
   ({"layer_norm_eps": float("nan")}, "layer_norm_eps is nan"),
   ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob is 1.0"),
   ({"hidden_dropout_prob": -0.1}, "hidden_dropout_prob is -0.1"),
-  ({"embedding_size": 12}, "embedding_size is 12; expected hidden_size, 24"),
+  ({"embedding_size": 12}, "word_embeddings.weight has shape (40, 24); expected (V=40, E=12)"),
+  ({"embedding_size": 0}, "embedding_size is 0"),
+  (
+    {"position_embedding_type": "relative_key"},
+    "position_embedding_type is 'relative_key'; expected 'absolute'",
+  ),
   ({"type_vocab_size": 0}, "type_vocab_size is 0"),
   ({"source_model": {"num_segments": 7}}, "expected an object with num_segments 0 or 2"),
   ({"vocab_size": 41}, "word_embeddings.weight has shape (40, 24)"),
@@ -192,7 +197,11 @@ PRE_NORM = [  # class, a change of its config.json, a word of the refusal
   (MODERN, {"norm_bias": True}, "norm.bias is missing"),
   (MODERN, {"local_attention": "16"}, "local_attention"),
   (MODERN, {"source_model": {"init": "zeros"}}, "init is 'zeros'"),
-  ("UltrabertModel", {"num_key_value_heads": 1}, "num_key_value_heads is 1"),
+  (
+    "UltrabertModel",
+    {"num_key_value_heads": 3},
+    "num_key_value_heads is 3; expected a divisor of num_attention_heads 2",
+  ),
 ]
 
 

@@ -118,6 +118,7 @@ def test_damaged_files_are_refused(tmp_path):
   (folder / "tokenizer_config.json").unlink()
   assert not failing([(rows[-1][0], "no special piece [MASK] or <mask>")], run)
   path.unlink()
-  with pytest.raises(DataError, match="no tokenizer in it"):
+  (folder / "sentencepiece.bpe.model").write_bytes(b"model")
+  with pytest.raises(DataError, match=r"no tokenizer in it.*bpe\.model\n  python -c .*save_pretrained"):
     convert.read_tokenizer(folder, tmp_path / "v")
   assert not (tmp_path / "v").exists()

@@ -46,11 +46,13 @@ def apply(config: ConfigDict, folder: str) -> ConfigDict:
     raise ConfigError(f"{folder}: fine-tuning names its encoder in\n  --config.checkpoint={folder}")
   from pretrain.checkpoints import checkpoint, workdir
 
-  saved = checkpoint.read_meta(workdir.step_path(folder))["config"]["model"]
+  meta = checkpoint.read_meta(workdir.step_path(folder))
+  saved = meta["config"]["model"]
   share = config.generator.num_heads / config.model.num_heads
   for name, value in saved.items():
     if name in config.model and name not in OF_RECIPE:
       config.model[name] = tuple(value) if isinstance(value, list) else value
+  config.objectives.mlm.head = meta["config"].get("objectives", {}).get("mlm", {}).get("head", "transform")
   if config.generator.hidden_size:
     config.generator.update(_narrow(config.model, share))
   if config.model.norm_placement == "pre":

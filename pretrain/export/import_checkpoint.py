@@ -187,6 +187,8 @@ def _save(
   config = base.get_config()
   config.recipe = "imported"
   config.model.update(recognised.fields)
+  if "table" in recognised.params.get("heads", {}).get("mlm", {}):
+    config.objectives.mlm.head = "table"
   if recognised.generator:
     config.corruption.kind = "generator"
     config.generator.update(recognised.generator)

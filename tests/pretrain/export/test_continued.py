@@ -16,7 +16,7 @@ from tests.pretrain.export.stock.test_families import LENGTH, write
 
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory, bring):
-  """The import of a random RoBERTa with 3 layers of width 24, 2 heads and an MLP of 20."""
+  """The import of a random RoBERTa with 2 layers of width 24, 2 heads and an MLP of 20."""
   folder = tmp_path_factory.mktemp("roberta")
   write(folder / "in", "RobertaForMaskedLM")
   return bring(folder / "in", folder / "imported")
@@ -36,7 +36,7 @@ def test_sizes_vocabulary_and_weights_are_the_folders_and_all_else_the_recipes(i
     arguments = read_arguments([f"--config={spec}", "--config.train.total_steps=300000"])
     config, before = arguments.config, alone.config
     model = config.model
-    assert (model.num_layers, model.hidden_size, model.num_heads, model.mlp_size) == (3, 24, 2, 20)
+    assert (model.num_layers, model.hidden_size, model.num_heads, model.mlp_size) == (2, 24, 2, 20)
     assert (model.max_length, model.position, model.relative_position) == (LENGTH, "learned", "none")
     assert config.data.length == LENGTH and config.data.vocabulary == f"{imported}/vocabulary"
     assert config.train.init_from == str(imported)

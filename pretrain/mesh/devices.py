@@ -35,6 +35,12 @@ _TABLE: Mapping[str, Mapping[str, bool | int]] = {
   "TPU v5": _LARGER_TILES,
   "TPU v6 lite": _LARGER_TILES,
 }
+# A libtpu on a machine without chips, where it compiles for others, looks for a pod and writes errors.
+_NO_POD = {
+  "TPU_SKIP_MDS_QUERY": "1",
+  "TPU_WORKER_HOSTNAMES": "localhost",
+  "TPU_ACCELERATOR_TYPE": "v5e-1",
+}
 _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")  # where users set such options
 
 
@@ -61,6 +67,9 @@ def check(platform: str = "auto") -> None:
 
   ConfigError: the platform in JAX_PLATFORMS cannot start, or the devices are of another platform.
   """
+  if not (glob.glob("/dev/accel*") or glob.glob("/dev/vfio/*")):  # no TPU
+    for name, value in _NO_POD.items():
+      os.environ.setdefault(name, value)
   try:
     kind = jax.default_backend()
   except (RuntimeError, AssertionError) as error:  # JAX checks plugins by assertions

@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import logging
 import os
+import pathlib
 import re
 import shlex
 import sys
@@ -104,7 +105,11 @@ def ensure(settings: ReadingSettings, *, download: bool) -> str:
     return place
   arguments = command(vars(settings.data), vocab_size=settings.vocab_size, output=place)
   logger.info(f"No records in {place} yet; preparing them from {settings.data.source}")
-  code, reason = run_child(arguments + ["--download"] * download, relay=True)
+  # This project's folder before the current one (-P), which may have a package `data` of the user's.
+  places = [str(pathlib.Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""), os.getcwd()]
+  path = os.pathsep.join(filter(None, places))
+  child = [arguments[0], "-P", *arguments[1:], *["--download"] * download]
+  code, reason = run_child(child, relay=True, env={**os.environ, "PYTHONPATH": path})
   if code == 0:
     return place
   where = f"data.source={settings.data.source!r} cannot be prepared here"

@@ -31,6 +31,15 @@ def test_a_platform_that_is_not_here_is_refused(monkeypatch, tmp_path):
   assert ways == ["  unset JAX_PLATFORMS", "  export JAX_PLATFORMS=cpu"] and "'nonsense'" in line
 
 
+def test_a_libtpu_without_chips_does_not_look_for_a_pod(monkeypatch):
+  for chips_there, expected in (([], "localhost"), (["/dev/accel0"], None)):
+    for name in devices._NO_POD:
+      monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(devices.glob, "glob", lambda pattern, found=chips_there: found)
+    devices.check("auto")
+    assert os.environ.get("TPU_WORKER_HOSTNAMES") == expected
+
+
 def test_compiled_programs_are_kept_but_not_those_of_a_dry_run(tmp_path, monkeypatch):
   changes = []
   monkeypatch.setattr(jax.config, "update", lambda *change: changes.append(change))

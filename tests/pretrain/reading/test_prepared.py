@@ -194,7 +194,8 @@ def child(monkeypatch):
 
   def replace(script: str) -> list[list[str]]:
     def run(command, **arguments):
-      assert command[:3] == [sys.executable, "-m", "data.prepare"]
+      assert command[:4] == [sys.executable, "-P", "-m", "data.prepare"]
+      assert arguments["env"]["PYTHONPATH"].split(os.pathsep)[0] == str(ROOT)  # before a user's own `data`
       commands.append(command)
       return start([sys.executable, "-c", script], **arguments)
 

@@ -38,8 +38,7 @@ def root(tmp_path, monkeypatch):
   return tmp_path / "packages"
 
 
-def test_names_become_queries_and_no_tested_module_is_in_training(root, tmp_path, monkeypatch, capsys):
-  monkeypatch.setitem(PAGE["write"].__globals__, "READ", 1.0)
+def test_names_become_queries_and_no_tested_module_is_in_training(root, tmp_path, capsys):
   PAGE["write"](tmp_path / "out", str(root))
   train = [json.loads(line) for line in (tmp_path / "out" / "pairs.jsonl").read_text().splitlines()]
   corpus = [json.loads(line) for line in (tmp_path / "out/beir/corpus.jsonl").read_text().splitlines()]

@@ -21,10 +21,10 @@ import warnings
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from data import installed_docs  # noqa: E402
+from data import installed_docs, progress  # noqa: E402
 from data.page import render  # noqa: E402
 
-READ, TESTED = 0.25, 0.1  # share of the packages' modules that are read, and of these that are held out
+TESTED = 0.1  # share of the modules that are held out
 WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
@@ -44,7 +44,7 @@ def definitions(code: bytes) -> list[tuple[str, str]]:
 def pairs(root: str, modules: list[str]) -> dict[str, list[tuple[str, str]]]:
   """Returns {module: (name in words, first paragraph)} of modules in a folder; no text occurs twice."""
   texts, by_module = set(), {}
-  for module in modules:
+  for module in progress.track(modules, name="reading names and descriptions", total=len(modules)):
     kept = []
     for name, docstring in definitions((pathlib.Path(root) / module).read_bytes()):
       words = " ".join(WORDS.findall(name)).lower()
@@ -60,17 +60,18 @@ def pairs(root: str, modules: list[str]) -> dict[str, list[tuple[str, str]]]:
 def write(folder: pathlib.Path, root: str = "") -> None:
   """Writes `pairs.jsonl`, `text/docs.txt` for pretraining, and the BEIR folder `beir`."""
   root = root or installed_docs.default_root()
-  names = installed_docs.module_files(root)
-  read = sorted(random.Random(0).sample(names, int(READ * len(names))))
-  by_module = pairs(root, read)
+  modules = installed_docs.module_files(root)
+  by_module = pairs(root, modules)
   tested = set(random.Random(0).sample(sorted(by_module), int(TESTED * len(by_module))))
   for name in ("text", "beir/qrels"):
     (folder / name).mkdir(parents=True, exist_ok=True)
   rows = [pair for module in sorted(by_module) if module not in tested for pair in by_module[module]]
   lines = [json.dumps({"query": name, "positive": text}) + "\n" for name, text in rows]
   (folder / "pairs.jsonl").write_text("".join(lines), encoding="utf-8")
-  documents = installed_docs.read_modules(root, [module for module in read if module not in tested])
-  text = "\n\n".join("\n".join(of_module) for of_module in documents if of_module)
+  kept = [module for module in modules if module not in tested]
+  tracked = progress.track(kept, name="reading text", total=len(kept))
+  documents = [installed_docs.read_modules(root, [module])[0] for module in tracked]
+  text = "\n\n".join("\n".join(texts) for texts in documents if texts)
   (folder / "text" / "docs.txt").write_text(text + "\n", encoding="utf-8")
   held_out = [pair for module in sorted(tested) for pair in by_module[module]]
   queries = sorted({name for name, _ in held_out})
@@ -83,7 +84,9 @@ def write(folder: pathlib.Path, root: str = "") -> None:
   judged = [f"{number[name]}\td{at}\t1" for at, (name, _) in enumerate(held_out)]
   header = "query-id\tcorpus-id\tscore"
   (beir / "qrels" / "test.tsv").write_text("\n".join([header, *judged]) + "\n", encoding="utf-8")
-  print(f"{len(rows):,} pairs to train on, {len(queries):,} queries and {len(held_out):,} passages to test")
+  print(f"{folder}/text/docs.txt: documentation of {len(kept):,} modules, {len(text.encode()) / 1e6:.1f} MB")
+  print(f"{folder}/pairs.jsonl: {len(rows):,} pairs to train on")
+  print(f"{beir}: {len(queries):,} queries and {len(held_out):,} passages to test")
 
 
 def page(output: pathlib.Path, folder: pathlib.Path, answers: pathlib.Path, stage: pathlib.Path) -> None:
@@ -117,7 +120,8 @@ def main() -> None:
     folder = asked.output
     page(pathlib.Path(asked.page), folder / "scores", folder / "answers.jsonl", folder / "embedding")
   else:
-    write(asked.output)
+    with progress.shown():
+      write(asked.output)
 
 
 if __name__ == "__main__":

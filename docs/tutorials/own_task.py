@@ -20,7 +20,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from data import installed_docs  # noqa: E402
+from data import installed_docs, progress  # noqa: E402
 
 LIBRARIES = 9
 SPLITS = {"test": 900, "dev": 450, "train": 1_800}
@@ -43,13 +43,16 @@ def write(folder: pathlib.Path, root: str = "") -> None:
   modules, splits = libraries(root)
   (folder / "text").mkdir(parents=True, exist_ok=True)
   held_out = {module for name in ("dev", "test") for _, _, module in splits[name]}
-  for library, names in modules.items():
+  for library, names in progress.track(modules.items(), name="reading their text", total=len(modules)):
     documents = installed_docs.read_modules(root, [name for name in names if name not in held_out])
     text = "\n\n".join("\n".join(texts) for texts in documents if texts)
     (folder / "text" / f"{library}.txt").write_text(text + "\n", encoding="utf-8")
+  megabytes = sum(path.stat().st_size for path in (folder / "text").iterdir()) / 1e6
+  print(f"{folder}/text: documentation of {', '.join(sorted(modules))}, {megabytes:.1f} MB")
   for name, rows in splits.items():
     with open(folder / f"{name}.csv", "w", newline="", encoding="utf-8") as file:
       csv.writer(file).writerows([("text", "library"), *(row[:2] for row in rows)])
+    print(f"{folder}/{name}.csv: {len(rows):,} paragraphs and their libraries")
   for name, count in STOPS.items():
     texts = installed_docs.read_modules(root, list(dict.fromkeys(module for _, _, module in splits[name])))
     found = [spoken(text) for text in dict.fromkeys(text for of_module in texts for text in of_module)]
@@ -57,6 +60,7 @@ def write(folder: pathlib.Path, root: str = "") -> None:
     random.Random(0).shuffle(rows)
     lines = [json.dumps(row) + "\n" for row in rows[:count]]
     (folder / f"stops_{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+    print(f"{folder}/stops_{name}.jsonl: {len(lines)} paragraphs without commas and ends of sentences")
 
 
 def libraries(root: str) -> tuple[dict[str, list[str]], dict[str, list[tuple[str, str, str]]]]:
@@ -75,6 +79,7 @@ def libraries(root: str) -> tuple[dict[str, list[str]], dict[str, list[tuple[str
   largest = [package for package, _ in sizes.most_common(2 * LIBRARIES)]
   mask, seen = name_pattern(root, largest), set()
   modules, splits = {}, {split: [] for split in SPLITS}
+  shown = progress.Progress(LIBRARIES, unit="package", name="choosing paragraphs")
   for package in largest:
     shuffled = random.Random(f"0 {package}").sample(packages[package], len(packages[package]))
     left = iter(shuffled)
@@ -92,7 +97,9 @@ def libraries(root: str) -> tuple[dict[str, list[str]], dict[str, list[tuple[str
       modules[package] = packages[package]
       for split in SPLITS:
         splits[split] += filled[split]
+      shown.update(len(modules))
     if len(modules) == LIBRARIES:
+      shown.close(LIBRARIES)
       return modules, splits
   sys.exit(
     f"{root}: {len(modules)} packages have enough documentation, expected {LIBRARIES}; "
@@ -131,4 +138,6 @@ def spoken(text: str) -> dict[str, list[str]]:
 if __name__ == "__main__":
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--output", default="runs/own_task", type=pathlib.Path)
-  write(parser.parse_args().output)
+  output = parser.parse_args().output
+  with progress.shown():
+    write(output)

@@ -63,14 +63,14 @@ def _run(asked: argparse.Namespace) -> None:
       f"{len(asked.workdirs)} runs; expected at most {_MOST_RUNS}, so that their colours differ"
     )
 
+  from pretrain.mesh import devices
   from pretrain.report import page, runs
 
+  devices.check()  # reading checkpoints starts them
   loaded = runs.read(asked.workdirs)
   more = [table for folder in command.names(asked.tables) for table in runs.find_tables(pathlib.Path(folder))]
   shown: dict[str, page.Examples | str] = {}
   if asked.examples:
-    from pretrain.mesh import devices
-
     full = "the device's memory is full, perhaps of a run; use --examples=0, or JAX_PLATFORMS=cpu ({})"
     for run in loaded:
       try:

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -46,11 +46,13 @@ def train(
   *,
   download: bool = False,
   settle: Callable[[bool], None] = lambda is_asked: None,
+  more: Sequence[Listener] = (),
 ) -> int:
   """Trains, or resumes the run in `workdir`; returns 0 at the end, or 75 after a requested stop.
 
   `config` is as a config file returns it; `workdir` may be an address at gs://.
-  `download` allows downloading text; `settle` is as in `StopRequest`. ConfigError: the config has problems.
+  `download` allows downloading text; `settle` is as in `StopRequest`. `more` listeners come after ours; where
+  a loss spike rolls a run back, they see steps again, after `end`. ConfigError: the config has problems.
   In a notebook `logging.basicConfig(level="INFO", force=True)` shows its lines.
   """
   PRETRAINING.check(config, num_devices=jax.device_count())
@@ -114,7 +116,7 @@ def train(
       if isinstance(records.train, FedRecords):
         listeners.append(FeedMark(records.train, skips))
       try:
-        return loop(Pass(run, records, checkpoints, batches, place, begun, stop), state, listeners)
+        return loop(Pass(run, records, checkpoints, batches, place, begun, stop), state, [*listeners, *more])
       except RollBack as spike:
         begun = begun.rolled_back(spike.skip)
 

@@ -4,12 +4,13 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from ml_collections import ConfigDict
 
 from configs import base
@@ -27,7 +28,7 @@ from pretrain.corruption.masking import TokenIds
 from pretrain.inference.batches import Compiled
 from pretrain.mesh import trees
 from pretrain.models import heads
-from pretrain.models.encoder import init_encoder
+from pretrain.models.encoder import encode, init_encoder
 from pretrain.models.layers import EncoderConfig, encoder_config
 from pretrain.reading import prepare, prepared
 from pretrain.run import Run, make_run
@@ -73,6 +74,21 @@ class OpenedEncoder(NamedTuple):
       longest=longest or config.max_length,
       pad_id=pad_id,
     )
+
+  def hidden_states(self, texts: Sequence[str], *, batch_size: int = 32) -> list[np.ndarray]:
+    """Returns the last layer of each text, [tokens, embed] float32 with [CLS] and [SEP], in order.
+
+    Texts are cut at the encoder's positions.
+    """
+
+    def last(params: Any, config: EncoderConfig, batch: Mapping[str, jax.Array], *, pad_id: int) -> jax.Array:
+      ids = batch["ids"]
+      return encode(params, config, ids, ids != pad_id, pad_id=pad_id)[1].last.astype(jnp.float32)
+
+    most, whole = self.config.max_length, self.vocabulary.with_special_ids
+    ids = [whole(pieces, max_length=most) for pieces in self.vocabulary.encode_batch(texts)]
+    computed = self.program(last, batch_size=batch_size)([{"ids": np.asarray(row, np.int32)} for row in ids])
+    return [hidden[: len(row)] for hidden, row in zip(computed, ids, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True)

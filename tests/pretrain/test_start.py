@@ -1,5 +1,6 @@
 """What a run begins with, and the moments of a listener, also after a stop, a resume and a roll-back."""
 
+import functools
 import json
 import os
 import signal
@@ -47,10 +48,9 @@ class Toy(Listener):
 
 @pytest.fixture
 def heard(monkeypatch):
-  """The moments of a toy listener behind the others, [moment, step]."""
-  moments, loop = [], train.loop
-  more = lambda parts, state, listeners: loop(parts, state, [*listeners, Toy(moments.append)])  # noqa: E731
-  monkeypatch.setattr(train, "loop", more)
+  """The moments of a listener that is given to `train`, [moment, step]."""
+  moments: list = []
+  monkeypatch.setattr(train, "train", functools.partial(train.train, more=[Toy(moments.append)]))
   return moments
 
 

@@ -87,6 +87,20 @@ def test_an_encoder_is_opened_with_the_parameters_and_a_vocabulary_of_its_config
     model.open_encoder()
 
 
+def test_hidden_states_of_texts_are_those_of_each_alone_without_padding(finished):
+  opened = open_model(finished).open_encoder()
+  vocabulary, most = opened.vocabulary, opened.config.max_length
+  texts = ["Bada kipo.", "Ro.", "gemu " * 90]
+  hidden = opened.hidden_states(texts, batch_size=2)
+  assert len(hidden[2]) == most
+  for text, found in zip(texts, hidden, strict=True):
+    ids = jnp.asarray([vocabulary.with_special_ids(vocabulary.encode(text), max_length=most)])
+    is_token = jnp.ones_like(ids, bool)
+    alone = encode(opened.params, opened.config, ids, is_token, pad_id=vocabulary.special_ids.pad)[1].last[0]
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, alone, atol=1e-5)
+
+
 def test_the_first_layers_compute_what_they_did_below_the_others(small_records):
   vocabulary = vocabularies.load(small_records / "vocabulary")
   pad_id, fields = vocabulary.special_ids.pad, backbones.BACKBONES["modern_tiny"]

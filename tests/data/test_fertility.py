@@ -12,7 +12,16 @@ def made(kind: str, *pieces: str) -> vocabulary.Vocabulary:
   """A vocabulary of these pieces, behind the special ones, that encodes nothing."""
   known = (*_SPECIAL, *pieces)
   return vocabulary.Vocabulary(
-    kind, True, len(known), vocabulary.SpecialIds(0, 1, 2, 3, 4), "", "none", known, lambda _: [], "".join
+    kind,
+    True,
+    len(known),
+    vocabulary.SpecialIds(0, 1, 2, 3, 4),
+    "",
+    "none",
+    known,
+    lambda _: [],
+    "".join,
+    (2,),
   )
 
 

@@ -426,7 +426,7 @@ def test_a_new_row_is_the_mean_of_its_old_pieces_and_all_else_is_unchanged():
     np.testing.assert_allclose(after[7], before.mean(0), rtol=1e-6, atol=1e-7)  # no id has it
     np.testing.assert_array_equal(before, trees.by_path(_params())[path])
   for rows in (9, 4):  # asked: 8, and the vocabulary had 5
-    with pytest.raises(DataError, match=f"here: encoder.* has {rows} rows; expected 5 to 8\n  --config"):
+    with pytest.raises(DataError, match=f"here: encoder.* has {rows} rows .*\n  --config"):
       warm_start.add_rows(_params(rows), EXTENSION, rows=8, where="here")
   assert (
     len(trees.by_path(warm_start.add_rows(_params(5), EXTENSION, rows=8, where=""))["heads/mlm/bias"]) == 8

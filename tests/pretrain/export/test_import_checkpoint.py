@@ -227,5 +227,5 @@ def test_an_extended_vocabulary_brings_rows_for_its_words(exported, tmp_path, ca
   assert export(back, tmp_path / "again") == 0, capsys.readouterr().err
   third = bring(tmp_path / "again", tmp_path / "third", f"--vocabulary={tmp_path / 'v'}")
   assert_same_params(load_params(third)[0], after)
-  with pytest.raises(DataError, match=r"extends another vocabulary .*\n  python -m data.vocabulary"):
+  with pytest.raises(DataError, match=r"made from another vocabulary .*\n  python -m data.vocabulary"):
     _import(exported("homeless", "--to=torch").folder, tmp_path / "no", str(tmp_path / "v"))

@@ -4,8 +4,8 @@ Command: make demo
 Source: roberta_base:tiny with fewer steps; our choice.
 Expected: the masked-token loss is about 0.88 nats below that of token frequencies; 19 % of the masked
   tokens are predicted correctly.
-Cost: 1.6 M tokens, 0.14 CPU-seconds per step; about 2.5 minutes on two CPU cores, including preparation of
-  the text and compilation.
+Cost: 1.6 M tokens, 0.14 CPU-seconds per step; about 50 seconds on two idle CPU cores, including preparation
+  of the text and compilation.
 
 Why masked LM: in minutes on two cores it teaches the encoder most. RTD, contrast and mixtures first need a
 good generator: after 520 steps of amos_coco_taco_base:tiny, at three times the CPU time, the generator was

@@ -1,4 +1,4 @@
-"""What ARGUMENT of `--config=FILE:ARGUMENT` changes in a recipe: its size, its backbone, or both."""
+"""Applies ARGUMENT of `--config=FILE:ARGUMENT` to a recipe: a size, a backbone, or both."""
 
 import importlib
 import re

@@ -8,7 +8,8 @@ Source: Gururangan et al., "Don't Stop Pretraining" (ACL 2020), which continues 
   the batch and rate of TAPT, there for 100 epochs). Its maintainers say of the 12,500 steps: 100,000 of 256
   rows "seemed sensible", not tuned (issue 14). Warm-up over 6 % is of the paper's appendix, from memory. A
   rate that stays flat and falls over the last tenth is our choice, so that a run can be made longer.
-Expected: the held-out loss of step 0 is far below that of the token frequencies, and falls from there.
+Expected: with released weights the held-out loss of step 0 is far below that of the token frequencies. That
+  was not tried here, because no released weights were at hand.
 Cost: 13.1 B tokens. It depends on the encoder; --dry_run prints it.
 """
 

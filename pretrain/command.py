@@ -172,7 +172,7 @@ def _config_of(argv: Sequence[str], program: Program) -> tuple[str, list[str]]:
   """Returns the value of --config, and the other arguments."""
   alone = flags.FlagValues()
   flags.DEFINE_string("config", "", "", flag_values=alone)
-  alone.set_gnu_getopt()  # flags also follow what is not a flag
+  alone.set_gnu_getopt()  # absl otherwise stops at the first word that is not a flag
   with contextlib.suppress(flags.Error):  # --config without a value
     _, *others = alone(["", *argv], known_only=True)
     if alone.config:

@@ -24,11 +24,11 @@ OF_RECIPE = frozenset(
 def split(argument: str) -> tuple[str, str]:
   """Splits 'tiny:imported/xlmr' into sizes and backbones, and the folder, '' without one.
 
-  A folder has a slash in its name, or exists.
+  A folder has a slash in its name, or has checkpoints: a folder `tiny` with other files does not hide a size.
   """
   parts = argument.split(":")
   for at, part in enumerate(parts):
-    if "/" in part or os.path.isdir(part) or ":".join(parts[at:]).startswith(("gs://", "s3://")):
+    if "/" in part or os.path.isdir(os.path.join(part, "checkpoints")) or part in ("gs", "s3"):
       return ":".join(parts[:at]), ":".join(parts[at:])
   return argument, ""
 
@@ -39,7 +39,7 @@ def apply(config: ConfigDict, folder: str) -> ConfigDict:
   A generator with sizes of its own keeps its depth and its share of the encoder's width.
 
   Raises:
-    ConfigError: the recipe is of fine-tuning, or masks nothing that the folder could learn.
+    ConfigError: the recipe is one of fine-tuning.
     DataError: the folder has no checkpoint.
   """
   if "corruption" not in config:
@@ -55,6 +55,9 @@ def apply(config: ConfigDict, folder: str) -> ConfigDict:
   config.objectives.mlm.head = meta["config"].get("objectives", {}).get("mlm", {}).get("head", "transform")
   if config.generator.hidden_size:
     config.generator.update(_narrow(config.model, share))
+  is_projected = config.model.embedding_size not in (0, config.model.hidden_size)
+  if is_projected and config.generator.share_embeddings == "all" and config.generator.projection == "table":
+    config.generator.projection = "embeddings"  # the shared positions and norm have the table's width
   if config.model.norm_placement == "pre":
     config.optimizer.decay = "no_bias_norm"
   config.data.length = min(config.data.length, config.model.max_length)

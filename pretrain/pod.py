@@ -290,7 +290,7 @@ class _Watch:
       threading.Thread(target=self._hear_process_0, daemon=True).start()  # the others hear it
       self._is_alone.wait(_LEAVING)
     self._be_silent()
-    with contextlib.suppress(RuntimeError):
+    with contextlib.suppress(RuntimeError):  # another process is gone already
       jax.distributed.shutdown()
 
 

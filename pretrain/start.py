@@ -1,4 +1,4 @@
-"""What a run begins with, the same on all processes: records, initial state, and checks before both."""
+"""Starts a run: opens its records, makes or loads its state, and checks that all processes do the same."""
 
 import contextlib
 import importlib

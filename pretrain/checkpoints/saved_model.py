@@ -297,6 +297,8 @@ def config_of(saved: Mapping[str, Any]) -> ConfigDict:
   config = base.get_config()
   known, given = resume.flatten(config.to_dict()), resume.flatten(saved)
   kept = {name: value for name, value in given.items() if name in known}
+  if kept.get("model.attention") == "cudnn":  # is gone; all bodies compute the same
+    kept["model.attention"] = "auto"
   config.update_from_flattened_dict({name: _tupled(value) for name, value in kept.items()})
   return config
 

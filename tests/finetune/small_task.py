@@ -46,7 +46,7 @@ def feed(seed: int):
 
 
 def trainer(**options) -> Trainer:
-  """Of the tiny encoder, with fresh parameters for each seed."""
+  """Returns a trainer of the tiny encoder, whose parameters each seed draws anew."""
   problem = make_problem(CONFIG, HeadSettings(), num_outputs=2, pad_id=PAD)
   init = functools.partial(init_encoder, config=CONFIG, pad_id=PAD)
   return Trainer(problem, init, OPTIMIZER, **options)

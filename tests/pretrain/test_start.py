@@ -1,4 +1,4 @@
-"""What a run begins with, and the moments of a listener, also after a stop, a resume and a roll-back."""
+"""The start of a run, and when its listeners are called, also after a stop, a resume and a roll-back."""
 
 import functools
 import json

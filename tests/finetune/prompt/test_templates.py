@@ -170,7 +170,7 @@ def evaluation(writer, split, pool, max_length=LENGTH, seed=13, num_samples=1):
 
 
 def parts_of(words, ids):
-  """The first letters of the query and of each demonstration, and what stands in the gaps."""
+  """Returns the first letters of the query and of each demonstration, and the words that fill their gaps."""
   parts = pieces_of(words, ids).replace("[CLS] ", "").split(" [SEP]")[:-1]
   return [part.split()[0] for part in parts], [part.split()[2] for part in parts]
 

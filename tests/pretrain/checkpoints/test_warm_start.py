@@ -1,4 +1,4 @@
-"""What a new run takes from other checkpoints: a model as it is or grown, a generator, a table, new rows."""
+"""A new run loads a model (equal or grown), a generator or a token table, and rows for new words."""
 
 import logging
 import shutil

@@ -1,4 +1,4 @@
-"""What a run keeps beside its checkpoints, here and at gs://, and checkpoints and records at any address."""
+"""Files of a workdir, on a disk and at gs://; checkpoints and records that are fetched from an address."""
 
 import dataclasses
 import json

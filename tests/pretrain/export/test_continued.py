@@ -2,14 +2,19 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from data import vocabulary
 from data.errors import ConfigError
 from data.prepare import __main__ as prepare
 from pretrain import continued, main
+from pretrain.checkpoints import warm_start
+from pretrain.checkpoints.saved_model import open_model, tokens_of
 from pretrain.command import read_arguments
+from pretrain.run import make_run
 from tests.data.conftest import make_documents, write_text
 from tests.pretrain.export.stock.test_families import LENGTH, write
 
@@ -45,6 +50,25 @@ def test_sizes_vocabulary_and_weights_are_the_folders_and_all_else_the_recipes(i
     assert all(model[name] == before.model[name] for name in continued.OF_RECIPE)
     assert config.optimizer.learning_rate == before.optimizer.learning_rate
     assert arguments.workdir == f"runs/{recipe.replace(':', '_')}_imported"
+
+
+def test_a_generator_shares_projected_embeddings_and_a_folder_hides_no_size(tmp_path, bring, monkeypatch):
+  write(tmp_path / "in", "ElectraForMaskedLM")
+  imported = bring(tmp_path / "in", tmp_path / "imported")
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "tiny").mkdir()  # not a run: it has no checkpoints
+  for recipe, projection in (("coco_lm_base", "embeddings"), ("electra_base", "table")):
+    config = read_arguments([f"--config=configs/{recipe}.py:tiny:imported"]).config
+    assert config.generator.projection == projection and config.train.init_from == "imported"
+    assert config.model.embedding_size and config.train.batch_size == 32
+    words = vocabulary.load(imported / "vocabulary")
+    run = make_run(config, tokens_of(words), devices=jax.devices()[:1])
+    shapes, origins = run.abstract_state.params, warm_start.origins(config.to_dict())
+    loaded = warm_start.load_into(shapes, origins, vocabulary_digest=words.digest)
+    table = loaded["encoder"]["embeddings"]["token"]["embedding"]
+    np.testing.assert_array_equal(
+      table, open_model(imported).open_encoder().params["embeddings"]["token"]["embedding"]
+    )
 
 
 def test_after_a_step_the_class_with_its_head_is_back(imported, export, tmp_path, monkeypatch):

@@ -144,7 +144,7 @@ def write(folder, name: str, **fields) -> None:
 
 
 def outputs(folder, name: str) -> dict:
-  """What a user gets of a folder: ids, hidden states and logits of texts, pairs, batches and a full row."""
+  """Returns the ids, hidden states and logits that transformers computes with a folder."""
   tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
   model, info = getattr(transformers, name).from_pretrained(folder, output_loading_info=True)
   unread = [key for key in info["unexpected_keys"] if ".pooler." not in key]  # AutoModel has a pooler

@@ -21,7 +21,8 @@ def apply(config: ConfigDict, argument: str, sizes: Mapping[str, Mapping[str, An
   Raises:
     ConfigError: a part of the argument is unknown.
   """
-  for part in ("tiny", "modern_tiny") if argument == "modern_tiny" else argument.split(":"):
+  is_tiny = argument in ("modern_tiny", "deberta_tiny")
+  for part in ("tiny", argument) if is_tiny else argument.split(":"):
     if part in sizes:
       config.update_from_flattened_dict(sizes[part])
       config.recipe = f"{config.recipe.removesuffix('_base')}_{part}"

@@ -2,8 +2,11 @@
 
 Usage: not run directly. Commands apply a name to a recipe whose get_config has no parameter.
 Source: transformers 5.23 models/modernbert; AnswerDotAI/ModernBERT at 8c57a0f (yamls of base and large);
-JHU-CLSP/ettin-encoder-vs-decoder at 6cbf954 (17M, 32M, 68M).
+JHU-CLSP/ettin-encoder-vs-decoder at 6cbf954 (17M, 32M, 68M). DeBERTa-v3: microsoft/DeBERTa at 4d7fe0b,
+experiments/language_model/deberta_*.json, and config.json of microsoft/deberta-v3-* and mdeberta-v3-base.
 """
+
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -25,10 +28,23 @@ MODERN = {
   "init": "megatron_cut",
 }
 
+DEBERTA = {
+  "relative_position": "disentangled",
+  "relative_buckets": 512,  # position_buckets 256, for each direction
+  "relative_max_distance": 512,
+  "position": "none",  # position_biased_input false
+  "num_segments": 0,
+  "layer_norm_eps": 1e-7,
+  "dropout": 0.1,
+  "attention_dropout": 0.1,
+}
 
-def _sizes(num_layers: int, hidden_size: int, num_heads: int, mlp_size: int) -> dict[str, int]:
+
+def _sizes(
+  num_layers: int, hidden_size: int, num_heads: int, mlp_size: int, of: dict[str, Any] = MODERN
+) -> dict[str, Any]:
   sizes = {"num_layers": num_layers, "hidden_size": hidden_size, "num_heads": num_heads, "mlp_size": mlp_size}
-  return MODERN | sizes
+  return of | sizes
 
 
 BACKBONES = {
@@ -37,6 +53,14 @@ BACKBONES = {
   "ettin_17m": _sizes(7, 256, 4, 384),
   "ettin_32m": _sizes(10, 384, 6, 576),
   "ettin_68m": _sizes(19, 512, 8, 768),
+  "deberta": _sizes(12, 768, 12, 3_072, DEBERTA),
+  "deberta_large": _sizes(24, 1_024, 16, 4_096, DEBERTA),
+  "deberta_small": _sizes(6, 768, 12, 3_072, DEBERTA),
+  "deberta_xsmall": _sizes(12, 384, 6, 1_536, DEBERTA),
+  "mdeberta": _sizes(12, 768, 12, 3_072, DEBERTA | {"vocab_size": 251_000}),
+  "deberta_tiny": _sizes(2, 128, 2, 512, DEBERTA)
+  | {"relative_buckets": 64, "relative_max_distance": 64}
+  | {"dropout": 0.0, "attention_dropout": 0.0, "init_stddev": 0.05},
   "modern_tiny": _sizes(4, 128, 2, 192) | {"window": 32, "dropout": 0.0, "init_stddev": 0.05},
 }
 

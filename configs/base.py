@@ -48,8 +48,11 @@ def _model() -> ConfigDict:
       "num_kv_heads": 0,  # heads of keys and values, shared by groups of query heads; 0: num_heads
       "num_segments": 0,  # 0: no segment embeddings (COCO-LM, AMOS); 2: BERT, TACO, all ids 0
       "pair_segments": False,  # of tasks: the second text is segment 1 (BERT); pretraining has no pairs
-      "relative_position": "t5",  # of attention: 't5' (the papers), 'official' (the released models), 'none'
-      "relative_buckets": 32,  # groups of distances that share a bias; COCO-LM table 6
+      # Of attention, a bias: 't5' (the papers), 'official' (the released models); a vector: 'disentangled'
+      # (DeBERTa); or 'none'.
+      "relative_position": "t5",
+      # Groups of distances that share a bias; COCO-LM table 6. In DeBERTa twice its `position_buckets`.
+      "relative_buckets": 32,
       "relative_max_distance": 128,  # tokens; all larger distances share a bucket
       "position": "learned",  # of tokens: 'learned' (a table), 'rope' (rotary; ModernBERT), 'none'
       "rope_theta": 160_000.0,  # base of rotary frequencies in layers that read keys at any distance
@@ -153,7 +156,7 @@ def _objectives() -> ConfigDict:
       },
       "rtd": {
         "weight": 0.0,  # of replaced token detection; 50 in ELECTRA, COCO-LM and AMOS
-        "head": "linear",  # its layers: 'linear' (COCO-LM, AMOS), 'dense' (Google ELECTRA)
+        "head": "linear",  # layers: 'linear' (COCO-LM, AMOS), 'dense' (Google ELECTRA), 'context' (DeBERTa)
       },
       "clm": {
         "weight": 0.0,  # of corrective LM; COCO-LM section 3

@@ -187,7 +187,8 @@ def describe_replaced(run: Run, params: dict, ids: jax.Array, index: jax.Array) 
   """
   recipe = run.recipe
   view, _ = recipe.view(params, run.eval_batch_of(ids, index, jnp.float32(1.0)), train=False)
-  logits = heads.apply_rtd_head(view.heads["rtd"], recipe.encoder, view.hidden)
+  segments = view.corrupted.segment_ids
+  logits = heads.apply_rtd_head(view.heads["rtd"], recipe.encoder, view.hidden, segments)
   return {
     "ids": ids,
     "input_ids": view.corrupted.input_ids,

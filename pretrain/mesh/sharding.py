@@ -30,6 +30,7 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
   (r"(token|table)/(embedding|difference)", ("vocab", "embed")),
   (r"(position|segment)/embedding", (None, "embed")),
   (r"relative_position/embedding", (None, "heads")),
+  (r"relative/embedding", (None, None)),
   (r"attention/(query|key|value)/kernel", ("embed", "heads", None)),
   (r"attention/(query|key|value)/bias", ("heads", None)),
   (r"attention/output/kernel", ("heads", None, "embed")),
@@ -39,7 +40,7 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
   (r"down/kernel", ("mlp", "embed")),
   (r"down/bias", (None,)),
   # LayerNorms are replicated: they have a few thousand numbers.
-  (r"(norm|attention_norm|mlp_norm|first_norm)/(scale|bias)", (None,)),
+  (r"(norm|attention_norm|mlp_norm|first_norm|relative_norm)/(scale|bias)", (None,)),
   (r"inner_norms/(scale|bias)", (None, None)),
   (r"(dense|projection)/kernel", ("embed", None)),
   (r"(dense|projection)/bias", (None,)),

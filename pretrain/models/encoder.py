@@ -12,7 +12,7 @@ from flax import linen as nn
 from pretrain.mesh.device_program import layer_weights
 from pretrain.models.layers import BatchFacts, Carry, EncoderConfig, Layer, LayerFacts, Norm, dense_init
 from pretrain.ops import kept, row_random
-from pretrain.ops.attention import attention
+from pretrain.ops.attention import attention, disentangled
 from pretrain.ops.platforms import platform
 from pretrain.ops.positions import (
   official_buckets_of,
@@ -127,6 +127,8 @@ class Trunk(nn.Module):
   def _body(self, x: jax.Array, row_keys: jax.Array | None) -> str:
     """Selects the body of attention for an input, with dropout or without."""
     config = self.config
+    if config.relative_position == "disentangled":
+      return "plain" if config.attention == "plain" else "blocks"
     return attention.choose(
       config.attention,
       rows=x.shape[0],
@@ -141,7 +143,7 @@ class Trunk(nn.Module):
   def _bias(self, length: int, *, by_distance: bool) -> jax.Array | None:
     """Returns [heads, length, length], or [heads, 2 length - 1] by key - query + length - 1, or None."""
     config = self.config
-    if config.relative_position == "none":
+    if config.relative_position in ("none", "disentangled"):
       return None
     distances = np.arange(1 - length, length) if by_distance else attention.distances(length)
     sizes = {"num_buckets": config.relative_buckets, "max_distance": config.relative_max_distance}
@@ -151,6 +153,15 @@ class Trunk(nn.Module):
       buckets = official_buckets_of(distances, max_length=config.max_length, **sizes)
     table = _Table(config, config.relative_buckets, config.num_heads, name="relative_position")()
     return jnp.moveaxis(of_few_rows(table, buckets), -1, 0)
+
+  def _relative(self, length: int) -> jax.Array | None:
+    """Returns the rows that `length` tokens read of disentangled attention's table, normalised, or None."""
+    config = self.config
+    if config.relative_position != "disentangled":
+      return None
+    rows = disentangled.table_rows(length, **config.relative_sizes)
+    table = _Table(config, config.relative_buckets, config.hidden_size, name="relative")()
+    return Norm(config, name="relative_norm")(table[rows[0] : rows[-1] + 1])
 
   @nn.compact
   def __call__(
@@ -185,7 +196,7 @@ class Trunk(nn.Module):
     positions = None
     if segment_ids is not None and config.position == "rope":
       positions = positions_in_segments(segment_ids)
-    rows = BatchFacts(token_mask, bias, row_keys, segment_ids, positions)
+    rows = BatchFacts(token_mask, bias, row_keys, segment_ids, positions, self._relative(x.shape[1]))
     carry = self._start(x)
     if self.is_initializing():  # all layers have the same parameters, whatever they compute
       make = nn.scan(

@@ -9,6 +9,7 @@ from flax import linen as nn
 from pretrain.models.layers import ACTIVATIONS, EncoderConfig, Norm, dense_init
 from pretrain.ops import row_random
 from pretrain.ops.dense import gelu
+from pretrain.ops.positions import segment_bounds, take_positions
 from pretrain.ops.row_random import Use
 
 _ACTIVATIONS = {"tanh": jnp.tanh, "gelu": gelu, "relu": jax.nn.relu}
@@ -40,18 +41,26 @@ class TransformHead(nn.Module):
 class BinaryHead(nn.Module):
   """One logit per token, positive for "original"; optionally after a dense layer with gelu.
 
-  Source: COCO-LM section 3, official model.py (linear); google-research/electra (dense, opposite sign).
+  With `context` the dense layer reads the norm of a token's state plus that of its text's first token.
+  Source: COCO-LM section 3, official model.py (linear); google-research/electra (dense, opposite sign);
+  microsoft/DeBERTa at 4d7fe0b, replaced_token_detection_model.py (context, opposite sign).
   """
 
   config: EncoderConfig
   dense: bool
+  context: bool = False
 
   @nn.compact
-  def __call__(self, hidden: jax.Array) -> jax.Array:
+  def __call__(self, hidden: jax.Array, segment_ids: jax.Array | None = None) -> jax.Array:
     """Maps [batch, length, embed] to [batch, length] float32 logits."""
     config = self.config
     init = dense_init(config)
-    if self.dense:
+    if self.context:
+      first = hidden[:, :1]
+      if segment_ids is not None:
+        first = take_positions(hidden, segment_bounds(segment_ids)[0])
+      hidden = Norm(config, name="norm")(hidden.astype(jnp.float32) + first)
+    if self.dense or self.context:
       layer = nn.Dense(config.hidden_size, dtype=config.compute_dtype, kernel_init=init, name="dense")
       hidden = gelu(layer(hidden))
     kernel = self.param("kernel", init, (config.hidden_size, 1))
@@ -92,14 +101,21 @@ def scored(
   return hidden, table, params["bias"] if "bias" in params else jnp.zeros(table.shape[0], jnp.float32)
 
 
-def init_rtd_head(key: jax.Array, config: EncoderConfig, *, dense: bool) -> dict:
-  """Returns {'kernel' [embed, 1], 'bias' [1]}, with 'dense' if asked for."""
-  return _init(BinaryHead(config, dense), key, config.hidden_size)
+def init_rtd_head(key: jax.Array, config: EncoderConfig, *, dense: bool, context: bool = False) -> dict:
+  """Returns {'kernel' [embed, 1], 'bias' [1]}, with 'dense' if asked for; with `context` also 'norm'."""
+  return _init(BinaryHead(config, dense, context), key, config.hidden_size)
 
 
-def apply_rtd_head(params: dict, config: EncoderConfig, hidden: jax.Array) -> jax.Array:
-  """Returns logits of "this token is the original one", [batch, length] float32."""
-  return BinaryHead(config, "dense" in params).apply({"params": params}, hidden)
+def apply_rtd_head(
+  params: dict, config: EncoderConfig, hidden: jax.Array, segment_ids: jax.Array | None = None
+) -> jax.Array:
+  """Returns logits of "this token is the original one", [batch, length] float32.
+
+  `segment_ids` [batch, length] int32 are the texts of a row, whose first tokens a head with 'norm' reads;
+  None: a row is one text.
+  """
+  module = BinaryHead(config, "dense" in params, "norm" in params)
+  return module.apply({"params": params}, hidden, segment_ids)
 
 
 def init_table_head(key: jax.Array, config: EncoderConfig) -> dict:

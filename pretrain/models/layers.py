@@ -11,6 +11,7 @@ from flax import linen as nn
 
 from pretrain.mesh.sharding import constrain
 from pretrain.ops import rope, row_random
+from pretrain.ops.attention import disentangled
 from pretrain.ops.attention.attention import BY_DISTANCE, attention, packed_attention, reads_packed
 from pretrain.ops.attention.attention_blocks import LONGEST, attention_at
 from pretrain.ops.dense import add_bias, biased_gelu_product, gelu, product
@@ -29,6 +30,11 @@ class EncoderConfig(EncoderSettings):
   def head_dim(self) -> int:
     """Width of one attention head."""
     return self.hidden_size // self.num_heads
+
+  @property
+  def relative_sizes(self) -> dict[str, int]:
+    """Sizes of disentangled attention's table, as `disentangled.table_rows` takes them."""
+    return {"table_size": self.relative_buckets, "max_distance": self.relative_max_distance}
 
   @property
   def compute_dtype(self) -> jnp.dtype:
@@ -81,6 +87,7 @@ class BatchFacts(NamedTuple):
   row_keys: jax.Array | None  # [batch] keys of this pass; None: no dropout
   segment_ids: jax.Array | None  # [batch, length] int32; None: a row is one segment
   positions: jax.Array | None  # [batch, length] int32, of RoPE; None: 0, 1, ... in every row
+  relative: jax.Array | None = None  # [rows, embed], of disentangled attention's table of relative positions
 
 
 class LayerFacts(NamedTuple):
@@ -260,7 +267,7 @@ class SelfAttention(nn.Module):
     has_kernel = config.attention == "pallas_tpu" or (
       config.attention == "triton" and rows.bias is None and (is_rotated or x.shape[1] > LONGEST)
     )
-    is_whole = read is None or (has_kernel and 8 * read.shape[1] > x.shape[1])
+    is_whole = read is None or (has_kernel and 8 * read.shape[1] > x.shape[1]) or rows.relative is not None
     # The kernels with a bias by distance also sum the gradients of these three biases; not with RoPE between.
     by_kernel = is_whole and has_bias and not is_rotated and config.attention in BY_DISTANCE
     by_kernel = by_kernel and heads == shared
@@ -308,7 +315,9 @@ class SelfAttention(nn.Module):
       if heads != shared:
         # Every kernel reads as many heads of keys as of queries, so a group's keys and values are repeated.
         key, value = (jnp.repeat(each, config.num_heads // config.kv_heads, axis=2) for each in (key, value))
-      if is_whole or read is None:
+      if rows.relative is not None:
+        attended = self._disentangled(query, key, value, dense, rows)
+      elif is_whole or read is None:
         attended = attention(query, key, value, added=added, implementation=config.attention, **options)
       else:
         attended = attention_at(query, key, value, read, **options)
@@ -319,6 +328,19 @@ class SelfAttention(nn.Module):
     output = constrain(product(attended.astype(kernel.dtype), kernel, True), "batch", "length", "embed")
     # As in the official code, which sets NaN to 0 here; only rows without a token produce NaN.
     return Branch(output, output_bias, jnp.any(rows.token_mask, axis=-1), rows.row_keys)
+
+  def _disentangled(self, query: jax.Array, key: jax.Array, value: jax.Array, dense: list, rows: BatchFacts):
+    """Computes attention whose positions are projected by the kernels of queries and keys, `dense`."""
+    config, heads = self.config, (-1, self.config.num_heads, self.config.head_dim)
+    of_query, of_key = (
+      jnp.reshape(add_bias(rows.relative @ kernel, jnp.reshape(bias, -1)), heads)
+      for kernel, bias in dense[:2]
+    )
+    rows_of = disentangled.table_rows(query.shape[1], **config.relative_sizes)
+    positions = disentangled.Positions(of_key, of_query, rows_of - rows_of[0])
+    masks = disentangled.Masks(rows.token_mask, rows.segment_ids, config.attention_dropout, rows.row_keys)
+    compute = disentangled.plain if config.attention == "plain" else disentangled.attention
+    return compute(query, key, value, positions, masks)
 
 
 class Layer(nn.Module):

@@ -8,6 +8,12 @@ from pretrain.models import heads
 from pretrain.objectives.views import Context, Corrupted, Term, View, accuracy
 from pretrain.settings.objectives import ReplacedTokenDetection
 
+_LAYERS = {
+  "linear": {"dense": False},
+  "dense": {"dense": True},
+  "context": {"dense": True, "context": True},
+}
+
 
 class ReplacedTokenDetectionLoss(ReplacedTokenDetection):
   """Mean binary cross-entropy at every token except padding; a logit above 0 means "original".
@@ -17,7 +23,7 @@ class ReplacedTokenDetectionLoss(ReplacedTokenDetection):
 
   def init(self, key: jax.Array, context: Context) -> dict:
     """Returns initial parameters: {'rtd': the binary head}."""
-    return {"rtd": heads.init_rtd_head(key, context.encoder, dense=self.head == "dense")}
+    return {"rtd": heads.init_rtd_head(key, context.encoder, **_LAYERS[self.head])}
 
   def totals(self, corrupted: Corrupted) -> dict[str, jax.Array]:
     """Returns {term: the sum of its weights, a scalar}, the divisor of the summed loss."""
@@ -26,7 +32,7 @@ class ReplacedTokenDetectionLoss(ReplacedTokenDetection):
   def __call__(self, view: View, context: Context) -> dict[str, Term]:
     """Returns {term: its summed loss and its metrics}, with the same terms as `totals`."""
     corrupted = view.corrupted
-    logits = heads.apply_rtd_head(view.heads["rtd"], context.encoder, view.hidden)
+    logits = heads.apply_rtd_head(view.heads["rtd"], context.encoder, view.hidden, corrupted.segment_ids)
     loss = losses.replaced_token_detection_loss(logits, corrupted.is_original, corrupted.weights)
     return {"rtd_loss": Term(loss, rtd_metrics(logits, corrupted))}
 

@@ -82,6 +82,8 @@ def memory_per_device(run: Run) -> dict[str, float]:
 def attention_choice(run: Run) -> attention.Choice:
   """Returns which attention the encoder uses for whole rows in a training step, and why."""
   config, encoder, choices = run.config, run.recipe.encoder, []
+  if encoder.relative_position == "disentangled":
+    return attention.Choice("plain" if encoder.attention == "plain" else "blocks", "")
 
   def look(params, rows, totals):
     choices.append(

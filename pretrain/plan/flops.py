@@ -18,7 +18,8 @@ def layers_flops(model: Mapping[str, Any], *, length: int, depth: int = 0, **siz
   """Returns the forward FLOP per token of an encoder's layers.
 
   A layer has 8H^2 for attention kernels, 4HF for the MLP (6HF if it is gated), and 4kH for scores and their
-  product with values, k being the mean number of keys that a query reads.
+  product with values, k being the mean number of keys that a query reads. Disentangled scores have three
+  terms, so 8kH; the projections of their positions, once a batch, do not count.
 
   Args:
     model: the fields under `model`; those that an older config lacks have their defaults.
@@ -35,7 +36,8 @@ def layers_flops(model: Mapping[str, Any], *, length: int, depth: int = 0, **siz
   keys = sum(length if config.is_global(layer) else near for layer in range(depth or config.num_layers))
   shared = config.kv_heads / config.num_heads if width == config.hidden_size else 1
   products = (4 + 4 * shared) * width**2 + (6 if config.mlp == "gated" else 4) * width * wide
-  return (depth or config.num_layers) * products + 4 * width * keys
+  scores = 8 if config.relative_position == "disentangled" else 4
+  return (depth or config.num_layers) * products + scores * width * keys
 
 
 def forward_parts(config: Mapping[str, Any]) -> dict[str, float]:

@@ -35,7 +35,7 @@ class EncoderSettings:
   num_kv_heads: CountOrZero = 0
   num_segments: CountOrZero = 0
   pair_segments: bool = False
-  relative_position: Literal["t5", "official", "none"] = "t5"
+  relative_position: Literal["t5", "official", "disentangled", "none"] = "t5"
   relative_buckets: Annotated[int, Limit(4)] = 32
   relative_max_distance: Count = 128
   position: Literal["learned", "rope", "none"] = "learned"
@@ -184,6 +184,8 @@ def model_rules(config: ConfigDict) -> Iterator[str]:
     yield f"model.hidden_size model.num_heads: {_ROTARY}"
   if has_bias and model.relative_buckets % 2:
     yield "model.relative_buckets: expected an even number, half for each direction"
+  if model.relative_position == "disentangled":
+    yield from _disentangled_rules(model)
   # A quarter of the buckets are single distances; the logarithmic ones need larger distances.
   single = model.relative_buckets // 4 + 1
   if has_bias and model.relative_max_distance <= single:
@@ -198,6 +200,16 @@ def model_rules(config: ConfigDict) -> Iterator[str]:
     yield "model.global_layers model.global_every: expected one of them"
   if (model.freeze_embeddings == "checkpoint") != bool(model.freeze_embeddings_from):
     yield "model.freeze_embeddings model.freeze_embeddings_from: 'checkpoint' needs a directory; set both"
+
+
+def _disentangled_rules(model: ConfigDict) -> Iterator[str]:
+  kernels, both = ("by_rows", "pallas_tpu", "triton"), "model.relative_position model."
+  if model.attention in kernels:
+    yield f"{both}attention: it has no disentangled scores\n  --config.model.attention=auto"
+  if model.global_every != 1 or model.global_layers:
+    yield f"{both}global_every model.global_layers: disentangled attention has no windows"
+  if model.num_kv_heads not in (0, model.num_heads):
+    yield f"{both}num_kv_heads: disentangled attention has as many\n  --config.model.num_kv_heads=0"
 
 
 _ROTARY = "rotary positions turn pairs of numbers; expected heads of an even width"

@@ -165,12 +165,19 @@ class ReplacedTokenDetection(Objective):
   paper = Paper.ELECTRA
   reads = ("replaced",)
 
-  head: Literal["linear", "dense"]
+  head: Literal["linear", "dense", "context"]
+
+  def rules(self, config: ConfigDict) -> Iterator[str]:
+    """Yields a line if the copy mechanism would read a head that needs a whole text."""
+    others = config.objectives
+    if self.head == "context" and (others.all_token.weight or (others.clm.weight and others.clm.copy)):
+      names = "objectives.rtd.head objectives.clm.weight objectives.all_token.weight"
+      yield f"{names}: copying reads this head token by token\n  --config.objectives.rtd.head=linear"
 
   def flops(self, model: Mapping[str, Any], masked: float) -> dict[str, float]:
     """Returns the FLOP of the binary head; see `Objective.flops`."""
     width = model["hidden_size"]
-    return {"rtd head": 2 * width + (2 * width**2 if self.head == "dense" else 0)}
+    return {"rtd head": 2 * width + (0 if self.head == "linear" else 2 * width**2)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

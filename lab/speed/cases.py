@@ -35,14 +35,17 @@ SPECIAL = {"cls": 0, "pad": 1, "sep": 2, "unk": 3, "mask": 4}
 def make_config(recipe: str, *, batch: int, length: int, changes: Iterable[str] = ()) -> ConfigDict:
   """Returns a recipe of `configs/`, or a config file, with `batch` rows of `length` tokens.
 
-  `changes` are 'field=value'. Contrast groups are reduced to divide the batch. ConfigError as the command.
+  `recipe` takes a size and a backbone, as in 'roberta_base:modern'. `changes` are 'field=value'. Contrast
+  groups are reduced to divide the batch. A batch that grows in the recipe is one microbatch of its final
+  size, unless `changes` say otherwise. ConfigError as the command.
   """
   stem, separator, argument = recipe.partition(":")
   path = recipe if ".py" in recipe else f"{ROOT / 'configs' / stem}.py{separator}{argument}"
   config = load_config(path)
+  if config.train.batch_size_start:
+    config.train.update({"microbatches": 1, **WITHOUT_WARMUP})
   override(config, [f"--config.{change}" for change in changes], PRETRAINING)
   config.update_from_flattened_dict({"train.batch_size": batch, "data.length": length})
-  config.train.update(WITHOUT_WARMUP)
   config.model.max_length = max(length, config.model.max_length)
   for objective in config.objectives.values():
     if "group_size" in objective:

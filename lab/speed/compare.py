@@ -2,6 +2,7 @@
 
   python -m benchmarks.compare --recipes roberta_base taco_base --shapes 4x128 1x512 --rounds 5
   python -m benchmarks.compare --recipes roberta_base electra_base --peer hugging_face
+  python -m benchmarks.compare --recipes roberta_base:modern --peer hugging_face_compiled
   python -m benchmarks.compare --recipes coco_lm_base --threads 1 --cores 0
   python -m benchmarks.compare --recipes roberta_base --shapes 32x512 --peer torch_compiled  # on a GPU
 
@@ -196,8 +197,16 @@ class Server:
 
 
 def compare(recipe: str, batch: int, length: int, asked) -> dict:
-  """Times our training step and the peer's in alternation; returns speeds and ratios of one shape."""
+  """Times our training step and the peer's in alternation; returns speeds and ratios of one shape.
+
+  Raises:
+    UserError: the peer has another backbone than the recipe, so that a ratio would mean nothing.
+  """
   shape = f"{batch}x{length}"
+  config = cases.make_config(recipe, batch=batch, length=length, changes=asked.set)
+  is_stock_masked_lm = asked.peer.startswith("hugging_face") and config.corruption.kind != "generator"
+  if config.model.position == "rope" and not is_stock_masked_lm:
+    raise UserError(f"{recipe}: no --peer={asked.peer} has this backbone; masked LM has --peer=hugging_face")
   servers = {kind: Server(kind, recipe, shape, asked) for kind in ("ours", asked.peer)}
   rounds = [
     {kind: server.steps(asked.steps) for kind, server in servers.items()} for _ in range(asked.rounds)
@@ -231,7 +240,7 @@ def compare(recipe: str, batch: int, length: int, asked) -> dict:
 def main() -> None:
   """Prints the speed ratio to the PyTorch peer for each recipe and shape, as JSON lines."""
   parser = command.Parser(description=__doc__)
-  parser.add_argument("--recipes", nargs="+", default=cases.BASE_RECIPES, help="names in configs/, or files")
+  parser.add_argument("--recipes", nargs="+", default=cases.BASE_RECIPES, help="NAME[:BACKBONE], or files")
   parser.add_argument(
     "--shapes", nargs="+", type=cases.shape, default=[(4, 128), (1, 512)], help="of batches"
   )

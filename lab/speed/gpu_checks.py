@@ -25,8 +25,6 @@ from lab.speed import cases
 from lab.speed.parts import largest_difference
 from pretrain.logs import metrics
 
-WHOLE = "train.microbatches=1"  # those of a recipe would not divide the rows
-
 
 def say(**line: Any) -> None:
   """Prints a result as one line of JSON."""
@@ -61,7 +59,7 @@ def twenty_steps(asked: argparse.Namespace) -> None:
   steps, here = 5 if asked.rehearse else 20, jax.devices()[0]
 
   def made(*changes: str):
-    return cases.make_config(asked.recipe, batch=batch, length=length, changes=(WHOLE, *changes))
+    return cases.make_config(asked.recipe, batch=batch, length=length, changes=changes)
 
   jax.config.update("jax_default_matmul_precision", "highest")
   plain = made("model.dtype=float32", "model.attention=plain")

@@ -39,7 +39,6 @@ CARD = "name,driver_version,pstate,clocks.sm,clocks.max.sm,clocks.mem,power.draw
 RECIPES = ("roberta_base", "coco_lm_base", "amos_base", "electra_base", "taco_base")
 SHAPES = {"taco_base": (64, 256)}  # rows and tokens; others: USUAL
 USUAL = (32, 512)
-WHOLE = "train.microbatches=1"  # those of a recipe would not divide the rows of a case
 
 Line = dict[str, Any]
 # Columns of the tables, as keys of lines.
@@ -68,7 +67,6 @@ def table(*, is_tiny: bool = False) -> list[Case]:
 
   def measured(name: str, module: str, recipe: str, shape: tuple[int, int], *words: str) -> Case:
     changes = ["model.num_layers=2", "model.vocab_size=512"] if is_tiny else ["model.dtype=bfloat16"]
-    changes += [WHOLE] if recipe == "modernbert_base" else []
     recipe, (rows, length) = f"{recipe}:tiny" if is_tiny else recipe, shape
     sizes = f"{max(2, rows // 16)}x32" if is_tiny else f"{rows}x{length}"
     flags = ("--recipes", recipe, "--shapes", sizes, *words, "--set", *changes)

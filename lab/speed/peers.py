@@ -338,31 +338,28 @@ class Electra(nn.Module):
 
 
 class ModernBert(nn.Module):
-  """ModernBertForMaskedLM of base size, or of the recipe's sizes if that is narrower.
-
-  It scores the positions with labels alone, as ours does.
-  """
+  """ModernBertForMaskedLM of the recipe's sizes; it scores the positions with labels alone, as ours does."""
 
   def __init__(self, config) -> None:
     super().__init__()
     from transformers import ModernBertConfig, ModernBertForMaskedLM
 
-    model, sizes = config.model, {"sparse_prediction": True}
-    if model.hidden_size < 768:
-      special = {
-        "pad_token_id": 1,
-        "bos_token_id": 0,
-        "eos_token_id": 2,
-        "cls_token_id": 0,
-        "sep_token_id": 2,
-      }
-      sizes |= special | {
-        "vocab_size": model.vocab_size,
-        "hidden_size": model.hidden_size,
-        "intermediate_size": 2 * model.hidden_size,
-        "num_hidden_layers": model.num_layers,
-        "num_attention_heads": model.num_heads,
-      }
+    model = config.model
+    sizes = {
+      "sparse_prediction": True,
+      "vocab_size": model.vocab_size,
+      "hidden_size": model.hidden_size,
+      "intermediate_size": model.mlp_size,
+      "num_hidden_layers": model.num_layers,
+      "num_attention_heads": model.num_heads,
+      "global_attn_every_n_layers": model.global_every,
+      "local_attention": model.window,
+      "pad_token_id": 1,
+      "bos_token_id": 0,
+      "eos_token_id": 2,
+      "cls_token_id": 0,
+      "sep_token_id": 2,
+    }
     self.model = ModernBertForMaskedLM(ModernBertConfig(**sizes, attn_implementation="sdpa"))  # pyright: ignore[reportCallIssue] (its `**kwargs` take it)
 
   def forward(self, batch: dict) -> torch.Tensor:

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from data.errors import ConfigError
-from lab.speed import ahead, cases, parts, step
+from data.errors import ConfigError, UserError
+from lab.speed import ahead, cases, compare, parts, step
 from lab.speed.estimate import Forecast
 from pretrain.build import build
 from pretrain.corruption.masking import TokenIds
@@ -37,6 +37,22 @@ def test_a_case_is_its_recipe_at_another_size_and_its_tokens_are_neither_alike_n
   assert set(first[:, 0]) == {cases.SPECIAL["cls"]} and set(first[:, -1]) == {cases.SPECIAL["sep"]}
 
 
+def test_a_case_may_have_a_backbone_and_a_batch_that_grows_is_whole():
+  config = cases.make_config("roberta_base:tiny:modern_tiny", batch=4, length=32)
+  assert (config.model.position, config.recipe) == ("rope", "roberta_tiny:modern_tiny")
+  for changes, microbatches in (((), 1), (("train.microbatches=3",), 3)):
+    train = cases.make_config("modernbert_base:tiny", batch=3, length=32, changes=changes).train
+    found = train.batch_size, train.batch_size_start, train.microbatches
+    assert found == (3, 0, microbatches), changes
+
+
+def test_a_peer_of_another_backbone_is_refused(monkeypatch):
+  for recipe, peer in (("roberta_base:modern", "torch"), ("electra_base:modern", "hugging_face")):
+    monkeypatch.setattr(sys, "argv", ["compare", "--recipes", recipe, "--shapes", "2x32", "--peer", peer])
+    with pytest.raises(UserError, match="no --peer="):
+      compare.main()
+
+
 def test_a_step_is_measured_whole():
   config = cases.make_config("roberta_base:tiny", batch=2, length=16, changes=SMALL)
   found = step.measure(config, repeats=2)
@@ -54,7 +70,7 @@ def test_a_planned_batch_is_rows_times_the_devices_that_share_them():
 
 def test_a_peer_has_our_sizes_and_learns():
   torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
-  from lab.speed import compare, peers
+  from lab.speed import peers
 
   torch.set_num_threads(1)  # at this size more wait for each other
   for recipe in (

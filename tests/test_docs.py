@@ -140,6 +140,17 @@ def test_the_readme_is_short():
   assert len(_text("README.md").splitlines()) <= 150
 
 
+def test_lines_of_pages_have_at_most_120_characters():
+  """Except rows of tables, single URLs, and what a program printed."""
+  long = []
+  for page in TEXTS:
+    parts = re.split(r"^ *```.*$", _text(page), flags=re.MULTILINE)
+    lines = [line for line in "\n".join(parts[::2]).splitlines() if line[:1] != "|" and " " in line.strip()]
+    lines += re.findall(r"^(?:python -m|  --).*$", "\n".join(parts[1::2]), re.MULTILINE)  # commands
+    long += [f"{page}: {line}" for line in lines if len(line) > 120]
+  assert not long, "\n".join(long)
+
+
 def test_the_reference_is_current():
   command = [sys.executable, "docs/make_reference.py", "--check"]
   done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)

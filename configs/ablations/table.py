@@ -16,11 +16,11 @@ FAMILIES = {"coco_lm": coco_lm, "amos": amos, "taco": taco}
 PATH = pathlib.Path(__file__).resolve().parents[2] / "docs" / "guides" / "ablations.md"
 _HEAD = """# Ablations
 
-Every row of the papers' tables as a config, and rows of our own; "-" where no result is reported. Made from
-`configs/ablations/` by `python -m configs.ablations.table`: change it there. A row differs from its recipe in
-the fields named and in nothing else; `NAME:tiny` is its tiny counterpart. **Bold** fields have no value
-before another run has ended: give them on the command line. `python -m pretrain.ablations --paper=coco_lm
---budget=STEPS --data=annotated --output=DIR` runs the rows of a paper with several seeds and compares them.
+Each row here is a config: every row of the papers' ablation tables, and rows of our own. A row differs from
+its recipe only in the listed fields. `NAME:tiny` is the row at tiny size. **Bold** fields need a value from
+another run, given on the command line. "-" means that the paper has no result. `python -m pretrain.ablations
+--paper=coco_lm --budget=STEPS --data=annotated --output=DIR` runs a paper's rows with several seeds and
+compares them. `python -m configs.ablations.table` makes this page from `configs/ablations/`.
 """
 
 

@@ -367,8 +367,29 @@ class ModernBert(nn.Module):
     return self.model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=labels).loss
 
 
+class Deberta(nn.Module):
+  """DebertaV2ForMaskedLM of the recipe's sizes, which transformers computes with plain products alone."""
+
+  def __init__(self, config) -> None:
+    super().__init__()
+    from transformers import DebertaV2Config, DebertaV2ForMaskedLM
+
+    model = config.model
+    fields = _fields(config, model.hidden_size, model.num_heads)
+    fields |= {"relative_attention": True, "share_att_key": True, "pos_att_type": ["p2c", "c2p"]}
+    fields |= {"norm_rel_ebd": "layer_norm", "position_biased_input": False, "attn_implementation": "eager"}
+    fields |= {"position_buckets": model.relative_buckets // 2, "type_vocab_size": 0}
+    self.model = DebertaV2ForMaskedLM(DebertaV2Config(**fields))
+
+  def forward(self, batch: dict) -> torch.Tensor:
+    ids, labels = batch["masked"], batch["sparse_labels"]
+    return self.model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=labels).loss
+
+
 def build_stock(config) -> nn.Module:
   """Returns the stock model that does the work of a recipe, by its corruption and backbone."""
   if config.corruption.kind == "generator":
     return Electra(config)
+  if config.model.relative_position == "disentangled":
+    return Deberta(config)
   return (ModernBert if config.model.position == "rope" else Bert)(config)

@@ -177,7 +177,9 @@ _DEBERTA_V3 |= _of("""
   generator: num_layers=6 hidden_size=0 share_embeddings=gdes sampling_dropout=train temperature=1.0
   generator: temperature_start=0.0 disallow_correct=False loss_weight=1.0
   objectives.rtd: weight=50.0
-  model: vocab_size=128_000 layer_norm_eps=1e-7
+  objectives.rtd: head=context
+  model: vocab_size=128_100 layer_norm_eps=1e-7 position=none relative_position=disentangled
+  model: relative_buckets=512 relative_max_distance=512
   optimizer: learning_rate=6e-4 decay=no_bias_norm clip_norm=1.0
   data: vocabulary_cased=True
   train: batch_size=8_192 total_steps=500_000

@@ -68,6 +68,17 @@ MODERN = {
   "model.mlp": "gated",
 }
 
+# Disentangled attention, and DeBERTaV3's training on it.
+DEBERTA = {
+  "model.relative_position": "disentangled",
+  "model.position": "none",
+  "model.relative_buckets": 16,
+  "corruption.kind": "generator",
+  "generator.share_embeddings": "gdes",
+  "objectives.rtd.weight": 50.0,
+  "objectives.rtd.head": "context",
+}
+
 # Every objective on AMOS's corruption; `mlm` reads the corrupted input here, which no paper does.
 UNION = {
   **AMOS,

@@ -14,6 +14,7 @@ from pretrain.recipe import Batch, Recipe
 from tests.pretrain.small_recipe import (
   AMOS,
   COCO_LM,
+  DEBERTA,
   LENGTH,
   MODERN,
   TOKENS,
@@ -31,6 +32,7 @@ KINDS = {
   "coco_lm": COCO_LM | {"objectives.scl.weight": 0.0},
   "all_token": RTD | {"objectives.all_token.weight": 1.0} | MODERN,
   "amos": AMOS | MODERN,
+  "deberta": DEBERTA,
   "mae": {"objectives.mae.weight": 1.0, "objectives.mae.decoder_layers": 1} | PRE,
 }
 

@@ -9,6 +9,7 @@ import pytest
 
 from data.records import PackedRecords
 from pretrain.plan.compile_ahead import lower_step, memory
+from tests.pretrain.small_recipe import DEBERTA
 from tests.pretrain.small_run import LENGTH, run_steps, small_config, small_run
 
 STEPS = 3
@@ -64,8 +65,11 @@ def test_mesh_and_microbatches_together_change_neither_losses_nor_parameters(sma
 
 
 def test_a_difference_of_token_tables_and_a_sharded_update_are_those_of_one_device(small_records):
-  alone = _steps(_small_run(small_records, "gdes", WIDE), small_records)
-  fields = WIDE | {"optimizer.shard_update": True}
+  wide = WIDE | DEBERTA
+  alone = _steps(_small_run(small_records, "gdes", wide), small_records)
+  over_heads = _small_run(small_records, "gdes", wide, mesh=(2, 2, 2))
+  _assert_same(_steps(over_heads, small_records), alone)
+  fields = wide | {"optimizer.shard_update": True}
   run = _small_run(small_records, "gdes", fields, mesh=(4, 1, 1), microbatches=2)
   table = run.abstract_state.params["encoder"]["embeddings"]["token"]["difference"]
   moments = [leaf for leaf in jax.tree.leaves(run.abstract_state.opt_state) if leaf.shape == table.shape]

@@ -49,6 +49,9 @@ KINDS = {
   "pre_learned": dataclasses.replace(
     CONFIG, norm_placement="pre", embedding_norm=False, relative_position="none"
   ),
+  "disentangled": dataclasses.replace(
+    CONFIG, relative_position="disentangled", relative_buckets=16, position="none", attention_dropout=0.2
+  ),
   "pre_t5_window": dataclasses.replace(CONFIG, norm_placement="pre", global_every=2, window=5),
 }
 B, L = 4, 16

@@ -29,8 +29,9 @@ SEGMENTS = np.asarray(
     (dataclasses.replace(KINDS["modern"], num_layers=2, remat="cheap"), SEGMENTS, "cpu"),
     (dataclasses.replace(KINDS["ultra"], num_layers=2), SEGMENTS, "gpu"),
     (KINDS["pre_t5_window"], None, "cpu"),
+    (KINDS["disentangled"], SEGMENTS, "cpu"),
   ],
-  ids=["dropout", "one_layer_on_gpus", "kernels", "modern", "ultra_on_gpus", "pre_t5_window"],
+  ids=["dropout", "one_layer_on_gpus", "kernels", "modern", "ultra_on_gpus", "pre_t5_window", "disentangled"],
 )
 def test_states_and_gradients_equal_those_of_the_whole_layer_with_its_dropout(
   config, segments, platform, monkeypatch

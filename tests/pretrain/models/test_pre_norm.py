@@ -51,7 +51,7 @@ def test_nothing_of_another_segment_or_beyond_the_window_is_read():
 
 
 def test_layers_in_a_loop_in_turns_and_written_out_are_the_same(subtests):
-  for kind in ("modern", "ultra", "pre_t5_window"):
+  for kind in ("modern", "ultra", "pre_t5_window", "disentangled"):
     config = dataclasses.replace(KINDS[kind], attention_dropout=0.2)
     params = drawn_parameters(config)
 

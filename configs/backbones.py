@@ -37,6 +37,20 @@ DEBERTA = {
   "layer_norm_eps": 1e-7,
   "dropout": 0.1,
   "attention_dropout": 0.1,
+  # BERT's layers, also for a recipe of another kind.
+  "norm_placement": "post",
+  "norm": "layernorm",
+  "norm_bias": True,
+  "embedding_norm": True,
+  "mlp": "plain",
+  "activation": "gelu",
+  "attention_bias": True,
+  "mlp_bias": True,
+  "num_kv_heads": 0,
+  "global_every": 1,
+  "global_layers": (),
+  "dropout_at": "all",
+  "init": "normal",
 }
 
 

@@ -246,3 +246,11 @@ BACKBONES = {
   "ettin_32m": (10, 384, 6, 576),
   "ettin_68m": (19, 512, 8, 768),
 }
+# DeBERTa-v3's model cards: sizes, and millions of parameters of the layers and of a table of 128,100 rows.
+DEBERTA = {
+  "deberta": ((12, 768, 12, 3_072), 86, 98),
+  "deberta_large": ((24, 1_024, 16, 4_096), 304, 131),
+  "deberta_small": ((6, 768, 12, 3_072), 44, 98),
+  "deberta_xsmall": ((12, 384, 6, 1_536), 22, 48),
+  "mdeberta": ((12, 768, 12, 3_072), 86, 190),
+}

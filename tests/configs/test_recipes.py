@@ -5,12 +5,15 @@ import importlib
 import pathlib
 import re
 
+import jax
 import pytest
 
 from configs import arguments, backbones, base
 from data import errors
 from pretrain import optim
 from pretrain.command import load_config, override
+from pretrain.models.encoder import init_encoder
+from pretrain.models.layers import encoder_config
 from pretrain.settings import PRETRAINING, fields
 from pretrain.settings.run import batch_sizes
 from tests.configs import paper_values
@@ -96,6 +99,20 @@ def test_the_numbers_of_the_papers_tables_are_in_the_recipes():
       0,
     )
     assert (model.global_every, model.window, model.init) == (3, 128, "megatron_cut")
+
+
+def test_deberta_has_the_published_numbers_of_parameters_under_every_recipe():
+  for name, (sizes, layers, table) in paper_values.DEBERTA.items():
+    model = backbones.apply(_config("modernbert_base"), name).model  # which is of another kind
+    assert (model.num_layers, model.hidden_size, model.num_heads, model.mlp_size) == sizes, name
+    model.vocab_size = max(model.vocab_size, 128_100)
+    encoder = encoder_config(model.to_dict())
+    shapes = jax.eval_shape(lambda key, e=encoder: init_encoder(key, e, pad_id=0), jax.random.key(0))
+    rows = shapes["embeddings"]["token"]["embedding"].size
+    # The cards round to millions, and up: 302.8, 85.5, 42.9 and 21.5 million.
+    whole = sum(leaf.size for leaf in jax.tree.leaves(shapes))
+    assert 0 <= layers - (whole - rows) / 1e6 < 1.2, name
+    assert abs(table - rows / 1e6) < 0.03 * table, name
 
 
 def test_recipes_differ_from_their_baselines_in_their_method_only():

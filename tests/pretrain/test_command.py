@@ -90,6 +90,7 @@ def test_the_argument_is_a_size_a_backbone_or_both_or_that_of_get_config(tmp_pat
     ("tiny", "amos_tiny", ("learned", "post", 2)),
     ("modern", "amos_base:modern", ("rope", "pre", 22)),
     ("modern_tiny", "amos_tiny:modern_tiny", ("rope", "pre", 4)),
+    ("deberta_tiny", "amos_tiny:deberta_tiny", ("none", "post", 2)),
     ("small:ettin_17m", "amos_small:ettin_17m", ("rope", "pre", 7)),
   ):
     arguments = _read(f"--config={RECIPE}:{argument}")

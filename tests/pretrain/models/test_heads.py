@@ -65,6 +65,19 @@ def test_rtd_head_is_one_float32_logit_with_a_bias_after_a_gelu_layer_if_asked_f
     np.testing.assert_allclose(rounded, found, atol=2e-2)  # logits of about 1 from inputs rounded to 0.4 %
 
 
+def test_rtd_head_with_context_reads_the_norm_of_a_state_and_its_texts_first():
+  params = _biased(heads.init_rtd_head(KEY, CONFIG, dense=True, context=True))
+  assert _count(params) == 32 * 32 + 32 + 2 * 32 + 32 + 1
+  segments = np.asarray([[1, 1, 1, 2, 2], [1, 2, 2, 2, 0]])
+  for ids, first in ((None, [[0] * 5] * 2), (segments, [[0, 0, 0, 3, 3], [0, 1, 1, 1, 4]])):
+    both = HIDDEN + np.take_along_axis(HIDDEN, np.asarray(first)[..., None], axis=1)
+    centred = both - both.mean(-1, keepdims=True)
+    normed = centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + 1e-5)
+    normed = normed * params["norm"]["scale"] + params["norm"]["bias"]
+    expected = _affine(params, _gelu(_affine(params["dense"], normed)))[..., 0]
+    np.testing.assert_allclose(heads.apply_rtd_head(params, CONFIG, HIDDEN, ids), expected, atol=2e-6)
+
+
 def test_projection_is_affine_and_the_mixture_vector_has_no_bias():
   params = _biased(heads.init_projection(KEY, CONFIG, output_size=8))
   np.testing.assert_allclose(heads.apply_projection(params, HIDDEN), _affine(params, HIDDEN), atol=1e-6)

@@ -42,6 +42,10 @@ BAD = """
   roberta: model.position=rope -> --config.model.relative_position=none
   roberta: model.position=none model.relative_position=none -> --config.model.position=rope
   roberta: model.position=rope model.relative_position=none model.num_heads=128 -> model.hidden_size
+  roberta: model.relative_position=disentangled model.attention=by_rows -> --config.model.attention=auto
+  roberta: model.relative_position=disentangled model.global_every=2 -> no windows
+  roberta: model.relative_position=disentangled model.num_kv_heads=1 -> --config.model.num_kv_heads=0
+  coco_lm: objectives.rtd.head=context -> --config.objectives.rtd.head=linear
   roberta: model.norm=rmsnorm -> --config.model.norm_bias=false
   roberta: model.embedding_norm=False -> model.norm_placement
   roberta: model.global_layers=0,2 -> model.num_layers

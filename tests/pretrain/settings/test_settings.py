@@ -57,6 +57,7 @@ def test_what_an_objective_costs_is_worked_by_hand():
     (_on("mlm", positions="all"), {"mlm head": masked_lm}),
     (_on("rtd", head="linear"), {"rtd head": 16}),
     (_on("rtd", head="dense"), {"rtd head": 16 + 128}),
+    (_on("rtd", head="context"), {"rtd head": 16 + 128}),
     (_on("clm"), {"clm head": 0.25 * 1600}),
     (_on("all_token"), {"all_token head": 1600}),
     (_on("taco", num_negatives=4), {"contrast": 2 * 8 * 5}),

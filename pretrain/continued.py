@@ -58,7 +58,7 @@ def apply(config: ConfigDict, folder: str) -> ConfigDict:
   is_projected = config.model.embedding_size not in (0, config.model.hidden_size)
   if is_projected and config.generator.share_embeddings == "all" and config.generator.projection == "table":
     config.generator.projection = "embeddings"  # the shared positions and norm have the table's width
-  if config.model.norm_placement == "pre":
+  if config.model.norm_placement == "pre" or config.model.relative_position == "disentangled":
     config.optimizer.decay = "no_bias_norm"
   config.data.length = min(config.data.length, config.model.max_length)
   config.data.vocabulary = os.path.join(folder, "vocabulary")

@@ -39,7 +39,7 @@ TOKENIZER_JSON = "tokenizer_json"  # a kind that can only be imported
 MODEL_FILES = {
   "sentencepiece": ("sp.model", "dict.txt"),
   "wordpiece": ("vocab.txt", tokenizer_json.NAME),  # the file that vocab.txt was read from, for exports
-  TOKENIZER_JSON: (tokenizer_json.NAME,),
+  TOKENIZER_JSON: (tokenizer_json.NAME, tokenizer_json.SPM),
 }
 FILES = tuple(
   dict.fromkeys((NAME, *itertools.chain(*MODEL_FILES.values())))

@@ -17,6 +17,7 @@ from data import errors
 from data.vocabulary import tokenizer_files
 
 NAME = "tokenizer.json"
+SPM = "spm.model"  # DeBERTa's SentencePiece model, kept beside it for exports; nothing reads it
 SPARE = tokenizer_files.SPARE
 BYTE_MARK = "Ġ"  # the space of byte-level pieces
 MODELS = ("BPE", "WordPiece", "Unigram")

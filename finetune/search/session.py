@@ -302,7 +302,7 @@ class Session:
       return protocols.evaluation_steps(steps, cell.epochs or 0, per_epoch)
 
     of_data = {"data": digest, "max_length": max_length, "padded_lengths": list(buckets.lengths)}
-    of_runs = {"optimizer": dict(protocol.optimizer), "head": dict(protocol.head), "shape_seed": shape_seed}
+    of_runs = {"optimizer": dict(protocol.optimizer), "head": vars(self.head), "shape_seed": shape_seed}
     of_protocol = {"protocol": protocol.name, "evaluations_per_epoch": per_epoch}
     return Plan(
       name,
@@ -322,8 +322,11 @@ class Session:
 
   @property
   def head(self) -> HeadSettings:
-    """Returns the protocol's settings of a classification head."""
-    return HeadSettings(**self.protocol.head)
+    """Returns the protocol's settings of a classification head; DeBERTa's has its own activation."""
+    head = HeadSettings(**self.protocol.head)
+    if self.encoder.relative_position == "disentangled":  # as DeBERTa's class of transformers has it
+      return dataclasses.replace(head, activation="gelu")
+    return head
 
   def devices(self, cells: Sequence[Cell]) -> list[jax.Device]:
     """Returns the devices that share the rows of a batch: the most whose number divides all batches."""

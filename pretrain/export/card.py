@@ -161,6 +161,7 @@ _KINDS = {  # head of a fine-tuned model ('': none): (kind of model, what it is 
   "span_pairs": ("A span classifier", "predicting the class of a span of words, or of a pair of spans"),
 }
 _POSITIONS = {"none": "no relative", "rope": "rotary", "t5": "T5 relative", "official": "relative"}
+_POSITIONS["disentangled"] = "disentangled relative"
 
 
 class Facts(NamedTuple):

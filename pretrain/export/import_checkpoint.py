@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 IGNORED = ("*position_ids", "*token_type_ids", "*.version", "*.rp_bucket")
 # Layers of a stock encoder that no task here reads: BERT's pooler, for its next-sentence objective.
 UNREAD_OF_STOCK = ("pooler.dense.weight", "pooler.dense.bias")
+# Released files have the positions of their generator, which the class of transformers does not read either.
+UNREAD_OF_CLASS = {"deberta-v2": ("embeddings.position_embeddings.weight",)}
 TOLERANCE = 1e-5  # largest |difference| of hidden states, float32 on the CPU
 _ROWS, _MOST_LENGTH = 3, 32
 # Tokenizers of transformers that have no class of their own; they give no token_type_ids.
@@ -128,7 +130,9 @@ def _counts_texts(foreign: ForeignCheckpoint, recognised: Recognised) -> bool:
 def report_names(foreign: ForeignCheckpoint, recognised: Recognised, allowed: Sequence[str]) -> None:
   """Prints which tensors were read, ignored and unmatched; raises DataError for others than `allowed`."""
   left = sorted({*recognised.unmatched, *foreign.buffers})
-  patterns = IGNORED + UNREAD_OF_STOCK * (recognised.family == "stock")
+  patterns = IGNORED
+  if recognised.family == "stock":
+    patterns += UNREAD_OF_STOCK + UNREAD_OF_CLASS.get(foreign.config["model_type"], ())
   ignored = [name for name in left if _is_like(name, patterns)]
   unmatched = [name for name in left if name not in ignored]
   for what, names in (("matched", recognised.matched), ("ignored", ignored), ("unmatched", unmatched)):
@@ -218,7 +222,10 @@ def compare(foreign: ForeignCheckpoint, recognised: Recognised, *, pad_id: int) 
   config = EncoderConfig(**{**recognised.fields, "dtype": "float32"})
   rng = np.random.default_rng(0)
   beyond_the_window = 2 * (config.window // 2) + 2  # shorter rows would not show a wrong one
-  length = min(config.max_length, max(_MOST_LENGTH, beyond_the_window if config.has_windows else 0))
+  longest = beyond_the_window if config.has_windows else 0
+  if config.relative_position == "disentangled":
+    longest = config.relative_buckets  # half of them are single distances
+  length = min(config.max_length, max(_MOST_LENGTH, longest))
   ids = rng.integers(0, config.vocab_size, (_ROWS, length))
   ids[ids == pad_id] = (pad_id + 1) % config.vocab_size
   mask = np.ones_like(ids)

@@ -27,7 +27,6 @@ from pretrain.models import encoder as encoder_model
 from pretrain.models.layers import EncoderConfig
 
 OWN = "text_encoder_pretraining"  # model_type of `--to=torch`
-_NOT_YET = ("deberta-v2",)  # attention reads products of contents and positions, which this encoder lacks
 _PREFIXES = ("encoder/", "generator/", "heads/")
 
 
@@ -79,9 +78,6 @@ def recognise(
     fields = encoder_fields(config)
     names = from_stock(state, config, extra=extra)
     params = names.params
-  elif model_type in _NOT_YET:
-    supported = ", ".join(CLASSES)
-    raise DataError(f"{foreign.folder}: model_type {model_type!r} is not supported yet; expected {supported}")
   else:
     shown = ", ".join(sorted(state)[:3])
     raise DataError(

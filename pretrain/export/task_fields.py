@@ -30,7 +30,7 @@ def class_activation(kind: str) -> str:
 
   In classes with pre-norm layers the head has the encoder's activation; there this value is not read.
   """
-  return {"electra": "gelu", "official": "gelu", "distilbert": "relu"}.get(kind, "tanh")
+  return {"electra": "gelu", "official": "gelu", "deberta-v2": "gelu", "distilbert": "relu"}.get(kind, "tanh")
 
 
 def activation(task: Mapping[str, Any]) -> str:

@@ -61,6 +61,8 @@ class StockClass(NamedTuple):
   rope_theta: float = 10_000.0  # where config.json has none
   renamed: Mapping[str, str] = {}  # fields of BERT's config.json that have another name
   supported: Mapping[str, tuple] = {}  # fields of config.json: values that are read; the first is written
+  absent: Mapping[str, Any] = {}  # what the class has where config.json lacks a field, if that is not read
+  pools_beside: bool = False  # a text classifier's pooler is beside the encoder, not in it
 
   @property
   def is_pre_norm(self) -> bool:
@@ -131,6 +133,33 @@ CLASSES = {  # model_type in config.json: class; the first that computes a model
       "hidden_act": "activation",
     },
   ),
+  "deberta-v2": StockClass(
+    "DebertaV2",
+    _POST | {"position": "none", "relative_position": "disentangled", "num_segments": 0},
+    "disentangled attention",
+    prefix="deberta",
+    has_segments=False,
+    layer_norm_eps=1e-7,
+    pools_beside=True,
+    supported={
+      "relative_attention": (True,),
+      "pos_att_type": ("p2c|c2p", "c2p|p2c", ["p2c", "c2p"], ["c2p", "p2c"]),
+      "share_att_key": (True,),
+      "norm_rel_ebd": ("layer_norm",),
+      "position_biased_input": (False,),
+      "type_vocab_size": (0,),
+      "conv_kernel_size": (None, 0),
+      "pooler_hidden_act": ("gelu",),
+      "legacy": (True, False),
+    },
+    absent={
+      "relative_attention": False,
+      "pos_att_type": None,
+      "share_att_key": False,
+      "norm_rel_ebd": "none",
+      "position_biased_input": True,
+    },
+  ),
   "nomic_bert": StockClass(
     "NomicBert",
     {name: value for name, value in _POST.items() if name != "activation"}
@@ -172,7 +201,7 @@ CLASSES = {  # model_type in config.json: class; the first that computes a model
   ),
 }
 # Of classes equally near, the first: a norm on embeddings is less of a change than another kind of norm.
-_NEAREST = ("layoutlmv3", "bert", "eurobert", "ultrabert", "modernbert")
+_NEAREST = ("deberta-v2", "layoutlmv3", "bert", "eurobert", "ultrabert", "modernbert")
 
 
 class Choice(NamedTuple):
@@ -251,8 +280,8 @@ def _faults(
     faults.append(f"model.num_kv_heads is {config.num_kv_heads}, and the class has one for each head")
   if not stock.has_projection and config.token_size != config.hidden_size:
     faults.append(f"model.embedding_size is {config.embedding_size}, and the class has hidden_size")
-  if stock.always_relative and config.relative_position == "none":
-    faults.append("the model has no relative positions, but the class always adds them")
+  if stock.always_relative and config.relative_position not in ("t5", "official"):
+    faults.append(f"model.relative_position is {config.relative_position!r}, but the class has biases")
   if stock.is_pad_fixed and pad_id != stock.pad_id:
     faults.append(f"the padding id is {pad_id}, but the class fixes it to {stock.pad_id}")
   if layout == "layoutlmv3" and config.hidden_size % 2:

@@ -140,6 +140,9 @@ def config_json(
   fields |= {name: values[0] for name, values in stock.supported.items() if values[0] is not None}
   fields |= {name: getattr(config, field) for field, name in _names(layout).items()}
   fields["max_position_embeddings"] = config.max_length + stock.first_position(special_ids.pad)
+  if config.relative_position == "disentangled":
+    fields["position_buckets"] = config.relative_buckets // 2  # for each direction
+    fields["max_relative_positions"] = config.relative_max_distance
   if config.position == "rope":
     fields["rope_parameters"] = {"rope_type": "default", "rope_theta": config.rope_theta}
   if not stock.has_segments:
@@ -233,7 +236,8 @@ def encoder_fields(config: Mapping[str, Any]) -> dict[str, Any]:
   if stock.is_pre_norm:
     return _pre_norm_fields(config)
   names = _names(layout)
-  refuse_others(config, {names["activation"]: ("gelu",), **_REFUSED, **stock.supported})
+  allowed = {names["activation"]: ("gelu",), **_REFUSED, **stock.supported}
+  refuse_others({**stock.absent, **config}, allowed)
   if "ForMaskedLM" in str(config.get("architectures")):
     refuse_others(config, {"tie_word_embeddings": (True,)})
   offset = stock.first_position(integer(config, "pad_token_id", stock.pad_id, lowest=0))
@@ -248,9 +252,22 @@ def encoder_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     refuse_others(config, {"head_dim": (None, fields["hidden_size"] // fields["num_heads"])})
     block = config.get("rope_parameters") or {}
     fields["rope_theta"] = _theta(block, "rope_parameters", config.get("rope_theta") or stock.rope_theta)
+  if fields.get("relative_position") == "disentangled":
+    fields |= _disentangled_fields(config, fields)
   if stock.has_projection and (size := integer(config, "embedding_size", 128)) != fields["hidden_size"]:
     fields["embedding_size"] = size
   return fields | (_source_fields(config, layout) if stock.has_segments else {})
+
+
+def _disentangled_fields(config: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]:
+  """Returns the sizes of DeBERTa's table of relative positions."""
+  head_dim = sizes["hidden_size"] // sizes["num_heads"]
+  refuse_others(config, {"attention_head_size": (None, head_dim)})
+  refuse_others(config, {"embedding_size": (None, sizes["hidden_size"])})
+  buckets, farthest = integer(config, "position_buckets", -1, lowest=2), "max_relative_positions"
+  distance = sizes["max_length"] if integer(config, farthest, -1, lowest=-1) < 1 else config[farthest]
+  distance = integer({farthest: distance}, farthest, lowest=buckets // 2 + 2)
+  return {"relative_buckets": 2 * buckets, "relative_max_distance": distance}
 
 
 def _source_fields(config: Mapping[str, Any], layout: str) -> dict[str, Any]:

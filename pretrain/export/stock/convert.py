@@ -20,6 +20,7 @@ from pretrain.export.stock.config import (
   spatial_sizes,
 )
 from pretrain.export.tensor_rows import Imported, Part, State, Tie, extra_of, put, read, write
+from pretrain.mesh import trees
 from pretrain.models.layers import EncoderConfig
 
 
@@ -44,7 +45,8 @@ def to_stock(
   """Converts our parameters to a stock model that computes the same, for rows padded on the right.
 
   The class has a slot for the first of these heads: classification, tagging, question answering, RTD
-  (ELECTRA), masked LM. Other heads and the generator go to `extra`. BertModel and MPNetModel have a pooler,
+  (ELECTRA), masked LM. Other heads and the generator go to `extra`; DeBERTa's files have its own RTD head
+  beside any other. BertModel and MPNetModel have a pooler,
   which is written as the identity (`heads.blank_pooler`) so that `AutoModel` reports no missing tensor;
   `pooler_output` is not trained. Use a model with segments without token_type_ids, or with 0. A token head in
   LayoutLMv3 is exact in float32 and bfloat16, not in float16.
@@ -62,12 +64,15 @@ def to_stock(
   fields |= task_fields.label_fields(params, task)
   tree = {**params, "heads": _in_slots(params, layout, ending, head_part)}
   parts = names.encoder_parts(layout, config, offset=CLASSES[layout].first_position(special_ids.pad))
-  head_parts = () if head_part is None else (head_part,)
+  beside = names.TENSORS[layout].beside
+  fits = beside is not None and beside.held <= trees.by_path(tree).keys()
+  head_parts = tuple(part for part in (head_part, beside if fits else None) if part is not None)
   state = write(tree, parts) | _made_up(params, config, layout)
   head_state = write(tree, head_parts)
   # BERT's classifier uses the pooler as its dense layer.
-  state |= {name: head_state.pop(name) for name in list(head_state) if name.startswith("pooler.")}
-  if head_part is not None:
+  of_encoder = () if CLASSES[layout].pools_beside else ("pooler.",)
+  state |= {name: head_state.pop(name) for name in list(head_state) if name.startswith(of_encoder)}
+  if head_parts:
     state = {f"{CLASSES[layout].prefix}.{name}": array for name, array in state.items()} | head_state
   return StockModel(architecture, _contiguous(state), fields, head, extra_of(tree, (*parts, *head_parts)))
 
@@ -162,6 +167,8 @@ def from_stock(
     for name, part in names.TENSORS[layout].heads.items()
     if not name.endswith("Classification") or name in named
   }
+  if beside := names.TENSORS[layout].beside:
+    heads["beside"] = beside
   if "ForTokenClassification" in heads and "classifier.dense.weight" in state:
     heads["ForTokenClassification"] = names.WIDE_TAGGING
   imported = read(

@@ -33,7 +33,7 @@ from pretrain.export.tensor_rows import (
 )
 from pretrain.models.layers import EncoderConfig
 
-# A positive logit means "replaced" in ELECTRA, but "original" here.
+# A positive logit means "replaced" in ELECTRA and DeBERTa, but "original" here.
 NEGATED = Layout(lambda a, heads: [-a], lambda parts: -parts[0])
 NEGATED_LINEAR = Layout(lambda a, heads: [-a.T], lambda parts: -parts[0].T)
 
@@ -77,6 +77,14 @@ def _mlm(bias: str, dense: str, layer_norm: str) -> Part:
   return Part((*rows, *norm(layer_norm, "norm", "E")), "heads/mlm/")
 
 
+def _binary(dense: str, output: str) -> tuple[Row, ...]:
+  return (
+    *linear(dense, "dense", ("D", "D")),
+    Row(f"{output}.weight", ("kernel",), ("1", "D"), NEGATED_LINEAR),
+    Row(f"{output}.bias", ("bias",), ("1",), NEGATED),
+  )
+
+
 def _classification(dense: str, output: str) -> Part:
   rows = (*linear(dense, "dense", ("D", "D")), *linear(output, "output", ("C", "D")))
   return Part(rows, "heads/classification/")
@@ -91,11 +99,6 @@ _SEGMENTS = "embeddings.token_type_embeddings.weight"
 DISTANCES = "encoder.rel_pos_bias.weight"
 SPATIAL = tuple(f"embeddings.{axis}_position_embeddings.weight" for axis in "xyhw")
 RELATIVE_PATH = "encoder/trunk/relative_position/embedding"
-_RTD_ROWS = (
-  *linear("dense", "dense", ("D", "D")),
-  Row("dense_prediction.weight", ("kernel",), ("1", "D"), NEGATED_LINEAR),
-  Row("dense_prediction.bias", ("bias",), ("1",), NEGATED),
-)
 _BERT_LAYERS = _layers(
   "encoder.layer",
   "attention.self.query attention.self.key attention.self.value attention.output.dense "
@@ -113,7 +116,8 @@ class Tensors(NamedTuple):
 
   layers: tuple[Row, ...]
   heads: Mapping[str, Part]  # by the ending of the class's name; the first whose parameters exist is written
-  relative: str = ""  # name of its table of relative positions
+  relative: tuple[Row, ...] = ()  # its table of relative positions
+  beside: Part | None = None  # a head that its files have beside that of a class, which does not read it
   embedding_norm: str = "embeddings.LayerNorm"
   tied: Mapping[
     str, str
@@ -126,6 +130,9 @@ _ROBERTA = Tensors(
   tied={"lm_head.decoder.weight": _WORDS, "lm_head.decoder.bias": "lm_head.bias"},
 )
 _POOLED = {"ForSequenceClassification": _classification("pooler.dense", "classifier")}
+_MLM_OF_BERT = _mlm(
+  "cls.predictions.bias", "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"
+)
 _OF_BERT = {
   "cls.predictions.decoder.weight": _WORDS,
   "cls.predictions.decoder.bias": "cls.predictions.bias",
@@ -136,9 +143,7 @@ TENSORS = {
     _HEADS
     | _POOLED
     | {
-      "ForMaskedLM": _mlm(
-        "cls.predictions.bias", "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"
-      ),
+      "ForMaskedLM": _MLM_OF_BERT,
     },
     tied=_OF_BERT,
   ),
@@ -146,7 +151,9 @@ TENSORS = {
     _BERT_LAYERS,
     _HEADS
     | {
-      "ForPreTraining": Part(_RTD_ROWS, "heads/rtd/", "discriminator_predictions."),
+      "ForPreTraining": Part(
+        _binary("dense", "dense_prediction"), "heads/rtd/", "discriminator_predictions."
+      ),
       "ForMaskedLM": _mlm(
         "generator_lm_head.bias", "generator_predictions.dense", "generator_predictions.LayerNorm"
       ),
@@ -159,7 +166,7 @@ TENSORS = {
       "attention.attn.q attention.attn.k attention.attn.v attention.attn.o attention.LayerNorm "
       "intermediate.dense output.dense output.LayerNorm",
     ),
-    relative="encoder.relative_attention_bias.weight",
+    relative=(Row("encoder.relative_attention_bias.weight", (RELATIVE_PATH,), ("R", "A"), SAME),),
   ),
   "roberta": _ROBERTA,
   "xlm-roberta": _ROBERTA,
@@ -176,6 +183,29 @@ TENSORS = {
       "ForMaskedLM": _mlm("vocab_projector.bias", "vocab_transform", "vocab_layer_norm"),
     },
     tied={"vocab_projector.weight": _WORDS},
+  ),
+  "deberta-v2": Tensors(
+    _layers(
+      "encoder.layer",
+      "attention.self.query_proj attention.self.key_proj attention.self.value_proj attention.output.dense "
+      "attention.output.LayerNorm intermediate.dense output.dense output.LayerNorm",
+    ),
+    _HEADS
+    | _POOLED
+    | {
+      "ForMaskedLM": _MLM_OF_BERT,
+      "ForMaskedLM, legacy false": _mlm(
+        "lm_predictions.lm_head.bias", "lm_predictions.lm_head.dense", "lm_predictions.lm_head.LayerNorm"
+      ),
+    },
+    relative=(
+      Row("encoder.rel_embeddings.weight", ("encoder/trunk/relative/embedding",), ("R", "D"), SAME),
+      *norm("encoder.LayerNorm", "encoder/trunk/relative_norm"),
+    ),
+    beside=Part(
+      (*_binary("dense", "classifier"), *norm("LayerNorm", "norm")), "heads/rtd/", "mask_predictions."
+    ),
+    tied=_OF_BERT,
   ),
   # Its names in files, which the class of transformers renames when it reads and writes them.
   "nomic_bert": Tensors(
@@ -230,7 +260,7 @@ def encoder_parts(layout: str, config: EncoderConfig, *, offset: int) -> tuple[P
     Part(TENSORS[layout].layers, "encoder/", is_required=True),
   ]
   if relative := TENSORS[layout].relative:
-    parts.append(Part((Row(relative, (RELATIVE_PATH,), ("R", "A"), SAME),), "", is_required=True))
+    parts.append(Part(relative, "", is_required=True))
   return tuple(parts)
 
 

@@ -10,6 +10,7 @@
   give the odd token to the other text.
 """
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -19,7 +20,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 
 from data import vocabulary
-from data.errors import DataError, reason
+from data.errors import ConfigError, DataError, reason
 from data.vocabulary import tokenizer_files, tokenizer_json
 from data.vocabulary import train as vocabulary_train
 from pretrain.export.tokenizer import from_sentencepiece
@@ -215,11 +216,12 @@ def read_tokenizer(folder: str | os.PathLike, output: str | os.PathLike) -> voca
 
   The first of these that exists is read: `vocabulary.json` with its files (an export of ours); `sp.model`
   with `dict.txt` (the official code's, so words are split its way) or alone; `tokenizer.json`, as it is, or
-  beside a `vocab.txt` if it is BERT's WordPiece; `vocab.txt` with `tokenizer_config.json`, for whether case
-  is kept.
+  beside a `vocab.txt` if it is BERT's WordPiece; DeBERTa's `spm.model`, as the tokenizer.json that its class
+  of transformers makes of it; `vocab.txt` with `tokenizer_config.json`, for whether case is kept. A
+  `spm.model` is kept for exports.
 
   DataError: there is no tokenizer, or an unsupported one, or a special piece is missing. ConfigError:
-  `output` exists and is not empty.
+  `output` exists and is not empty, or a `spm.model` needs transformers.
   """
   folder = pathlib.Path(folder)
   if (folder / vocabulary.NAME).is_file():
@@ -228,9 +230,15 @@ def read_tokenizer(folder: str | os.PathLike, output: str | os.PathLike) -> voca
     processor, _ = tokenizer_files.read_sp_model(folder / "sp.model")
     split = "official" if (folder / "dict.txt").is_file() else "none"
     return _import(folder, output, cased=processor.normalize("A") != processor.normalize("a"), split=split)
-  path = folder / tokenizer_json.NAME
-  if path.is_file() and not _is_bert(path):
-    return vocabulary_train.import_files(output, tokenizer=str(path), cased=True)
+  path, model = folder / tokenizer_json.NAME, folder / tokenizer_json.SPM
+  if model.is_file() or (path.is_file() and not _is_bert(path)):
+    with tempfile.TemporaryDirectory() as temporary:
+      if not path.is_file():
+        path = _of_deberta(folder, pathlib.Path(temporary))
+      words = vocabulary_train.import_files(output, tokenizer=str(path), cased=True)
+    if model.is_file():
+      shutil.copyfile(model, pathlib.Path(output) / tokenizer_json.SPM)
+    return words
   pieces, cased = _read_wordpiece(folder)
   with tempfile.TemporaryDirectory() as temporary:
     made = pathlib.Path(temporary) / "vocab.txt"
@@ -239,6 +247,24 @@ def read_tokenizer(folder: str | os.PathLike, output: str | os.PathLike) -> voca
   if path.is_file():
     shutil.copyfile(path, pathlib.Path(output) / tokenizer_json.NAME)
   return words
+
+
+def _of_deberta(folder: pathlib.Path, output: pathlib.Path) -> pathlib.Path:
+  """Writes the tokenizer.json that transformers makes of a folder's `spm.model`, and returns its path."""
+  tokenizer_files.read_sp_model(folder / tokenizer_json.SPM)
+  if importlib.util.find_spec("transformers") is None:
+    raise ConfigError(
+      f"{folder / tokenizer_json.SPM}: reading it needs transformers\n"
+      "  pip install -r requirements-export.txt"
+    )
+  import transformers
+
+  try:
+    tokenizer = transformers.DebertaV2Tokenizer.from_pretrained(folder, local_files_only=True)
+    tokenizer.save_pretrained(output)
+  except Exception as error:  # of any type, on files beside it
+    raise DataError(f"{folder}: transformers cannot read its tokenizer ({reason(error)[:120]})") from error
+  return output / tokenizer_json.NAME
 
 
 def _is_bert(path: pathlib.Path) -> bool:

@@ -11,6 +11,7 @@ T5 = EncoderConfig(vocab_size=40, hidden_size=24, num_layers=1, num_heads=2, mlp
 NONE = dataclasses.replace(T5, relative_position="none")
 _PRE = {"norm_placement": "pre", "norm_bias": False, "position": "rope", "mlp": "gated"}
 PRE = dataclasses.replace(NONE, **_PRE, attention_bias=False, mlp_bias=False)
+DEBERTA = dataclasses.replace(T5, relative_position="disentangled", position="none")
 RMS = dataclasses.replace(PRE, norm="rmsnorm", embedding_norm=False, activation="silu")
 WINDOWS = {"num_layers": 2, "global_every": 2}
 _WORDY = {"norm_bias": True, "attention_bias": True, "activation": "silu"}
@@ -30,6 +31,7 @@ CHOSEN = [  # encoder, id of [PAD], heads, class, a word of the reason
   (NONE, 1, {"rtd", "mlm"}, "electra", "RTD"),
   (NONE, 1, {"mlm"}, "bert", "no relative positions"),
   (NONE, 1, {"rtd", "classification"}, "bert", "tanh in the classification head"),
+  (DEBERTA, 0, {"rtd", "mlm"}, "deberta-v2", "disentangled attention"),
   (_with(NONE, num_segments=2), 0, set(), "bert", "no relative positions"),
   (PRE, 1, {"rtd", "classification"}, "modernbert", "gated MLPs, LayerNorm"),
   (_with(PRE, **_WORDY), 1, set(), "modernbert", "LayerNorm"),
@@ -42,7 +44,10 @@ ONLY_NEAR = [  # class, encoder, id of [PAD], heads, a word of the refusal
   ("electra", T5, 1, {"rtd"}, "relative_position is 't5'"),
   ("electra", NONE, 1, {"classification"}, "gelu in its classification head, this model has tanh"),
   ("mpnet", NONE, 1, set(), "relative_position is 'none', and the class has 't5'"),
-  ("layoutlmv3", NONE, 1, set(), "always adds them"),
+  ("layoutlmv3", NONE, 1, set(), "relative_position is 'none', but the class has biases"),
+  ("layoutlmv3", _with(DEBERTA, position="learned"), 1, set(), "is 'disentangled', but the class has biases"),
+  ("deberta-v2", T5, 1, set(), "position is 'learned', and the class has 'none'"),
+  ("deberta-v2", _with(DEBERTA, num_segments=2), 1, set(), "num_segments is 2"),
   ("mpnet", T5, 3, set(), "padding id is 3"),
   ("mpnet", _with(T5, relative_position="official"), 1, set(), "is 'official'"),
   ("mpnet", _with(T5, num_segments=2), 1, set(), "num_segments is 2, and the class has 0"),
@@ -61,6 +66,7 @@ SWITCHES = {
 }
 NEAREST = [  # encoder, words of the refusal
   (_with(RMS, embedding_norm=True), "nearest is eurobert, but model.embedding_norm is True"),
+  (_with(DEBERTA, position="learned"), "nearest is deberta-v2, but model.position is 'learned'"),
   (_with(NONE, mlp="gated"), "the nearest is bert, but model.mlp is 'gated'"),
   (_with(T5, **WINDOWS), "the nearest is layoutlmv3, but some layers have a window of 128 tokens"),
   (_with(T5, hidden_size=9, num_heads=3, relative_position="official"), "hidden_size is 9"),
@@ -92,9 +98,10 @@ def test_a_class_that_would_only_come_near_is_refused():
   assert not failing(NEAREST, lambda config: choose(config, pad_id=1, heads=set()), ConfigError)
 
 
-def test_a_gelu_head_goes_to_electra_or_nowhere():
+def test_a_gelu_head_goes_to_electra_or_deberta_or_nowhere():
   given = {"pad_id": 1, "heads": {"classification"}, "activation": "gelu"}
   assert choose(NONE, **given).layout == "electra"
+  assert choose(DEBERTA, **given).layout == "deberta-v2"
   check_layout("modernbert", PRE, **given)  # whose head has the encoder's
   word = "the class has tanh in its classification head, this model has gelu"
   rows = [(layout, config, word) for layout, config in (("bert", NONE), ("mpnet", T5), ("layoutlmv3", T5))]

@@ -1,10 +1,14 @@
 """Stock folders with random weights go in and come out as the class they were, with the same head."""
 
+import io
 import json
+import pathlib
+import tempfile
 
 import jax
 import numpy as np
 import pytest
+import sentencepiece
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -29,7 +33,13 @@ transformers = pytest.importorskip("transformers", reason="needs requirements-ex
 _BERT = {"cls": "[CLS]", "pad": "[PAD]", "sep": "[SEP]", "unk": "[UNK]", "mask": "[MASK]"}
 _FAIRSEQ = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
 _DECODER = {"cls": "<|begin|>", "pad": "<|end|>", "sep": "<|end|>", "mask": "<|mask|>"}
-_SPECIAL = {"roberta": _FAIRSEQ, "unigram": _FAIRSEQ, "wordpiece": _BERT, "decoder": _DECODER}
+_SPECIAL = {
+  "roberta": _FAIRSEQ,
+  "unigram": _FAIRSEQ,
+  "wordpiece": _BERT,
+  "deberta": _BERT,
+  "decoder": _DECODER,
+}
 LENGTH = 46
 TEXTS = (
   "The people make time.",
@@ -90,6 +100,30 @@ def unigram() -> Tokenizer:
   return made
 
 
+def spm(folder) -> None:
+  """Writes DeBERTa-v3's `spm.model`, the only file of its released tokenizers, into a folder."""
+  content, numbers = io.BytesIO(), {"pad": 0, "bos": 1, "eos": 2, "unk": 3}
+  pieces = dict(zip(numbers, ("[PAD]", "[CLS]", "[SEP]", "[UNK]")))
+  sentencepiece.SentencePieceTrainer.train(
+    sentence_iterator=iter(byte_level.sentences()),
+    model_writer=content,
+    model_type="unigram",
+    vocab_size=400,
+    byte_fallback=True,
+    minloglevel=2,
+    **{f"{role}_id": number for role, number in numbers.items()},
+    **{f"{role}_piece": piece for role, piece in pieces.items()},
+  )
+  (folder / "spm.model").write_bytes(content.getvalue())
+
+
+def deberta() -> Tokenizer:
+  """The form in which transformers saves DeBERTa's tokenizer: [MASK] is behind the pieces."""
+  with tempfile.TemporaryDirectory() as folder:
+    spm(pathlib.Path(folder))
+    return transformers.DebertaV2Tokenizer.from_pretrained(folder).backend_tokenizer
+
+
 def wordpiece() -> Tokenizer:
   """BERT's form, with the ids of segments."""
   made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
@@ -106,6 +140,14 @@ def wordpiece() -> Tokenizer:
 INPUTS, TYPES = ["input_ids", "attention_mask"], ["token_type_ids"]
 COUNTED = ("Bert", "Electra", "NomicBert")  # the second text of a pair is segment 1
 _SIZES = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 20}
+_DEBERTA = _SIZES | {
+  "relative_attention": True,
+  "position_buckets": 8,
+  "pos_att_type": "c2p|p2c",
+  "share_att_key": True,
+  "norm_rel_ebd": "layer_norm",
+  "position_biased_input": False,
+}
 _DISTIL = {"dim": 24, "n_layers": 2, "n_heads": 2, "hidden_dim": 20}
 FAMILIES = {  # class with its head: tokenizer, fields of config.json
   "RobertaForMaskedLM": (roberta, _SIZES | {"type_vocab_size": 1}),
@@ -119,6 +161,7 @@ FAMILIES = {  # class with its head: tokenizer, fields of config.json
   "MPNetForMaskedLM": (unigram, _SIZES),
   "EuroBertForMaskedLM": (decoder, _SIZES | {"num_attention_heads": 4, "num_key_value_heads": 2}),
   "ModernBertForMaskedLM": (roberta, _SIZES),
+  "DebertaV2ForMaskedLM": (deberta, _DEBERTA),
 }
 
 
@@ -276,16 +319,35 @@ def test_a_model_that_was_trained_on_comes_out_as_its_class_with_the_trained_hea
   assert np.abs(trained - given).max() > 1e-4
 
 
+_ABSENT = object()  # a field that config.json lacks
 _GONE = "encoder.layer.1.output.dense.weight"
 REFUSED = {  # class: (change of config.json, or of the tensors, what the one line says)
   "RobertaForMaskedLM": [
-    ({"model_type": "deberta-v2"}, {}, "model_type 'deberta-v2' is not supported yet; expected mpnet, "),
+    ({"model_type": "deberta"}, {}, "found model_type 'deberta' with tensors "),
     ({"hidden_act": "gelu_new"}, {}, "hidden_act is 'gelu_new'; expected 'gelu'"),
     ({"position_embedding_type": "relative_key"}, {}, "'relative_key'; expected 'absolute'"),
     ({"tie_word_embeddings": False}, {}, "tie_word_embeddings is False; expected True"),
     ({"pad_token_id": 60}, {}, "max_position_embeddings is 48; expected an integer of at least 62"),
     ({}, {f"roberta.{_GONE}": None}, f"tensor {_GONE} is missing"),
     ({}, {"roberta.adapter.weight": np.zeros(3, np.float32)}, "no place in this model: adapter.weight"),
+  ],
+  "DebertaV2ForMaskedLM": [  # v2-xlarge's convolution, and what v3 does not use
+    ({"conv_kernel_size": 3}, {}, "conv_kernel_size is 3; expected None, 0; other"),
+    ({"share_att_key": False}, {}, "share_att_key is False; expected True"),
+    ({"pos_att_type": ["c2p"]}, {}, "pos_att_type is ['c2p']; expected 'p2c|c2p', "),
+    ({"norm_rel_ebd": "none"}, {}, "norm_rel_ebd is 'none'; expected 'layer_norm'"),
+    ({"position_biased_input": True}, {}, "position_biased_input is True; expected False"),
+    ({"embedding_size": 12}, {}, "embedding_size is 12; expected None, 24"),
+    ({"attention_head_size": 8}, {}, "attention_head_size is 8; expected None, 12"),
+    ({"relative_attention": False}, {}, "relative_attention is False; expected True"),
+    ({"type_vocab_size": 2}, {}, "type_vocab_size is 2; expected 0"),
+    ({"position_buckets": -1}, {}, "position_buckets is -1; expected an integer of at least 2"),
+    ({"max_relative_positions": 5}, {}, "max_relative_positions is 5; expected an integer of at least 6"),
+    ({"pooler_hidden_act": "tanh"}, {}, "pooler_hidden_act is 'tanh'; expected 'gelu'"),
+    ({"pos_att_type": _ABSENT}, {}, "pos_att_type is None; expected"),
+    ({"norm_rel_ebd": _ABSENT}, {}, "norm_rel_ebd is 'none'; expected"),
+    ({"position_biased_input": _ABSENT}, {}, "position_biased_input is True; expected"),
+    ({}, {"deberta.encoder.rel_embeddings.weight": None}, "tensor encoder.rel_embeddings.weight is missing"),
   ],
   "DistilBertForMaskedLM": [
     ({"activation": "relu"}, {}, "activation is 'relu'; expected 'gelu'"),
@@ -310,7 +372,8 @@ def test_what_is_not_supported_is_refused_in_one_line_and_nothing_is_written(tmp
     config, state = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
 
     def run(fields, tensors, folder=folder, config=config, state=state):
-      (folder / "config.json").write_text(json.dumps(config | fields))
+      left = {each: value for each, value in (config | fields).items() if value is not _ABSENT}
+      (folder / "config.json").write_text(json.dumps(left))
       kept = {each: array for each, array in (state | tensors).items() if array is not None}
       save_file(kept, folder / "model.safetensors")
       import_checkpoint(str(folder), str(tmp_path / "out"))

@@ -12,6 +12,7 @@ from pretrain.corruption.masking import TokenIds
 from pretrain.export import tensor_rows
 from pretrain.export.stock import names
 from pretrain.models import encoder as encoder_model
+from pretrain.models.heads import apply_rtd_head
 from pretrain.models.layers import EncoderConfig
 from pretrain.ops.vocab import vocab_logits
 from pretrain.recipe import Batch
@@ -35,6 +36,7 @@ _PARTS = (
   *names.encoder_parts("bert", _ANY, offset=0),
   names.TENSORS["bert"].heads["ForMaskedLM"],
 )
+_RTD = [part for part in [names.TENSORS["deberta-v2"].beside] if part]
 _WORDS, _POSITIONS = (f"embeddings.{kind}_embeddings.weight" for kind in ("word", "position"))
 
 
@@ -55,13 +57,13 @@ class _Model:
     )
     if self.sharing == "gdes":  # which shares positions in the same way; ours are apart
       of_encoder[_POSITIONS] = of_generator[_POSITIONS] + of_encoder[_POSITIONS]
-    self.heads = {name: a for name, a in of_encoder.items() if name.startswith("mask_predictions.")}
     heads = golden.field("heads")
+    rtd = tensor_rows.read(of_encoder, _RTD, num_heads=heads).params["heads"]["rtd"]
     networks = [
       tensor_rows.read(state, _PARTS, num_heads=heads).params
       for state in (of_generator, {name: of_generator[name] for name in (_WORDS, _POSITIONS)} | of_encoder)
     ]
-    own, self.params = networks[0], {"encoder": networks[1]["encoder"], "heads": {}}
+    own, self.params = networks[0], {"encoder": networks[1]["encoder"], "heads": {"rtd": rtd}}
     token = self.params["encoder"]["embeddings"].pop("token")
     if self.sharing == "tokens":
       token = own["encoder"]["embeddings"].pop("token")
@@ -86,13 +88,14 @@ class _Model:
     config.model.update({"relative_position": "none", "layer_norm_eps": golden.field("layer_norm_eps")})
     config.model.update({"num_segments": 0, "dtype": "float32", "vocab_chunk_rows": 4})
     config.corruption.update({"kind": "generator", "mask_rate": 1.0})  # room for every position
+    config.objectives.rtd.update({"weight": 1.0, "head": "context"})
     config.generator.update(
       {"num_layers": golden.field("generator_layers"), "share_embeddings": self.sharing}
     )
     ids = (golden.field(f"{name}_id") for name in ("cls", "pad", "sep", "mask", "mask"))
     return build(config, TokenIds(*ids, vocab))
 
-  def official(self, gradients: dict, heads: dict, golden: Golden) -> dict[str, np.ndarray]:
+  def official(self, gradients: dict, golden: Golden) -> dict[str, np.ndarray]:
     """Gradients under the file's names; where a table is shared, of the table."""
     own, of_encoder = gradients["generator"], gradients["encoder"]["embeddings"]
     token = of_encoder["token"]
@@ -106,19 +109,9 @@ class _Model:
       ),
     }
     found = {name: tensor_rows.write(tree, _PARTS) for name, tree in trees.items()}
-    found["discriminator"] |= heads
+    found["discriminator"] |= tensor_rows.write({"heads": gradients["heads"]}, _RTD)
     names = [key.removeprefix("param/") for key in golden.arrays if key.startswith("param/")]
     return {name: found[name.split(".")[0]][_stock(name.partition(".")[2])] for name in names}
-
-
-def _detection_logits(heads: dict, hidden: jax.Array, eps: float) -> jax.Array:
-  """DeBERTa's head: a token's state and [CLS]'s, normed, then a dense layer; positive is "replaced"."""
-  named = {name.removeprefix("mask_predictions."): array for name, array in heads.items()}
-  x = hidden + hidden[:, :1]
-  x = (x - jnp.mean(x, -1, keepdims=True)) * jax.lax.rsqrt(jnp.var(x, -1, keepdims=True) + eps)
-  x = x * named["LayerNorm.weight"] + named["LayerNorm.bias"]
-  x = jax.nn.gelu(x @ named["dense.weight"].T + named["dense.bias"], approximate=False)
-  return (x @ named["classifier.weight"].T + named["classifier.bias"])[..., 0]
 
 
 def check_sharing(golden: Golden, checks: Checks) -> None:
@@ -129,9 +122,9 @@ def check_sharing(golden: Golden, checks: Checks) -> None:
   given = {"selected": jnp.asarray(chosen > 0), "sampled": to_slots(golden["sampled_ids"][chosen > 0], slots)}
   batch = Batch(ids, row_keys(ids.shape[0]), jnp.zeros(ids.shape[0]), given)
 
-  def run(params: dict, heads: dict) -> tuple[dict, dict]:
+  def run(params: dict) -> tuple[dict, dict]:
     view, draws = recipe.view(params, recipe.mask(batch), train=False)
-    logits = _detection_logits(heads, view.hidden, golden.field("layer_norm_eps"))
+    logits = -apply_rtd_head(view.heads["rtd"], recipe.encoder, view.hidden)
     weights = view.corrupted.weights
     detection = losses.replaced_token_detection_loss(-logits, view.corrupted.is_original, weights)
     found = {
@@ -141,12 +134,12 @@ def check_sharing(golden: Golden, checks: Checks) -> None:
     }
     return found, {"view": view, "logits": logits}
 
-  found, outputs = jax.jit(run)(model.params, model.heads)
+  found, outputs = jax.jit(run)(model.params)
   checks.compare_present("losses", {f"{name}_loss": loss for name, loss in found.items()})
   for name in found:
-    of_loss = jax.grad(lambda *trained, name=name: run(*trained)[0][name], argnums=(0, 1))
-    gradients = jax.device_get(jax.jit(of_loss)(model.params, model.heads))
-    checks.compare_all("gradients", f"grad_{name}/", model.official(*gradients, golden))
+    of_loss = jax.grad(lambda params, name=name: run(params)[0][name])
+    gradients = jax.device_get(jax.jit(of_loss)(model.params))
+    checks.compare_all("gradients", f"grad_{name}/", model.official(gradients, golden))
   _compare_states(golden, checks, model, outputs)
 
 

@@ -5,8 +5,8 @@ Source: DeBERTaV3 (2111.09543) and microsoft/DeBERTa at 4d7fe0b: rtd_base.json, 
   mlm_task.py. Of the paper only a summary could be read; fields from it are marked. Ours are the encoder
   (as coco_lm_base), the text, and one update of both networks: the official code updates the generator first.
 Expected: unknown; DeBERTaV3's published numbers are of another encoder.
-Cost: 2.1 T tokens; 1,390 GPU-hours on H200s at 395 TFLOP/s (942 training MFLOP per token; derived, not
-  measured).
+Cost: 2.1 T tokens; 1,772 GPU-hours on H200s at 310 TFLOP/s, measured for electra_base
+  (docs/results/speed.md; 942 training MFLOP per token).
 """
 
 from ml_collections import ConfigDict

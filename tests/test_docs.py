@@ -106,7 +106,7 @@ def _commands(page: str) -> list[str]:
 
 
 _UNKNOWN = re.compile(
-  r"there is no such|no such field|is an argument now|[Uu]nknown (arg|command)|invalid choice|"
+  r"there is no such|no such (field|flag)|is an argument now|invalid choice|"
   r"unrecognized arguments: (?!--config\.)"
 )
 

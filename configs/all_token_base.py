@@ -4,8 +4,8 @@ Command: python -m pretrain.main --config=configs/all_token_base.py
 Source: ELECTRA (Clark et al., ICLR 2020), section 3.4, for the loss; COCO-LM (Meng et al., NeurIPS
   2021), table 3, row "All-Token LM Only", for the setting, which is coco_lm_base's.
 Expected: GLUE dev MNLI 87.2/87.0, average 84.7 (COCO-LM table 3).
-Cost: 131.1 B tokens; 92 GPU-hours on H200s at 395 TFLOP/s (1,000 training MFLOP per token; derived, not
-  measured).
+Cost: 131.1 B tokens; 106 GPU-hours on H200s at 345 TFLOP/s, the mean measured for 5 recipes
+  (docs/results/speed.md; 1,000 training MFLOP per token).
 """
 
 from ml_collections import ConfigDict

@@ -3,8 +3,8 @@
 Command: python -m pretrain.main --config=configs/amos_base_plus_plus.py
 Source: AMOS (Meng et al., ICLR 2022), section 4 and table 3 (base++); the rest as amos_base.
 Expected: GLUE dev MNLI 90.5/90.4, average 89.4; SQuAD 2.0 dev 85.0/87.9 (table 1).
-Cost: 2.04 T tokens; 1,614 GPU-hours on H200s at 395 TFLOP/s (1,123 training MFLOP per token; derived,
-  not measured).
+Cost: 2.04 T tokens; 1,774 GPU-hours on H200s at 360 TFLOP/s, measured for amos_base
+  (docs/results/speed.md; 1,123 training MFLOP per token).
 """
 
 from ml_collections import ConfigDict

@@ -4,8 +4,8 @@ Command: python -m pretrain.main --config=configs/amos_coco_taco_base.py
 Source: amos_base for corruption, model, optimizer and data; COCO-LM (NeurIPS 2021) appendix B for the
   objectives clm and scl; TACO (ACL 2022) table 5 for the objective taco.
 Expected: unknown; compare with amos_base, whose GLUE dev average is 88.6.
-Cost: 131.1 B tokens; 144 GPU-hours on H200s at 395 TFLOP/s (1,563 training MFLOP per token; derived,
-  not measured).
+Cost: 131.1 B tokens; 165 GPU-hours on H200s at 345 TFLOP/s, the mean measured for 5 recipes
+  (docs/results/speed.md; 1,563 training MFLOP per token).
 """
 
 from ml_collections import ConfigDict

@@ -4,8 +4,8 @@ Command: python -m pretrain.main --config=configs/bert_base.py
 Source: TACO (Fu et al., ACL 2022), section 4.1 and table 5 (base); values it does not state are from the
   official code (FUZHIYI/TACO, on transformers 4.6).
 Expected: GLUE dev average of 8 tasks 80.9 (TACO table 3, MLM-500k).
-Cost: 163.8 B tokens; 65 GPU-hours on H200s at 395 TFLOP/s (560 training MFLOP per token; derived, not
-  measured).
+Cost: 163.8 B tokens; 71 GPU-hours on H200s at 360 TFLOP/s, measured for roberta_base
+  (docs/results/speed.md; 560 training MFLOP per token).
 """
 
 from ml_collections import ConfigDict

@@ -3,8 +3,8 @@
 Command: python -m pretrain.main --config=configs/coco_lm_base_plus_plus.py
 Source: COCO-LM (Meng et al., NeurIPS 2021), section 4 and table 6 (base++); the rest as coco_lm_base.
 Expected: GLUE dev MNLI 90.2/90.0, average 88.6; SQuAD 2.0 dev 85.4/88.1 (table 1).
-Cost: 2.04 T tokens; 2,050 GPU-hours on H200s at 395 TFLOP/s (1,426 training MFLOP per token; derived,
-  not measured).
+Cost: 2.04 T tokens; 2,265 GPU-hours on H200s at 358 TFLOP/s, measured for coco_lm_base
+  (docs/results/speed.md; 1,426 training MFLOP per token).
 """
 
 from ml_collections import ConfigDict

@@ -3,8 +3,8 @@
 Command: python -m pretrain.main --config=configs/coco_lm_large_plus_plus.py
 Source: COCO-LM (Meng et al., NeurIPS 2021), section 4 and table 6 (large++); the rest as base++.
 Expected: GLUE dev MNLI 91.4/91.6, average 90.8; SQuAD 2.0 dev 88.2/91.0 (table 1).
-Cost: 2.04 T tokens; 6,480 GPU-hours on H200s at 395 TFLOP/s (4,506 training MFLOP per token; derived,
-  not measured).
+Cost: 2.04 T tokens; 7,159 GPU-hours on H200s at 358 TFLOP/s, measured for coco_lm_base
+  (docs/results/speed.md; 4,506 training MFLOP per token).
 """
 
 from ml_collections import ConfigDict

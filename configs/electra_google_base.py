@@ -5,8 +5,8 @@ Source: ELECTRA (Clark et al., ICLR 2020), table 6 (base), and the official code
   (google-research/electra): configure_pretraining.py, pretrain/pretrain_helpers.py, model/modeling.py,
   model/optimization.py.
 Expected: GLUE dev average 85.1 (table 2).
-Cost: 100.4 B tokens; 47 GPU-hours on H200s at 395 TFLOP/s (668 training MFLOP per token; derived, not
-  measured).
+Cost: 100.4 B tokens; 60 GPU-hours on H200s at 310 TFLOP/s, measured for electra_base
+  (docs/results/speed.md; 668 training MFLOP per token).
 """
 
 from ml_collections import ConfigDict

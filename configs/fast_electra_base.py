@@ -13,8 +13,8 @@ Source: Fast-ELECTRA (2310.07347, ICLR 2024), of which the abstract and reviews 
   generator, no other loss, and the form of the temperature. The marked constants are ours: the paper's
   could not be found; everything else as coco_lm_base.
 Expected: the paper's numbers could not be read; compare with electra_base.
-Cost: 131.1 B tokens; 59 GPU-hours on H200s at 395 TFLOP/s (637 training MFLOP per token; derived, not
-  measured), without the generator's own run.
+Cost: 131.1 B tokens; 75 GPU-hours on H200s at 310 TFLOP/s, measured for electra_base
+  (docs/results/speed.md; 637 training MFLOP per token), without the generator's own run.
 """
 
 from ml_collections import ConfigDict

@@ -9,8 +9,8 @@ Source: MAE-LM (Meng et al., ICLR 2024, arXiv 2302.02060) by its official code (
   --config.model.relative_buckets=64
 Expected: no number, since the paper's tables could not be read; its abstract says better than masked LM on
   GLUE and SQuAD. Compare with roberta_base at equal nominal FLOPs: a step costs 32 % more.
-Cost: 131.1 B tokens; 72 GPU-hours on H200s at 395 TFLOP/s (778 training MFLOP per token; derived, not
-  measured).
+Cost: 131.1 B tokens; 82 GPU-hours on H200s at 345 TFLOP/s, the mean measured for 5 recipes
+  (docs/results/speed.md; 778 training MFLOP per token).
 """
 
 from ml_collections import ConfigDict

@@ -9,8 +9,8 @@ Source: after METRO-LM (Bajaj et al., arXiv 2204.06644), which has no code. Of t
   METRO-T0 base weights that loss by the probability of a replaced token: --config.objectives.clm.copy=true
   --config.objectives.clm.form=weighted
 Expected: no number, since the paper's tables could not be read.
-Cost: 131.1 B tokens; 74 GPU-hours on H200s at 395 TFLOP/s (801 training MFLOP per token; derived, not
-  measured).
+Cost: 131.1 B tokens; 85 GPU-hours on H200s at 345 TFLOP/s, the mean measured for 5 recipes
+  (docs/results/speed.md; 801 training MFLOP per token).
 """
 
 from ml_collections import ConfigDict

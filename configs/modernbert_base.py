@@ -6,8 +6,8 @@ Source: ModernBERT (Warner et al. 2024) and the yamls of AnswerDotAI/ModernBERT 
   vocabulary is OLMo's; here both are replaced.
 Expected: GLUE dev average 88.4 after all three phases, on its text and vocabulary, as lists of models quote
   it; the paper's own table was not read.
-Cost: 1.719 T tokens; 996 GPU-hours on H200s at 395 TFLOP/s (824 training MFLOP per token; derived, not
-  measured).
+Cost: 1.719 T tokens; 1,667 GPU-hours on H200s at 236 TFLOP/s, measured for roberta_base:modern
+  (docs/results/speed.md; 824 training MFLOP per token).
 
 The later phases start from the weights of the one before, with fresh moments, in batches of 576 rows.
 Phase 2, 250 B tokens at 8,192:

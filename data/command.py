@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import importlib.metadata
+import itertools
 import os
 import pathlib
 import re
@@ -13,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn, TextIO
 
-from data import errors, fetched, files, progress
+from data import errors, fetched, files, programs, progress
 
 # How a flag of an input treats an address (s3://..., gs://...) instead of a path; all others refuse it.
 FETCHED = "fetched"  # the file or folder is downloaded, and the flag becomes the path of the copy
@@ -60,7 +61,9 @@ class Parser(argparse.ArgumentParser):
 
     --quiet and --verbose set the levels of the log and are not in the result.
     """
-    parsed = super().parse_args(args, namespace)
+    words = list(sys.argv[1:] if args is None else args)
+    self._refuse_unknown(words)
+    parsed = super().parse_args(words, namespace)
     quiet, verbose = (vars(parsed).pop(name, False) for name in ("quiet", "verbose"))
     if quiet and verbose:
       raise errors.ConfigError(progress.TOGETHER)
@@ -83,12 +86,22 @@ class Parser(argparse.ArgumentParser):
       setattr(parsed, name, local(name, value))
     return parsed
 
-  def error(self, message: str) -> NoReturn:
+  def _refuse_unknown(self, words: Sequence[str]) -> None:
+    """Raises ConfigError for a mistyped flag; argparse would first say that the right one is missing."""
     parsers = [self, *(parser for action in self._commands() for parser in action.choices.values())]
     known = [name for parser in parsers for action in parser._actions for name in action.option_strings]
-    wrong = re.findall(r"--\w+", message) if message.startswith("unrecognized") else []
-    hints = "".join(errors.did_you_mean(flag, known, most=1) for flag in wrong)
-    raise errors.ConfigError(message + (hints or f"; see `{self.prog} --help`"))
+    for word in itertools.takewhile(lambda word: word != "--", words):
+      flag = re.match(r"--\w[\w.-]*(?==|$)", word)
+      if flag and flag[0] not in known and (hint := errors.did_you_mean(flag[0], known, most=1)):
+        raise errors.ConfigError(f"{flag[0]}: no such flag{hint}")
+
+  def format_help(self) -> str:
+    """Returns the help text, which names commands as the user started this one."""
+    return programs.as_started(super().format_help())
+
+  def error(self, message: str) -> NoReturn:
+    """Raises ConfigError instead of exiting."""
+    raise errors.ConfigError(f"{message}; see `{self.prog} --help`")
 
   def _commands(self) -> list[argparse._SubParsersAction]:
     return [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
@@ -177,7 +190,7 @@ def one_line_errors(
       known = error if isinstance(error, errors.UserError) else _not_written(error)
       if debug or known is None:
         raise
-      first, *ways_out = re.split(r"\n(?=  )", str(known))
+      first, *ways_out = re.split(r"\n(?=  )", programs.as_started(str(known)))
       print("\n".join([f"{_ERROR} {' '.join(first.split())}", *ways_out]), file=sys.stderr, flush=True)
       end.code = known.exit_code
 

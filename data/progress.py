@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 from tqdm import tqdm
 
+from data import programs
+
 logger = logging.getLogger(__name__)
 
 # Loggers of this project; a module that runs as a program logs as `__main__`. All others are of libraries.
@@ -23,7 +25,8 @@ class _Handler(logging.Handler):
 
   def emit(self, record: logging.LogRecord) -> None:
     try:
-      line = (_PREFIX if record.levelno >= logging.WARNING else "") + self.format(record)
+      line = _PREFIX if record.levelno >= logging.WARNING else ""
+      line += programs.as_started(self.format(record))
       if sys.stderr.isatty():
         tqdm.write(line, file=sys.stderr)  # above a progress bar
       else:

@@ -1,6 +1,7 @@
 """Builds a `Recipe` from the config's fields, and resolves their strings and zeros."""
 
 import dataclasses
+import importlib
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -9,28 +10,14 @@ from data.errors import ConfigError
 from pretrain.corruption.generator import GeneratorConfig
 from pretrain.corruption.masking import MaskingSettings, TokenIds
 from pretrain.models.layers import EncoderConfig, encoder_config
-from pretrain.objectives.all_token import AllTokenLMLoss
-from pretrain.objectives.clm import CorrectiveLMLoss
-from pretrain.objectives.mae import MaskedAutoencoderLoss
-from pretrain.objectives.mlm import MaskedLMLoss
-from pretrain.objectives.rtd import ReplacedTokenDetectionLoss
-from pretrain.objectives.scl import SequenceContrastLoss
-from pretrain.objectives.taco import TokenAlignmentLoss
 from pretrain.recipe import Recipe
 from pretrain.settings.model import GeneratorSettings
-from pretrain.settings.objectives import switched_on
+from pretrain.settings.objectives import Objective, switched_on
 
-# Each is derived from its fields and facts in `pretrain/settings/objectives.py`, which imports no jax.
-# It adds `init`, `totals` and `__call__`.
-LOSSES = {
-  "mlm": MaskedLMLoss,
-  "rtd": ReplacedTokenDetectionLoss,
-  "clm": CorrectiveLMLoss,
-  "all_token": AllTokenLMLoss,
-  "scl": SequenceContrastLoss,
-  "taco": TokenAlignmentLoss,
-  "mae": MaskedAutoencoderLoss,
-}
+
+def loss_class(facts: type[Objective]) -> type:
+  """Returns the class with the loss of an objective: '<facts>Loss' in pretrain/objectives/<name>.py."""
+  return getattr(importlib.import_module(f"pretrain.objectives.{facts.name}"), f"{facts.__name__}Loss")
 
 
 def build(config: ConfigDict, tokens: TokenIds, *, rows_per_device: int = 1) -> Recipe:
@@ -50,7 +37,7 @@ def build(config: ConfigDict, tokens: TokenIds, *, rows_per_device: int = 1) -> 
     )
   chunk = max(1, config.model.vocab_chunk_rows // max(1, rows_per_device))
   switched = switched_on(config.objectives.to_dict())
-  objectives = {name: LOSSES[name](**vars(facts)) for name, facts in switched.items()}
+  objectives = {name: loss_class(type(facts))(**vars(facts)) for name, facts in switched.items()}
   has_generator = config.corruption.kind == "generator"
   # Blocks of pretraining have [SEP] between the texts of one segment.
   encoder = encoder_config(config.model.to_dict(), pair_segments=False)

@@ -1,7 +1,7 @@
 """The command line of a program with a config: its file, changes of fields, switches. Imports no jax.
 
 Fields are parsed by `ml_collections.config_flags`, other flags by absl; the first mistake ends the command
-with one line. Also here: what a process does before JAX starts, and the installed commands.
+with one line. Also here: what a process does before JAX starts.
 """
 
 import contextlib
@@ -10,22 +10,23 @@ import dataclasses
 import importlib.machinery
 import importlib.util
 import inspect
+import itertools
 import os
 import pathlib
 import re
-import runpy
 import sys
+import textwrap
 import traceback
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from absl import flags
 from ml_collections import ConfigDict, FrozenConfigDict, config_flags
 
 from configs import arguments
-from data import files, manifest, progress
-from data.errors import ConfigError, UserError, did_you_mean, named_reason, on_one_line, reason
+from data import files, manifest, programs, progress
+from data.errors import ConfigError, UserError, did_you_mean, named_reason, on_one_line
 from pretrain import continued, settings
 from pretrain.mesh import chips
 from pretrain.settings.fields import Fields, Pairs, Schema
@@ -117,16 +118,27 @@ def parse_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Argu
       config file that raised).
   """
   if any(argument in ("--help", "-h") for argument in argv):
-    lines = [f"  --config.{name}={as_text(value)}" for name, value in program.schema.defaults.items()]
-    print(f"{program.help}\nFields, and their defaults if the recipe does not set them:", *lines, sep="\n")
+    print(programs.as_started(program.help), *_rooms(program.schema), sep="\n")
     raise SystemExit(0)
   try:
     return read_arguments(argv, program)
   except ConfigError as error:
     if "--debug" in argv and error.__cause__ is not None:
       traceback.print_exception(error.__cause__)
-    print(f"error: {error}", file=sys.stderr)
+    print(f"error: {programs.as_started(str(error))}", file=sys.stderr)
     raise SystemExit(ConfigError.exit_code) from None
+
+
+def _rooms(schema: Schema) -> Iterator[str]:
+  """Yields lines of a help text: the fields of each group, with their defaults."""
+  yield "Fields, and their defaults if the recipe does not set them; docs/reference/fields.md explains each:"
+  by_group = sorted((name.rpartition(".")[::2], value) for name, value in schema.defaults.items())
+  for group, members in itertools.groupby(by_group, lambda item: item[0][0]):
+    start = f"  --config.{group}{'.' * bool(group)}"
+    words = " ".join(f"{name}={as_text(value)}" for (_, name), value in members)
+    yield textwrap.fill(
+      words, 110, initial_indent=f"{start:32}", subsequent_indent=" " * 32, break_on_hyphens=False
+    )
 
 
 def read_arguments(argv: Sequence[str], program: Program = PRETRAINING) -> Arguments:
@@ -177,6 +189,9 @@ def _config_of(argv: Sequence[str], program: Program) -> tuple[str, list[str]]:
     _, *others = alone(["", *argv], known_only=True)
     if alone.config:
       return alone.config, others
+    for flag in filter(None, (re.match(r"--?\w+(?==|$)", word) for word in others)):
+      if hint := did_you_mean(flag[0], ["--config"]):
+        raise ConfigError(f"{flag[0]}: no such flag{hint}")
   raise ConfigError(f"--config is missing; expected a config file, such as\n  --config={program.example}")
 
 
@@ -199,12 +214,12 @@ def override(
     config_flags.DEFINE_config_dict("config", config, flag_values=given, sys_argv=["", *words])
     _, *rest = given(["", *words])
   except flags.UnrecognizedFlagError as error:
-    is_field = error.flagname in schema.defaults
-    raise ConfigError(
-      f"--{error.flagname}: a field of the config; use --config.{error.flagname}=VALUE"
-      if is_field
-      else f"{reason(error)}; all flags are in --help"
-    ) from None
+    name = error.flagname
+    if name in schema.defaults:
+      raise ConfigError(f"--{name}: a field of the config; use --config.{name}=VALUE") from None
+    known = [*given, *(f"config.{field}" for field in schema.defaults)]
+    hint = did_you_mean(f"--{name}", (f"--{flag}" for flag in known), most=1)
+    raise ConfigError(f"--{name}: no such flag{hint or ';'} all flags are in --help") from None
   except flags.Error as error:
     wrong = re.match(r"flag --config\.([\w.]+)=([^:]*)", str(error))
     raise ConfigError(schema.type_problem(*wrong.groups()) if wrong else on_one_line(error)) from None
@@ -362,32 +377,3 @@ def keep_temporaries() -> None:
   if hasattr(library, "mallopt"):
     for parameter, value in (_ONE_ARENA, _NO_MAPPED_BLOCKS, _NEVER_GIVEN_BACK):
       library.mallopt(parameter, value)
-
-
-PREFIX = "text-encoder-"
-# The installed commands without the prefix, as pyproject.toml lists them; each runs a module as `python -m`.
-PROGRAMS = {
-  "pretrain": "pretrain.main",
-  "finetune": "finetune.main",
-  "predict": "finetune.predict",
-  "evaluate": "finetune.evaluate",
-  "mine": "finetune.mine",
-  "prepare": "data.prepare",
-  "inspect": "data.inspect",
-  "vocabulary": "data.vocabulary",
-  "embed": "pretrain.embed",
-  "search": "pretrain.search",
-  "probe": "pretrain.probe",
-  "analysis": "pretrain.analysis",
-  "ablations": "pretrain.ablations",
-  "report": "pretrain.report",
-  "export": "pretrain.export",
-  "checkpoints": "pretrain.checkpoints",
-  "demo": "pretrain.demo",
-}
-
-
-def run_installed() -> None:
-  """Runs, as `__main__`, the module of the command under whose name this process was started."""
-  name = pathlib.Path(sys.argv[0]).stem.removeprefix(PREFIX)
-  runpy.run_module(PROGRAMS[name], run_name="__main__", alter_sys=True)

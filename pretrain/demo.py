@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import rich.console
 
-from data import command, files, progress
+from data import command, files, programs, progress
 from data.errors import ConfigError, DataError
 from data.tables import Column, Report, Row, text_column
 from pretrain.command import read_arguments
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   """Runs the demo; returns its exit code."""
   argv = list(sys.argv[1:] if argv is None else argv)
   if "--help" in argv or "-h" in argv:
-    print(HELP)
+    print(programs.as_started(HELP))
     return 0
   sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a pipe may have another encoding
   stopped = "stopped; the same command continues"
@@ -144,7 +144,8 @@ def _print_end(workdir: str) -> None:
   """Prints the path of the page, and commands to try next."""
   python = os.path.relpath(sys.executable) if sys.prefix.startswith(os.getcwd()) else "python"
   train = f"{python} -m pretrain.main --config"
-  print(f"""
+  print(
+    programs.as_started(f"""
 Page:        {os.path.join(workdir, "report.html")}
 Remove {workdir} to train again. Next:
 
@@ -154,6 +155,7 @@ Your own text (.txt, .jsonl or .parquet, also .gz and .zst):
   {train}={NEXT} --config.data.source='/path/to/*.txt' --workdir=runs/mine
 The cost of a paper's recipe, without running it:
   {train}=configs/coco_lm_base.py --dry_run""")
+  )
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import importlib
 import pathlib
+import pkgutil
 import re
 import runpy
 import shlex
@@ -106,7 +107,7 @@ def _commands(page: str) -> list[str]:
 
 
 _UNKNOWN = re.compile(
-  r"there is no such|no such field|is an argument now|[Uu]nknown (arg|command)|invalid choice|"
+  r"there is no such|no such (field|flag)|is an argument now|invalid choice|"
   r"unrecognized arguments: (?!--config\.)"
 )
 
@@ -155,6 +156,13 @@ def test_the_reference_is_current():
   command = [sys.executable, "docs/make_reference.py", "--check"]
   done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
   assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_names_of_the_python_reference_have_docstrings():
+  page, names = _text("docs/reference/python.md"), []
+  for name, members in re.findall(r"^::: (\S+)(?:\n.*\n +members: \[(.*)\])?", page, re.MULTILINE):
+    names += [name, *(f"{name}.{member}" for member in filter(None, members.split(", ")))]
+  assert len(names) >= 20 and not [name for name in names if not pkgutil.resolve_name(name).__doc__]
 
 
 def test_links_of_a_page_lead_to_a_heading_or_a_file():

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 
-from pretrain.command import PROGRAMS
+from data.programs import PROGRAMS
 from tests import test_layering
 
 # Prints {module: what its import changed} as JSON. What packages of others do on import is not ours. So a

@@ -5,12 +5,15 @@ import datetime
 import fnmatch
 import itertools
 import json
+import logging
 import re
+import runpy
 import sys
 
 import pytest
 from packaging import specifiers
 
+from data import programs, progress
 from data.errors import ConfigError
 from pretrain import command
 from tests import check_install, pins, pythons
@@ -91,7 +94,7 @@ def test_other_pythons_take_turns_by_the_day_and_nightly_all_are_tried():
 
 
 def test_everything_that_the_wheel_needs_is_in_its_packages():
-  assert {module.partition(".")[0] for module in command.PROGRAMS.values()} | {"configs", "lab"} == {
+  assert {module.partition(".")[0] for module in programs.PROGRAMS.values()} | {"configs", "lab"} == {
     *pins.packages()
   }
   files = [path for part in pins.packages() for path in (ROOT / part).rglob("*") if path.is_file()]
@@ -106,9 +109,9 @@ def test_everything_that_the_wheel_needs_is_in_its_packages():
 
 def test_every_command_is_a_module_that_runs_under_a_name_of_our_own():
   scripts = pins.project()["scripts"]
-  assert set(scripts.values()) == {"pretrain.command:run_installed"}
-  assert scripts.keys() == {f"{command.PREFIX}{name}" for name in command.PROGRAMS}
-  for module in command.PROGRAMS.values():
+  assert set(scripts.values()) == {"data.programs:run_installed"}
+  assert scripts.keys() == {f"{programs.PREFIX}{name}" for name in programs.PROGRAMS}
+  for module in programs.PROGRAMS.values():
     path = ROOT / module.replace(".", "/")
     source = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
     assert 'if __name__ == "__main__":' in source.read_text()
@@ -119,10 +122,33 @@ def test_a_command_runs_its_module_as_python_m_does(tmp_path, monkeypatch, capsy
     "import sys\nprint(__name__, sys.argv, sys.modules['__main__'].__spec__.name)"
   )
   monkeypatch.syspath_prepend(tmp_path)
-  monkeypatch.setitem(command.PROGRAMS, "pretrain", "a_program")
+  monkeypatch.setitem(programs.PROGRAMS, "pretrain", "a_program")
+  monkeypatch.setattr(programs, "_installed", {})
   monkeypatch.setattr(sys, "argv", ["/bin/text-encoder-pretrain", "--config=x"])
-  command.run_installed()
+  programs.run_installed()
   assert capsys.readouterr().out == f"__main__ {[str(tmp_path / 'a_program.py'), '--config=x']} a_program\n"
+
+
+def test_help_errors_and_log_lines_name_commands_as_the_user_started_one(monkeypatch, capsys):
+  for script, usage, error, log in (
+    ("", "usage: python -m data.inspect", "see `python -m data.inspect --help`", "python -m data.prepare -h"),
+    (
+      "inspect",
+      "usage: text-encoder-inspect",
+      "see `text-encoder-inspect --help`",
+      "text-encoder-prepare -h",
+    ),
+  ):
+    for argument, expected in (("--help", usage), ("--length", error)):
+      monkeypatch.setattr(programs, "_installed", {})
+      monkeypatch.setattr(sys, "argv", [f"/bin/{programs.PREFIX}{script}", argument])
+      with pytest.raises(SystemExit):
+        programs.run_installed() if script else runpy.run_module("data.inspect", run_name="__main__")
+      output = capsys.readouterr()
+      assert expected in output.out + output.err
+    with progress.shown():
+      logging.getLogger("data.any").warning("python -m data.prepare -h, python -m data.corpora")
+    assert capsys.readouterr().err == f"warning: {log}, python -m data.corpora\n"
 
 
 def test_recipes_are_found_without_a_checkout_and_files_of_ones_own_come_first(tmp_path, monkeypatch):

@@ -5,7 +5,6 @@ description and ptxas, but no driver. Both are in `requirements-plan.txt`; witho
 Operations and time always are, because XLA counts those of a loop once.
 """
 
-import contextlib
 import copy
 import math
 import os
@@ -23,7 +22,16 @@ from data.errors import ConfigError, counted, reason
 from pretrain.corruption.masking import TokenIds
 from pretrain.mesh import chips, sharding
 from pretrain.mesh.chips import GPUS_OF_A_NODE, Machine
-from pretrain.plan.dry_run import GIB, cost_lines, local_bytes, memory_per_device, section
+from pretrain.plan.cost import (
+  cost_lines,
+  gib,
+  local_bytes,
+  memory_per_device,
+  microbatches_of,
+  most_rows,
+  rows_of,
+  section,
+)
 from pretrain.run import Run, make_run
 from pretrain.settings import PRETRAINING
 
@@ -108,8 +116,7 @@ def compile_step(run: Run) -> Step:
   A base-size step takes one to two minutes on one core; for a TPU, with all layers unrolled, about seven.
   ConfigError: the compiler refuses the step for another reason than its memory.
   """
-  device, train = run.mesh.devices.flat[0], run.config.train
-  rows = train.batch_size // train.microbatches // run.mesh.devices[..., 0].size
+  device, rows = run.mesh.devices.flat[0], rows_of(run)
   # Without a GPU XLA cannot time its own kernels for products and may find none, so cuBLAS is used.
   options: dict[str, str | bool] = {"xla_gpu_enable_triton_gemm": False} if device.platform == "gpu" else {}
   try:
@@ -183,21 +190,6 @@ def largest(
   return most
 
 
-def microbatches_of(config: ConfigDict, shards: int, devices: int) -> dict[int, int]:
-  """Returns {rows of a microbatch on a device: microbatches} that are valid for a config's batch.
-
-  `shards` are the devices along `data` and `fsdp`, `devices` all of them.
-  """
-  rows = config.train.batch_size // shards
-  changed, found = copy.deepcopy(config), {}
-  for count in (count for count in range(1, rows + 1) if rows % count == 0):
-    changed.train.microbatches = count
-    with contextlib.suppress(ConfigError):
-      PRETRAINING.check(changed, num_devices=devices)
-      found[rows // count] = count
-  return found
-
-
 def print_plan(config: ConfigDict, machine: Machine, *, name: str) -> None:
   """Compiles the config's step for a machine and prints, line by line, what fits and what it costs.
 
@@ -212,16 +204,16 @@ def print_plan(config: ConfigDict, machine: Machine, *, name: str) -> None:
     config.model.attention = "auto"  # the CPUs in the machine's place do not run its kernels
   devices = devices_of(machine) if can_compile else jax.devices()[: machine.size]
   on = f"{machine.size} x {chip.kind} on {counted(len({one.process_index for one in devices}), 'host')}"
-  print(f"plan of {name} for {machine.name}: {on}, {_gib(limit)} each")
+  print(f"plan of {name} for {machine.name}: {on}, {gib(limit)} each")
   run = planned_run(config, devices, chip.platform)
   if not can_compile:
     print(f"estimated by formula, because the compiler for it is not installed; {HOW_TO_INSTALL}\n")
-    print(section("cost", cost_lines(run, kind=chip.kind)))
+    print(section("cost", cost_lines(run, kind=chip.kind, limit=limit)))
     return
   print("The real step is compiled, usually two or three times; of base size each time takes minutes\n")
   shards = run.mesh.devices[..., 0].size
   allowed = microbatches_of(config, shards, machine.size)
-  own = config.train.batch_size // config.train.microbatches // shards
+  own = rows_of(run)
 
   def run_of(rows: int) -> Run:
     config.train.microbatches = allowed[rows]
@@ -235,13 +227,12 @@ def print_plan(config: ConfigDict, machine: Machine, *, name: str) -> None:
     step = steps[rows] = compile_step(run_of(rows))
     total, fits = step.bytes["total"], step.fits(limit)
     seconds = time.monotonic() - started
-    print(f"{_gib(total)}, {'fits' if fits else 'does not fit'} (compiled in {seconds:.0f} s)", flush=True)
+    print(f"{gib(total)}, {'fits' if fits else 'does not fit'} (compiled in {seconds:.0f} s)", flush=True)
     return total, fits
 
   formula = memory_per_device(run)
   fixed = formula["state"] + formula["gradients"]
-  each = (formula["activations"] + formula["vocabulary logits"]) / own
-  first = max((rows for rows in allowed if fixed + each * rows <= limit), default=min(allowed))
+  first = most_rows(run, allowed, limit) or min(allowed)
   best = largest(compiled, allowed, limit=limit, fixed=fixed, first=first)
   if not best:
     ways = "--config.model.remat=full\n  --config.mesh.data=1 --config.mesh.fsdp=-1  # shards weights"
@@ -254,14 +245,10 @@ def print_plan(config: ConfigDict, machine: Machine, *, name: str) -> None:
   print(f"the config's own microbatch of {counted(own, 'row')} a device {verdict}\n")
   state, sizes = local_bytes(run.abstract_state), steps[best].bytes
   lines = {
-    "parameters, optimizer state": _gib(state),
-    "temporaries": _gib(sizes["temporaries"]),
-    "ids, results": _gib(sizes["total"] - state - sizes["temporaries"]),
-    "total": f"{_gib(sizes['total'])} of {_gib(limit)}: fits",
+    "parameters, optimizer state": gib(state),
+    "temporaries": gib(sizes["temporaries"]),
+    "ids, results": gib(sizes["total"] - state - sizes["temporaries"]),
+    "total": f"{gib(sizes['total'])} of {gib(limit)}: fits",
   }
   print(section("memory of a device", lines) + "\n")
   print(section("cost", cost_lines(run_of(best), kind=chip.kind)))
-
-
-def _gib(size: float) -> str:
-  return f"{size / GIB:,.2f} GiB" if size >= GIB / 10 else f"{size / 2**20:,.2f} MiB"

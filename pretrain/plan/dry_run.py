@@ -1,34 +1,33 @@
 """Describes a run before it starts: config, parameters, sharding, cost. Nothing is trained or written."""
 
 import dataclasses
-import math
 import os
-import time
 from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from data import files, manifest, vocabulary
 from pretrain.checkpoints import resume, warm_start
 from pretrain.corruption.masking import TokenIds
-from pretrain.mesh import chips, sharding, trees
-from pretrain.mesh.device_program import on_own_rows
-from pretrain.mesh.devices import compiler_options
-from pretrain.models.encoder import layers_a_turn
-from pretrain.models.layers import activation_bytes
-from pretrain.ops.attention import attention
-from pretrain.plan import flops
+from pretrain.mesh import chips, trees
+from pretrain.plan import rates
+from pretrain.plan.compile_ahead import planned_run
+from pretrain.plan.cost import (
+  cost_lines,
+  microbatches_of,
+  most_rows,
+  section,
+  total_hours,
+  work_lines,
+)
 from pretrain.reading import mixed
 from pretrain.reading.prepare import records_directory, refuse_other_text
 from pretrain.reading.prepared import refuse_other_masks, token_ids
 from pretrain.run import Run, make_run
 from pretrain.settings import PRETRAINING, mixture
-from pretrain.settings.run import DataFields, ReadingSettings, batch_sizes, reading_settings
-
-GIB = 1 << 30
+from pretrain.settings.run import DataFields, ReadingSettings, reading_settings
 
 
 def parameter_counts(params: Mapping[str, Any]) -> dict[str, int]:
@@ -38,80 +37,6 @@ def parameter_counts(params: Mapping[str, Any]) -> dict[str, int]:
     for part in ("encoder", "generator", "heads")
   }
   return counts | {"total": sum(counts.values())}
-
-
-def memory_per_device(run: Run) -> dict[str, float]:
-  """Estimates the memory of one device in bytes.
-
-  Keys: 'state' (parameters and optimizer moments, exact), 'gradients' (exact), 'activations' (stored by the
-  layers for the backward pass) and 'vocabulary logits' (one chunk, three arrays).
-  """
-  config, mesh = run.config, run.mesh
-  params = run.abstract_state.params
-  # Not sharded over `data` until they are summed, even if the update is.
-  gradients = jax.tree.map(
-    lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
-    params,
-    sharding.shardings(mesh, params),
-  )
-  model, length = config.model, config.data.length
-  shards = mesh.shape["data"] * mesh.shape["fsdp"]
-  rows = config.train.batch_size // config.train.microbatches // shards
-  crops = sum("crop" in objective.reads for objective in run.recipe.objectives.values())
-  depth = model.num_layers * (1 + crops)
-  depth += sum(objective.own_layers for objective in run.recipe.objectives.values())
-  if run.recipe.generator is not None:
-    depth += sum(member.num_layers for member in run.recipe.generator.members)
-  activations = activation_bytes(
-    run.recipe.encoder,
-    tokens=rows * length,
-    length=length,
-    depth=depth,
-    has_plain_attention=attention_choice(run).body == "plain",
-  )
-  slots = min(run.recipe.chunk * rows, rows * length)
-  logits = 3 * 4 * slots * model.vocab_size
-  return {
-    "state": float(local_bytes(run.abstract_state)),
-    "gradients": float(local_bytes(gradients)),
-    "activations": float(activations),
-    "vocabulary logits": float(logits),
-  }
-
-
-def attention_choice(run: Run) -> attention.Choice:
-  """Returns which attention the encoder uses for whole rows in a training step, and why."""
-  config, encoder, choices = run.config, run.recipe.encoder, []
-  if encoder.relative_position == "disentangled":
-    return attention.Choice("plain" if encoder.attention == "plain" else "blocks", "")
-
-  def look(params, rows, totals):
-    choices.append(
-      attention.choose(
-        encoder.attention,
-        rows=rows.shape[0],
-        length=config.data.length,
-        heads=encoder.num_heads,
-        head_dim=encoder.head_dim,
-        dtype=encoder.compute_dtype,
-        dropout_rate=encoder.attention_dropout,
-        has_bias=encoder.relative_position != "none",
-      )
-    )
-    return params, totals
-
-  rows = jax.ShapeDtypeStruct((config.train.batch_size // config.train.microbatches,), jnp.int32)
-  with jax.set_mesh(run.mesh):
-    jax.eval_shape(lambda rows: on_own_rows(look, {}, row_axis=0, returns="values")({}, rows, {}), rows)
-  return choices[0]
-
-
-def local_bytes(abstract_tree: Any) -> int:
-  """Returns the bytes on one device of a tree of ShapeDtypeStructs with shardings."""
-  return sum(
-    math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
-    for leaf in jax.tree.leaves(abstract_tree)
-  )
 
 
 def dry_run(config: ConfigDict, *, workdir: str) -> str:
@@ -141,9 +66,39 @@ def dry_run(config: ConfigDict, *, workdir: str) -> str:
     section("parameters", {k: f"{v:,}" for k, v in parameter_counts(run.abstract_state.params).items()}),
     section("mesh", {name: str(size) for name, size in run.mesh.shape.items()}),
     section("sharding", _sharding_lines(run)),
-    section("cost", cost_lines(run, kind=jax.devices()[0].device_kind)),
+    _cost(run),
   ]
   return "\n\n".join(sections)
+
+
+_MOST_HOURS = 1_000  # on CPUs: tiny recipes take less than one, small ones thousands
+_MACHINES = ("h100", "h200", "h200:8", "v5e:2x4")  # their costs are shown instead
+
+
+def _cost(run: Run) -> str:
+  """Returns the cost of a run on the devices here; if a CPU would take too long, that on other machines."""
+  device = jax.devices()[0]
+  limit = (device.memory_stats() or {}).get("bytes_limit", 0)
+  if device.platform == "cpu":
+    if total_hours(run, kind=device.device_kind)[0] > _MOST_HOURS:
+      title = f"on other machines, by formula, because the CPUs here would take over {_MOST_HOURS:,} hours"
+      others = {f"--plan={name}": _on(chips.parse(name), run) for name in _MACHINES}
+      last = "With one of these flags a dry run compiles the real step for that machine."
+      return f"{section('cost', work_lines(run.config))}\n\n{section(title, others)}\n{last}"
+    limit = chips.parse(f"cpu:{jax.local_device_count()}").chip.hbm_bytes
+  return section("cost", cost_lines(run, kind=device.device_kind, limit=limit))
+
+
+def _on(machine: chips.Machine, here: Run) -> str:
+  """Returns the hours and the microbatches of a run on a machine that is not here, by formula."""
+  config, chip, count = ConfigDict(here.config), machine.chip, machine.size
+  run = planned_run(config, here.mesh.devices.flatten().tolist(), chip.platform)
+  allowed = microbatches_of(config, count, count)
+  rows, known = most_rows(run, allowed, chip.hbm_bytes), rates.expected(config, chip.kind)
+  assert known  # all these chips have a peak
+  speed, why = known
+  fit = f"--config.train.microbatches={allowed[rows]}" if rows else "its weights must be sharded to fit"
+  return f"{rates.hours(config, speed * count):,.0f} h at {why}; {fit}"
 
 
 def _records(settings: ReadingSettings) -> tuple[TokenIds, dict[str, str]]:
@@ -182,54 +137,3 @@ def _mixture_lines(sources: mixed.Found) -> dict[str, str]:
 def _sharding_lines(run: Run) -> dict[str, str]:
   leaves = trees.by_path(run.abstract_state.params)
   return {path: f"{list(leaf.shape)} {leaf.sharding.spec}" for path, leaf in leaves.items()}
-
-
-def cost_lines(run: Run, *, kind: str) -> dict[str, str]:
-  """Returns {name: text} of a run's tokens, FLOPs, memory and time on devices of a `kind`, all by formula."""
-  config = run.config
-  sizes, length = batch_sizes(config.train), config.data.length
-  tokens = sizes.rows_before(config.train.total_steps) * length
-  per_token = flops.training_flops_per_token(config.to_dict())
-  memory, count = memory_per_device(run), run.mesh.devices.size
-  with jax.set_mesh(run.mesh):
-    together = layers_a_turn(run.recipe.encoder)
-  options = compiler_options(kind)
-  # Half of the peak is this project's target; a device without a known peak is measured by a matrix product,
-  # which takes all CPUs of a host.
-  peak = config.train.peak_flops or chips.peak_flops(kind)
-  if peak:
-    speed, basis = 0.5 * peak * count, f"half of the peak of {count} x {kind}"
-  else:
-    alike, measured = jax.process_count() if kind == "cpu" else count, matmul_flops()
-    speed, basis = alike * measured, f"{alike} x a matrix product here, {measured / 1e9:,.0f} GFLOP/s"
-  hours = per_token * tokens / speed / 3600
-  return {
-    "tokens per step": sizes.shown(length),
-    "tokens in all": f"{tokens:,}",
-    "nominal training MFLOP per token": f"{per_token / 1e6:,.1f}",
-    "nominal TFLOP per step and device": f"{per_token * sizes.batch_size * length / count / 1e12:,.3f}",
-    "attention": ": ".join(filter(None, attention_choice(run))),
-    "layers": f"{together} of {config.model.num_layers} in each iteration of a loop",
-    "compiler options": ", ".join(f"{name}={value}" for name, value in options.items()) or "XLA's own",
-    "memory per device, estimated": f"{sum(memory.values()) / GIB:.2f} GiB",
-    **{f"  {name}": f"{size / GIB:.2f} GiB" for name, size in memory.items()},
-    "time, estimated": f"{hours:,.1f} h, {hours * count:,.1f} device-hours, at the speed of {basis}",
-  }
-
-
-def matmul_flops(size: int = 1024, repeats: int = 8) -> float:
-  """Measures the FLOP/s of a float32 matrix product on the default device."""
-  x = jnp.ones((size, size), jnp.float32)
-  product = jax.jit(jnp.matmul)
-  product(x, x).block_until_ready()
-  started = time.perf_counter()
-  for _ in range(repeats):
-    x = product(x, x) / size
-  x.block_until_ready()
-  return repeats * 2 * size**3 / (time.perf_counter() - started)
-
-
-def section(title: str, lines: Mapping[str, Any]) -> str:
-  """Formats {name: value} as lines in two columns under a title."""
-  width = max((len(name) for name in lines), default=0)
-  return "\n".join([f"{title}:", *(f"  {name:<{width}}  {value}" for name, value in lines.items())])

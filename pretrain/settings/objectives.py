@@ -51,7 +51,10 @@ def crop_size(fraction: float, length: int) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Objective:
-  """Config fields of an objective, with its rules and FLOP. `LOSSES` in `pretrain/build.py` has the losses.
+  """Config fields of an objective, with its rules and FLOP.
+
+  Its loss is in pretrain/objectives/<name>.py, because settings import no jax: a class derived from this one,
+  with `Loss` behind its name, `init`, `totals` and `__call__`.
 
   Attributes:
     name: name of its group of fields.

@@ -1,5 +1,6 @@
 """Every recipe loads, is valid, and has the numbers of its paper's table."""
 
+import collections
 import functools
 import importlib
 import pathlib
@@ -14,6 +15,7 @@ from pretrain import optim
 from pretrain.command import load_config, override
 from pretrain.models.encoder import init_encoder
 from pretrain.models.layers import encoder_config
+from pretrain.plan import rates
 from pretrain.settings import PRETRAINING, fields
 from pretrain.settings.run import batch_sizes
 from tests.configs import paper_values
@@ -71,6 +73,34 @@ def test_every_recipe_is_valid_and_has_the_fields_of_the_base_config():
       PRETRAINING.check(config, num_devices=devices)
     PRETRAINING.check(backbones.apply(config, "modern_tiny" if name in TINY else "modern"), num_devices=1)
   assert not failures, "\n".join(failures)
+
+
+def test_headers_and_pages_have_the_hours_that_a_plan_prints():
+  def hours(name):
+    config = _config(name)
+    return rates.hours(config, rates.expected(config, "NVIDIA H200")[0])
+
+  found = []  # (recipe, hours as printed, where)
+  for stem in FILES:
+    shown = re.search(r"([\d,]+) GPU-hours", (CONFIGS / f"{stem}.py").read_text())
+    found += [(stem, shown[1], "its header")] if shown else []
+  for page in ("guides/recipes.md", "guides/pretraining.md"):
+    for line in (CONFIGS.parent / "docs" / page).read_text().splitlines():
+      if row := re.fullmatch(r"\| (?:[^|]*\| )?`(\w+)_\*`.*\| ([\d,]+)(?:, [\w' ]+)? \|", line):
+        found.append((f"{row[1]}_base", row[2], page))
+      if row := re.fullmatch(r"\| `(\w+:small)` .*\| ([\d.]+) \|", line):
+        found.append((row[1], row[2], page))
+  readme = (CONFIGS.parent / "README.md").read_text()
+  measured = readme.partition("measured on one H200: ")[2].partition("hours")[0]
+  for name, number in re.findall(r"([\w-]+) (\d+)", measured):
+    found.append((f"{name.lower().replace('-', '_')}_base", number, "README.md"))
+  wrong = [row for row in found if row[1] != f"{hours(row[0]):,.{1 if ':' in row[0] else 0}f}"]
+  assert not wrong and collections.Counter(where for _, _, where in found) == {
+    "its header": 18,
+    "guides/recipes.md": 23,
+    "guides/pretraining.md": 7,
+    "README.md": 5,
+  }
 
 
 def test_recipes_do_not_share_state():

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from data import command, progress
-from data.errors import DataError
+from data.errors import ConfigError, DataError
 
 OURS, OTHERS = logging.getLogger("data.any"), logging.getLogger("a_library.any")
 
@@ -78,6 +78,25 @@ def test_sigterm_unwinds_and_asks_to_be_started_again(capsys):
   assert command.run(work, stopped="stopped in time") == 75
   assert cleaned and capsys.readouterr().err == "stopped in time\n"
   assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_mistyped_flag_is_told_before_the_flag_that_is_then_missing():
+  parser = command.Parser(prog="x")
+  parser.add_argument("--source", required=True)
+  parser.add_argument("--size", type=int)
+  inner = parser.add_subparsers(dest="command", parser_class=command.Parser).add_parser("go")
+  inner.add_argument("--last", required=True)
+  for words, message in (
+    (["--sorce=a", "go"], "--sorce: no such flag; did you mean '--source'?"),
+    (["--source=a", "go", "--lst", "3"], "--lst: no such flag; did you mean '--last'?"),
+    (["--source=a", "go"], "the following arguments are required: --last; see `x go --help`"),
+    (["--source=a", "go", "--last=3", "--zzz"], "unrecognized arguments: --zzz; see `x --help`"),
+    (["--source=a", "--size=b", "go"], "argument --size: invalid int value: 'b'; see `x --help`"),
+  ):
+    with pytest.raises(ConfigError) as raised:
+      parser.parse_args(words)
+    assert str(raised.value) == message
+  assert parser.parse_args(["--source=a", "go", "--last=--sorce"]).last == "--sorce"
 
 
 def _log_all() -> None:

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import platform
+import re
 import subprocess
 import sys
 
@@ -129,7 +130,10 @@ REFUSED = [
   (["--config.generator.mlm_layers=1,x"], "4,6,8"),
   (["--config.train.checkpoint_steps=-4,6"], "train.checkpoint_steps=-4,6"),
   (["--dry_run=perhaps"], "boolean"),
-  (["--workdr=x"], "workdir"),
+  (["--workdr=x"], "--workdr: no such flag; did you mean '--workdir'?"),
+  ([f"--confg={CONFIG}"], "--confg: no such flag; did you mean '--config'?"),
+  (["--confg.train.batch_size=3"], "did you mean '--config.train.batch_size'?"),
+  (["--zzz"], "--zzz: no such flag; all flags are in --help"),
   (["here"], "--help"),
   (["--workdir="], "--workdir=VALUE"),
   (["--quiet", "--verbose"], "--verbose"),
@@ -157,7 +161,9 @@ BAD_FILES = [
 def test_a_mistake_is_told_in_one_line_with_its_ways_out(tmp_path):
   failures = []
   for argv, part in [([], "--config is missing"), *REFUSED]:
-    of_config = [f"--config={CONFIG}"] * bool(argv and argv[0].partition("=")[0] != "--config")
+    of_config = [f"--config={CONFIG}"] * bool(
+      argv and argv[0].partition("=")[0] not in ("--config", "--confg")
+    )
     _, *ways = lines = _refused(*of_config, *argv)
     if part not in "\n".join(lines) or not all(way.startswith("  ") for way in ways):
       failures.append(f"{argv}: expected {part!r}, found {lines}")
@@ -177,7 +183,11 @@ def test_mistakes_leave_with_2_and_a_traceback_needs_debug(tmp_path, capsys):
     assert left.value.code == 2 and ("Traceback" in said) == bool(debug) and "error: --config=" in said
   with pytest.raises(SystemExit) as left:
     command.parse_arguments(["--help"])
+  said = capsys.readouterr().out
   assert left.value.code == 0
+  assert re.search(r"\n  --config\.mesh\. +data=-1 fsdp=1 fsdp_across_slices=False tensor=1\n", said)
+  names = (name.rpartition(".")[2] for name in command.PRETRAINING.schema.defaults)
+  assert not [name for name in names if f" {name}=" not in said]
 
 
 # Page faults of each of several steps with 20 MB of temporaries or more; flags are read without JAX.

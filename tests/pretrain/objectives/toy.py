@@ -1,4 +1,4 @@
-"""An objective that no paper has: the facts and the code of one file, as ARCHITECTURE.md says to add one."""
+"""An objective that no paper has: its two classes, as ARCHITECTURE.md says to add one."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -30,6 +30,10 @@ class Toy(Objective):
 
   def flops(self, model: Mapping[str, Any], masked: float) -> dict[str, float]:
     return {"toy head": masked * 2 * model["hidden_size"] * self.size}
+
+
+class ToyLoss(Toy):
+  """Sum of squares of the projected states."""
 
   def init(self, key: jax.Array, context: Context) -> dict:
     return {"toy": {"projection": heads.init_projection(key, context.encoder, output_size=self.size)}}

@@ -1,6 +1,7 @@
 """`--dry_run` and `--plan`: FLOP by hand-worked numbers, bytes of a device, does it fit, largest batch."""
 
 import os
+import re
 import subprocess
 import sys
 from unittest import mock
@@ -12,8 +13,9 @@ from configs import backbones, base
 from data.errors import ConfigError
 from lab.speed.estimate import parse, total_flops
 from pretrain import main
+from pretrain.command import load_config
 from pretrain.mesh import chips
-from pretrain.plan import compile_ahead, dry_run, flops
+from pretrain.plan import compile_ahead, cost, dry_run, flops, rates
 from tests.pretrain.small_run import devices, get_config, small_config, small_run
 
 COCO_LM = {
@@ -158,7 +160,7 @@ def test_bytes_of_a_device_by_formula(small_records):
   def memory(recipe="mlm", number=1, **fields):
     fields = {"model.num_layers": 4} | {name.replace("__", "."): value for name, value in fields.items()}
     run = small_run(small_config(recipe, small_records, fields), number=number)
-    return run, dry_run.memory_per_device(run)
+    return run, cost.memory_per_device(run)
 
   run, plain = memory()
   counts = dry_run.parameter_counts(run.abstract_state.params)
@@ -201,7 +203,57 @@ def test_a_dry_run_says_everything_and_writes_nothing(small_records, tmp_path):
   leaves = jax.tree_util.tree_leaves_with_path(run.abstract_state.params)
   assert {jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves} <= lines.keys()
   assert "optimizer.learning_rate" in lines and list(tmp_path.iterdir()) == []
-  assert 1e6 < dry_run.matmul_flops(128, repeats=2) < 1e16
+  assert 1e6 < cost.matmul_flops(128, repeats=2) < 1e16
+
+
+def test_a_recipe_that_is_too_large_for_cpus_is_planned_for_other_machines(tmp_path, monkeypatch):
+  monkeypatch.setattr(cost, "matmul_flops", lambda: 50e9)
+  with devices(1):
+    large = dry_run.dry_run(load_config("configs/coco_lm_base.py"), workdir=str(tmp_path))
+    tiny = dry_run.dry_run(load_config("configs/coco_lm_base.py:tiny"), workdir=str(tmp_path))
+  lines = dict(re.findall(r"^  (--plan=\S+) +(.*)$", large, re.MULTILINE))
+  assert list(lines) == ["--plan=h100", "--plan=h200", "--plan=h200:8", "--plan=v5e:2x4"]
+  assert lines["--plan=h200"] == (
+    "140 h at 358 TFLOP/s, measured for coco_lm_base (docs/results/speed.md); --config.train.microbatches=4"
+  )
+  assert lines["--plan=h200:8"].startswith("18 h") and "GiB" not in large
+  assert "half of the peak, not measured" in lines["--plan=v5e:2x4"]
+  assert "--plan" not in tiny and re.search(r"memory per device, estimated .* GiB of .* GiB: fits\n", tiny)
+
+
+def test_the_expected_speed_is_the_measured_one_of_the_method_or_of_the_backbone():
+  for recipe, kind, tera, part in (
+    ("roberta_base", "NVIDIA H200", 360, "measured for roberta_base (docs/results/speed.md)"),
+    ("bert_base", "NVIDIA H200", 360, "measured for roberta_base ("),
+    ("amos_base", "NVIDIA H200", 360, "measured for amos_base ("),
+    ("electra_base", "NVIDIA H200", 310, "measured for electra_base ("),
+    ("mae_lm_base", "NVIDIA H200", 345, "the mean measured for 5 recipes ("),
+    ("modernbert_base", "NVIDIA H200", 236, "measured for roberta_base:modern ("),
+    ("amos_base:modern", "NVIDIA H200", 236, "measured for roberta_base:modern ("),
+    ("coco_lm_base", "NVIDIA A100-SXM4-40GB", 113, "36% of the peak, measured for coco_lm_base on an H200"),
+    ("coco_lm_base", "TPU v5 lite", 98.5, "half of the peak, not measured"),
+  ):
+    name, _, argument = recipe.partition(":")
+    made = load_config(f"configs/{name}.py{':' * bool(argument)}{argument}")
+    flops_per_second, why = rates.expected(made, kind)
+    assert flops_per_second / 1e12 == pytest.approx(tera, abs=0.6) and part in why, (recipe, kind, why)
+    assert rates.expected(made, "cpu") is None
+    made.train.peak_flops = 1e12
+    assert rates.expected(made, kind) == (5e11, "half of the peak, not measured")
+
+
+def test_microbatches_that_fit_are_named_by_formula(small_records):
+  run = small_run(small_config("mlm", small_records))
+  sizes = cost.memory_per_device(run)
+  fixed = sum(sizes.values()) - sizes["activations"]
+  for limit, expected in (
+    (fixed + sizes["activations"], ": fits"),
+    (fixed + sizes["activations"] / 2, ": does not fit; --config.train.microbatches=2 does"),
+    (fixed, ": does not fit; no number of microbatches does"),
+    (0, ""),
+  ):
+    line = cost.cost_lines(run, kind="TPU v4", limit=limit)["memory per device, estimated"]
+    assert line == cost.gib(sum(sizes.values())) + (f" of {cost.gib(limit)}" if limit else "") + expected
 
 
 # Of a step of 8 x 32 tokens on eight devices: the compiler's, the same on every machine. It must not grow
@@ -218,7 +270,7 @@ def test_a_step_for_eight_devices_is_compiled_and_its_bytes_are_the_compilers():
   sizes = step.bytes
   assert step.rows == 1 and step.fits(sizes["total"]) and not step.fits(sizes["total"] - 1)
   assert sizes["total"] == sizes["arguments"] + sizes["outputs"] - sizes["aliased"] + sizes["temporaries"]
-  assert dry_run.local_bytes(run.abstract_state) <= sizes["arguments"] <= sizes["total"]
+  assert cost.local_bytes(run.abstract_state) <= sizes["arguments"] <= sizes["total"]
   assert sizes["temporaries"] <= 1.3 * TEMPORARY_BYTES
   products = total_flops(parse(step.program.as_text())) * 8
   assert products == pytest.approx(flops.training_flops_per_token(made) * 8 * 32, rel=0.07)
@@ -273,7 +325,7 @@ def test_few_programs_are_compiled_until_the_largest_microbatch_is_known():
     assert found == expected and len(tried) <= most, (per_row, first, tried)
   made = get_config("mlm")
   made.train.batch_size = 48
-  found = compile_ahead.microbatches_of(made, 2, 2)
+  found = cost.microbatches_of(made, 2, 2)
   assert found == {24: 1, 12: 2, 8: 3, 6: 4, 4: 6, 3: 8, 2: 12, 1: 24}
 
 
@@ -317,7 +369,11 @@ def test_without_the_compiler_of_a_machine_the_formulas_say_what_it_needs(capsys
   with mock.patch.object(chips, "is_installed", return_value=False):
     compile_ahead.print_plan(get_config("mlm"), chips.parse("v5e:2x4"), name="mlm")
   printed = capsys.readouterr().out
-  assert "-r requirements-plan.txt" in printed and "half of the peak of 8 x TPU v5 lite" in printed
+  assert (
+    "-r requirements-plan.txt" in printed
+    and "half of the peak, not measured" in printed
+    and "of 16.00 GiB: fits" in printed
+  )
 
 
 def test_what_is_refused(capsys):

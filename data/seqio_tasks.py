@@ -10,16 +10,43 @@ import hashlib
 import logging
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from data import errors, tfds_reader, user_module
-from data.corpora import CORPORA
 
 logger = logging.getLogger(__name__)
 SPLIT = tfds_reader.TRAIN
 HELDOUT = ("validation", "heldout", "test")  # the first of these that a Task has is its text for evaluation
+
+
+class DataSet(NamedTuple):
+  """A TFDS data set of a corpus, with its version, and the fraction of its documents to use."""
+
+  tfds_name: str
+  text_field: str = "text"
+  keep: float = 1.0
+
+
+class Corpus(NamedTuple):
+  """Data sets that replace a text of the papers; docs/guides/mixtures.md has their sizes and licences."""
+
+  papers: str  # the papers' name for the text
+  parts: tuple[DataSet, ...]
+
+
+_BOOKS = (DataSet("wikipedia/20230601.en:1.0.0"), DataSet("pg19:0.1.1", "book_text"))
+_PAGES = (
+  DataSet("c4/realnewslike:3.1.0"),
+  DataSet("c4/webtextlike:3.1.0"),
+  DataSet("c4/en:3.1.0", keep=0.084),
+)
+# Mixtures that are registered under these names: `--source=seqio:wikipedia_books`.
+CORPORA = {
+  "wikipedia_books": Corpus("Wikipedia and BookCorpus", _BOOKS),
+  "web_160gb": Corpus("Wikipedia, BookCorpus, CC-News, OpenWebText and Stories", _BOOKS + _PAGES),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -285,12 +312,11 @@ def register_corpora():
   seqio = tfds_reader.import_seqio()
   for mixture, corpus in CORPORA.items():
     rates = []
-    for part in corpus.tfds:
-      source = part.source
-      name = source.tfds_name.partition(":")[0].replace("/", "_").replace(".", "_")
+    for part in corpus.parts:
+      name = part.tfds_name.partition(":")[0].replace("/", "_").replace(".", "_")
       if name not in seqio.TaskRegistry.names():
-        data_source = seqio.TfdsDataSource(tfds_name=source.tfds_name, splits=[SPLIT])
-        add_text_task(name, data_source, source.text_field)
+        source = seqio.TfdsDataSource(tfds_name=part.tfds_name, splits=[SPLIT])
+        add_text_task(name, source, part.text_field)
       rates.append((name, functools.partial(_rate, keep=part.keep)))
     seqio.MixtureRegistry.add(mixture, rates)
   return seqio

@@ -17,7 +17,6 @@ import pathlib
 from collections.abc import Callable, Iterator
 
 from data import arrow_files, command, errors, fetched, files, rows, seqio_tasks, text_files, tfds_reader
-from data.corpora import CORPORA
 
 MIN_UNIT_BYTES = 1 << 20
 MAX_UNIT_BYTES = 64 << 20
@@ -131,8 +130,8 @@ def check(request: Request) -> None:
   elif kind == "seqio":
     if not name:
       raise errors.ConfigError("--source=seqio: names no Task; expected seqio:NAME")
-    for part in CORPORA[name].tfds if name in CORPORA else ():
-      _find_tfds(part.source.tfds_name, request)
+    for part in seqio_tasks.CORPORA[name].parts if name in seqio_tasks.CORPORA else ():
+      _find_tfds(part.tfds_name, request)
   else:
     expand(request.source)
 

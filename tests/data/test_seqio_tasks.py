@@ -10,8 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from data import errors, sources, tfds_reader
-from data.corpora import CORPORA
+from data import errors, seqio_tasks, sources, tfds_reader
 from data.rows import datasets
 from tests.data.conftest import ROOT
 from tests.data.user_folder import make_folder
@@ -261,7 +260,7 @@ def test_corpora_are_registered_a_notebook_keeps_its_accelerators_and_may_end_wh
 
 def test_missing_corpora_and_data_sets_are_refused_without_tensorflow_with_what_to_do(tmp_path, monkeypatch):
   monkeypatch.setattr(tfds_reader, "import_tfds", lambda: pytest.fail("ten seconds of importing"))
-  for name in CORPORA:
+  for name in seqio_tasks.CORPORA:
     with pytest.raises(errors.DataError, match="\n  --download\n"):
       sources.check(sources.Request(f"seqio:{name}", tfds_directory=str(tmp_path)))
   for path in ("tfds:mine", "tfds:#train"):

@@ -264,10 +264,8 @@ def test_missing_corpora_and_data_sets_are_refused_without_tensorflow_with_what_
     with pytest.raises(errors.DataError, match="\n  --download\n"):
       sources.check(sources.Request(f"seqio:{name}", tfds_directory=str(tmp_path)))
   for path in ("tfds:mine", "tfds:#train"):
-    with pytest.raises(errors.DataError, match=path):
-      datasets.check(path, directory=str(tmp_path), download=path == "tfds:#train")
-  datasets.check("tfds:mine", directory=str(tmp_path), download=True)
-  datasets.check("seqio:mine", directory=str(tmp_path), download=False)
+    with pytest.raises(errors.DataError, match=path.removeprefix("tfds:")):
+      datasets.read(path, "train", directory=str(tmp_path), module="", download=path == "tfds:#train")
 
 
 def test_without_tensorflow_such_a_source_is_refused_in_one_line(tmp_path, monkeypatch):
@@ -278,7 +276,7 @@ def test_without_tensorflow_such_a_source_is_refused_in_one_line(tmp_path, monke
         with pytest.raises(errors.ConfigError, match=f"{missing}.*\n  pip install -r requirements-seqio.txt"):
           sources.check(sources.Request(source, tfds_directory=str(tmp_path)))
         with pytest.raises(errors.ConfigError, match=missing):
-          datasets.check(source, directory=str(tmp_path), download=True)
+          datasets.read(source, "train", directory=str(tmp_path), module="", download=True)
       with pytest.raises(errors.ConfigError, match=missing):
         tfds_reader.import_tfds()
 

@@ -79,7 +79,8 @@ def test_a_killed_worker_of_direct_runner_ends_the_command_which_goes_on_later(s
   process = subprocess.Popen(every, cwd=ROOT, stderr=subprocess.PIPE, text=True)
   clusters.wait_for(lambda: has_packed(output))
   children = psutil.Process(process.pid).children(recursive=True)
-  next(child for child in children if "sdk_worker_main" in " ".join(child.cmdline())).kill()
+  workers = [child for child in children if "sdk_worker_main" in " ".join(child.cmdline())]
+  next(worker for worker in workers if "python" in worker.name()).kill()  # not the shell that started it
   said = process.communicate(timeout=300)[1]
   assert process.returncode == errors.DataError.exit_code
   last = said.splitlines()[-1]

@@ -308,7 +308,8 @@ class Engine:
     advice = "run the same command again to resume"
     if "No module named" in reason:
       advice = "install this project's wheel for every worker:\n  pip wheel --no-deps ."
-    shown = errors.listed((f"{number} ({', '.join(map(str, given))})" for number, given in missing), most=3)
+    shown = ", ".join(f"{number} ({', '.join(map(str, given))})" for number, given in missing[:3])
+    shown += f" and {len(missing) - 3} more" * (len(missing) > 3)
     runner = self._options.runner.rpartition(".")[2]
     return errors.ResumableError(
       f"--engine=beam: {runner} gave up with {len(missing)} of {total} parts missing "

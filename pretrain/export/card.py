@@ -28,7 +28,7 @@ $what: $shape.
 
 $how_to_load
 
-Layout `$layout`: $reason. $checked `sha256.txt` lists the digests of all files.
+Layout `$layout`: $reason. $checked `sha256sum -c sha256.txt` checks all files.
 $extra
 With the code that trained it:
 

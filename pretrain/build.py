@@ -9,13 +9,14 @@ from data.errors import ConfigError
 from pretrain.corruption.generator import GeneratorConfig
 from pretrain.corruption.masking import MaskingSettings, TokenIds
 from pretrain.models.layers import EncoderConfig, encoder_config
-from pretrain.objectives.all_token import AllTokenLMLoss
-from pretrain.objectives.clm import CorrectiveLMLoss
-from pretrain.objectives.mae import MaskedAutoencoderLoss
-from pretrain.objectives.mlm import MaskedLMLoss
-from pretrain.objectives.rtd import ReplacedTokenDetectionLoss
-from pretrain.objectives.scl import SequenceContrastLoss
-from pretrain.objectives.taco import TokenAlignmentLoss
+from pretrain.objectives.contrast import SequenceContrastLoss, TokenAlignmentLoss
+from pretrain.objectives.tokens import (
+  AllTokenLMLoss,
+  CorrectiveLMLoss,
+  MaskedAutoencoderLoss,
+  MaskedLMLoss,
+  ReplacedTokenDetectionLoss,
+)
 from pretrain.recipe import Recipe
 from pretrain.settings.model import GeneratorSettings
 from pretrain.settings.objectives import switched_on

@@ -16,7 +16,7 @@ from lab.analysis.space import densities
 from pretrain.checkpoints.saved_model import OpenedRun
 from pretrain.evaluate import Arrays, collect, describe_replaced, ranking_area
 from pretrain.models import heads
-from pretrain.objectives.clm import mixture_prediction
+from pretrain.objectives.tokens import mixture_prediction
 from pretrain.ops.vocab import vocab_scores
 from pretrain.run import Run
 

@@ -9,10 +9,8 @@ import numpy as np
 from pretrain import losses
 from pretrain.corruption.masking import TokenIds
 from pretrain.models import heads
-from pretrain.objectives.clm import CorrectiveLMLoss
-from pretrain.objectives.rtd import ReplacedTokenDetectionLoss, rtd_metrics
-from pretrain.objectives.scl import SequenceContrastLoss
-from pretrain.objectives.taco import alignment_loss_sum
+from pretrain.objectives.contrast import SequenceContrastLoss, alignment_loss_sum
+from pretrain.objectives.tokens import CorrectiveLMLoss, ReplacedTokenDetectionLoss, rtd_metrics
 from pretrain.objectives.views import Context, Corrupted, View
 from pretrain.ops.positions import take_positions
 from pretrain.ops.vocab import vocab_logits, vocab_scores

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pretrain import losses
-from pretrain.objectives import scl, taco
+from pretrain.objectives import contrast
 from pretrain.ops import row_random
 from pretrain.recipe import Batch, Recipe
 from tests.pretrain.small_recipe import (
@@ -101,7 +101,7 @@ def _assert_same(params: dict, of_packed: Callable, of_texts: Callable) -> None:
 
 
 def test_segments_are_contrasted_as_texts_of_their_own_but_not_with_those_of_their_row(monkeypatch):
-  monkeypatch.setattr(scl, "SHORTEST", 5)
+  monkeypatch.setattr(contrast, "SHORTEST", 5)
   slots = 2  # of the three texts of the second row
   fields = {
     "objectives.scl.weight": 1.0,
@@ -154,7 +154,7 @@ def test_a_positive_of_taco_is_another_token_of_the_same_text():
   keys = row_random.step_row_keys(0, 0, np.arange(300))
   sizes = {"length": 12, "window": 5, "num_negatives": 2, "group_size": 4}
   positives, _, _ = jax.jit(
-    lambda keys, numbers: taco.sample_pairs(keys, jnp.full(300, 11), **sizes, segment_ids=numbers)
+    lambda keys, numbers: contrast.sample_pairs(keys, jnp.full(300, 11), **sizes, segment_ids=numbers)
   )(keys, numbers)
   same = np.take_along_axis(numbers, np.asarray(positives), axis=1) == numbers
   assert np.all(same[:, :11])

@@ -6,10 +6,14 @@ import numpy as np
 import pytest
 
 from pretrain.models import heads
-from pretrain.objectives.all_token import AllTokenLMLoss
-from pretrain.objectives.clm import CorrectiveLMLoss, mixture_prediction
-from pretrain.objectives.mlm import MaskedLMLoss
-from pretrain.objectives.rtd import ReplacedTokenDetectionLoss, rtd_metrics
+from pretrain.objectives.tokens import (
+  AllTokenLMLoss,
+  CorrectiveLMLoss,
+  MaskedLMLoss,
+  ReplacedTokenDetectionLoss,
+  mixture_prediction,
+  rtd_metrics,
+)
 from pretrain.ops.vocab import VocabScores
 from tests.pretrain import drawn
 from tests.pretrain.objectives import views

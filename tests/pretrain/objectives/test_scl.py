@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrain.models import heads
-from pretrain.objectives.scl import SequenceContrastLoss, scl_metrics
+from pretrain.objectives.contrast import SequenceContrastLoss, scl_metrics
 from tests.pretrain.objectives import views
 
 

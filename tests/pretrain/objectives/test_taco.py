@@ -7,8 +7,8 @@ import jax.extend
 import jax.numpy as jnp
 import numpy as np
 
-from pretrain.objectives import taco
-from pretrain.objectives.taco import TokenAlignmentLoss, alignment_loss_sum, contextual_score_metrics
+from pretrain.objectives import contrast
+from pretrain.objectives.contrast import TokenAlignmentLoss, alignment_loss_sum, contextual_score_metrics
 from pretrain.ops import row_random
 from tests.pretrain.objectives import views
 from tests.pretrain.one_program import one_program
@@ -23,7 +23,7 @@ def _objective(**changes) -> TokenAlignmentLoss:
 
 @one_program
 def _sample(rows, step, lengths, **sizes):
-  return taco.sample_pairs(row_random.step_row_keys(0, step, rows), lengths, **sizes)
+  return contrast.sample_pairs(row_random.step_row_keys(0, step, rows), lengths, **sizes)
 
 
 def _pairs(lengths, *, rows=None, step=0, **changes):
@@ -124,8 +124,8 @@ def test_few_positions_at_a_time_give_the_plain_loss_and_gradient_and_its_multip
   vectors, others, pairs, options = _drawn_pairs()
   wanted, wanted_gradient = jax.value_and_grad(lambda x: _plain_loss(x, others, *pairs, **options))(vectors)
   for positions, negatives in ((100, 1 << 15), (3, 1 << 15), (8, 40), (8, 1)):
-    monkeypatch.setattr(taco, "MOST_POSITIONS", positions)
-    monkeypatch.setattr(taco, "MOST_NEGATIVES", negatives)
+    monkeypatch.setattr(contrast, "MOST_POSITIONS", positions)
+    monkeypatch.setattr(contrast, "MOST_NEGATIVES", negatives)
 
     def loss(x, times):
       return times * alignment_loss_sum(x, others, *pairs, **options)

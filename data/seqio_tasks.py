@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import logging
 import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -16,7 +15,6 @@ import numpy as np
 
 from data import errors, tfds_reader, user_module
 
-logger = logging.getLogger(__name__)
 SPLIT = tfds_reader.TRAIN
 HELDOUT = ("validation", "heldout", "test")  # the first of these that a Task has is its text for evaluation
 
@@ -100,10 +98,6 @@ def plan(name: str, *, module: str, tfds_directory: str, text_field: str, downlo
   parts: list[Part] = []
   heldout: list[Part] = []
   for task, keep in zip(tasks, keeps):
-    if unused := unused_ids(task):
-      logger.info(
-        f"seqio Task {task.name!r}: its text is read; its ids ({errors.listed(unused)}) are not used"
-      )
     found = heldout_split(task)
     for split in [SPLIT, found] if found else [SPLIT]:
       with readable(f"seqio:{task.name}"):
@@ -370,18 +364,6 @@ def ids_of(task, text_field: str) -> Tokenised | None:
   return Tokenised(name, words.directory, words.digest, *blocks)
 
 
-def unused_ids(task) -> list[str]:
-  """Returns the names of a Task's features with ids of a vocabulary that is not of this project."""
-  return [
-    name
-    for name, feature in task.output_features.items()
-    if feature.dtype == "int32"
-    and feature.rank == 1
-    and not hasattr(feature.vocabulary, "digest")
-    and type(feature.vocabulary).__name__ != "PassThroughVocabulary"
-  ]
-
-
 def text_feature(task, features, text_field: str) -> str:
   """Returns the name of the text feature: `text_field`, its `_pretokenized` copy, or the only string.
 
@@ -397,25 +379,9 @@ def text_feature(task, features, text_field: str) -> str:
       return name
   if len(strings) == 1:
     return strings[0]
-  there = errors.listed(f"{name} ({_kind_of(spec)})" for name, spec in features.items())
+  kinds = (getattr(getattr(spec, "dtype", None), "name", type(spec).__name__) for spec in features.values())
+  there = errors.listed(f"{name} ({kind})" for name, kind in zip(features, kinds))
   raise errors.DataError(
-    f"seqio Task {task.name!r} has no text feature {text_field!r}; it has {there}; set --text_field"
-    + "".join(map(_why_not_ours, task.output_features.items()))
+    f"seqio Task {task.name!r} has no text feature {text_field!r}; it has {there}; set --text_field. Ids "
+    "need the vocabulary data.tasks.DirectoryVocabulary(DIR)"
   )
-
-
-def _kind_of(spec: Any) -> str:
-  """Returns the dtype of a feature's spec; of nested features, the name of their type."""
-  return getattr(getattr(spec, "dtype", None), "name", type(spec).__name__)
-
-
-def _why_not_ours(item: tuple[str, Any]) -> str:
-  """Returns why a feature's ids cannot be used unchanged; '' if the feature has no ids."""
-  name, feature = item
-  if feature.dtype != "int32" or feature.rank != 1:
-    return ""
-  words = feature.vocabulary
-  tokenizer: Any = getattr(words, "tokenizer", None)
-  lacks = hasattr(tokenizer, "piece_to_id") and tokenizer.piece_to_id("[MASK]") == tokenizer.unk_id()
-  what = f"{type(words).__name__} of {words.vocab_size:,} ids{' without [MASK]' * lacks}"
-  return f". Ids need the vocabulary data.tasks.DirectoryVocabulary(DIR); {name} has {what}"

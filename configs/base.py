@@ -274,7 +274,6 @@ def _train() -> ConfigDict:
       "trackers": "",  # also gets the metrics: 'wandb'; '': none
       "probe_every": 0,  # steps between probes of the frozen encoder, also at the start and end; 0: never
       "probe_data": "",  # folder of annotated data for the probes; see `python -m pretrain.probe --help`
-      "replica_check_every": 0,  # steps between bitwise comparisons of all devices' parameters; 0: never
       "platform": "auto",  # 'auto': what JAX finds; 'cpu', 'gpu', 'tpu': an error on any other
       "multihost": False,  # call jax.distributed.initialize() first
       "peak_flops": 0.0,  # per device per second, for MFU; 0: from the table of known devices

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import importlib.metadata
 import itertools
+import multiprocessing
 import os
 import pathlib
 import re
@@ -271,3 +272,16 @@ def run_child(
   if child.returncode < 0:
     return child.returncode, f"killed by signal {-child.returncode}"
   return child.returncode, last.removeprefix(_ERROR).strip() or f"exit code {child.returncode}"
+
+
+def start_worker() -> None:
+  """Makes a worker of a pool exit when its parent process ends; otherwise it would wait for work forever."""
+  signal.signal(signal.SIGINT, signal.SIG_DFL)  # else Ctrl-C prints a traceback of each worker
+
+  def wait() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "a worker is a child process"
+    parent.join()
+    os._exit(1)
+
+  threading.Thread(target=wait, daemon=True).start()

@@ -16,7 +16,7 @@ from typing import IO, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from data import arrow_files, cells, errors, files, rows, text_files
+from data import errors, files, rows, tabular, text_files
 from data.errors import ConfigError
 from data.rows import Row, values
 from data.rows.read import STANDARD_INPUT, TEXT, no_row
@@ -81,12 +81,12 @@ class Csv:
   def __init__(self, file: IO[bytes], names: Sequence[str]) -> None:
     """Writes the header, the columns `names`."""
     self._file, self._names = file, names
-    file.write(cells.csv_text([names]).encode())
+    file.write(tabular.csv_text([names]).encode())
 
   def write(self, rows: Rows) -> None:
     """Writes rows as lines of CSV."""
     lines = [[_cell(row.get(name)) for name in self._names] for row in rows]
-    self._file.write(cells.csv_text(lines).encode())
+    self._file.write(tabular.csv_text(lines).encode())
 
   def close(self) -> None:
     """Does nothing: CSV has no end."""
@@ -262,8 +262,8 @@ def arrow_schema(path: str, columns: Mapping[str, str], more: Mapping[str, Any])
 
   types: dict[str, Any] = {}
   kind_of_file = text_files.kind_of(path)
-  if kind_of_file in arrow_files.ENDINGS.values():
-    with arrow_files.opened(path, kind_of_file) as file:
+  if kind_of_file in tabular.ENDINGS.values():
+    with tabular.opened(path, kind_of_file) as file:
       types = {field.name: field.type for field in file.schema}
   names = {"string": pyarrow.string(), "bool": pyarrow.bool_(), "int64": pyarrow.int64()}
   names |= {"float64": pyarrow.float64(), JSON: pyarrow.string()}

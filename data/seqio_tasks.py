@@ -7,19 +7,44 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import logging
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from data import errors, tfds_reader, user_module
-from data.corpora import CORPORA
 
-logger = logging.getLogger(__name__)
 SPLIT = tfds_reader.TRAIN
 HELDOUT = ("validation", "heldout", "test")  # the first of these that a Task has is its text for evaluation
+
+
+class DataSet(NamedTuple):
+  """A TFDS data set of a corpus, with its version, and the fraction of its documents to use."""
+
+  tfds_name: str
+  text_field: str = "text"
+  keep: float = 1.0
+
+
+class Corpus(NamedTuple):
+  """Data sets that replace a text of the papers; docs/guides/mixtures.md has their sizes and licences."""
+
+  papers: str  # the papers' name for the text
+  parts: tuple[DataSet, ...]
+
+
+_BOOKS = (DataSet("wikipedia/20230601.en:1.0.0"), DataSet("pg19:0.1.1", "book_text"))
+_PAGES = (
+  DataSet("c4/realnewslike:3.1.0"),
+  DataSet("c4/webtextlike:3.1.0"),
+  DataSet("c4/en:3.1.0", keep=0.084),
+)
+# Mixtures that are registered under these names: `--source=seqio:wikipedia_books`.
+CORPORA = {
+  "wikipedia_books": Corpus("Wikipedia and BookCorpus", _BOOKS),
+  "web_160gb": Corpus("Wikipedia, BookCorpus, CC-News, OpenWebText and Stories", _BOOKS + _PAGES),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,10 +98,6 @@ def plan(name: str, *, module: str, tfds_directory: str, text_field: str, downlo
   parts: list[Part] = []
   heldout: list[Part] = []
   for task, keep in zip(tasks, keeps):
-    if unused := unused_ids(task):
-      logger.info(
-        f"seqio Task {task.name!r}: its text is read; its ids ({errors.listed(unused)}) are not used"
-      )
     found = heldout_split(task)
     for split in [SPLIT, found] if found else [SPLIT]:
       with readable(f"seqio:{task.name}"):
@@ -285,12 +306,11 @@ def register_corpora():
   seqio = tfds_reader.import_seqio()
   for mixture, corpus in CORPORA.items():
     rates = []
-    for part in corpus.tfds:
-      source = part.source
-      name = source.tfds_name.partition(":")[0].replace("/", "_").replace(".", "_")
+    for part in corpus.parts:
+      name = part.tfds_name.partition(":")[0].replace("/", "_").replace(".", "_")
       if name not in seqio.TaskRegistry.names():
-        data_source = seqio.TfdsDataSource(tfds_name=source.tfds_name, splits=[SPLIT])
-        add_text_task(name, data_source, source.text_field)
+        source = seqio.TfdsDataSource(tfds_name=part.tfds_name, splits=[SPLIT])
+        add_text_task(name, source, part.text_field)
       rates.append((name, functools.partial(_rate, keep=part.keep)))
     seqio.MixtureRegistry.add(mixture, rates)
   return seqio
@@ -344,18 +364,6 @@ def ids_of(task, text_field: str) -> Tokenised | None:
   return Tokenised(name, words.directory, words.digest, *blocks)
 
 
-def unused_ids(task) -> list[str]:
-  """Returns the names of a Task's features with ids of a vocabulary that is not of this project."""
-  return [
-    name
-    for name, feature in task.output_features.items()
-    if feature.dtype == "int32"
-    and feature.rank == 1
-    and not hasattr(feature.vocabulary, "digest")
-    and type(feature.vocabulary).__name__ != "PassThroughVocabulary"
-  ]
-
-
 def text_feature(task, features, text_field: str) -> str:
   """Returns the name of the text feature: `text_field`, its `_pretokenized` copy, or the only string.
 
@@ -371,25 +379,9 @@ def text_feature(task, features, text_field: str) -> str:
       return name
   if len(strings) == 1:
     return strings[0]
-  there = errors.listed(f"{name} ({_kind_of(spec)})" for name, spec in features.items())
+  kinds = (getattr(getattr(spec, "dtype", None), "name", type(spec).__name__) for spec in features.values())
+  there = errors.listed(f"{name} ({kind})" for name, kind in zip(features, kinds))
   raise errors.DataError(
-    f"seqio Task {task.name!r} has no text feature {text_field!r}; it has {there}; set --text_field"
-    + "".join(map(_why_not_ours, task.output_features.items()))
+    f"seqio Task {task.name!r} has no text feature {text_field!r}; it has {there}; set --text_field. Ids "
+    "need the vocabulary data.tasks.DirectoryVocabulary(DIR)"
   )
-
-
-def _kind_of(spec: Any) -> str:
-  """Returns the dtype of a feature's spec; of nested features, the name of their type."""
-  return getattr(getattr(spec, "dtype", None), "name", type(spec).__name__)
-
-
-def _why_not_ours(item: tuple[str, Any]) -> str:
-  """Returns why a feature's ids cannot be used unchanged; '' if the feature has no ids."""
-  name, feature = item
-  if feature.dtype != "int32" or feature.rank != 1:
-    return ""
-  words = feature.vocabulary
-  tokenizer: Any = getattr(words, "tokenizer", None)
-  lacks = hasattr(tokenizer, "piece_to_id") and tokenizer.piece_to_id("[MASK]") == tokenizer.unk_id()
-  what = f"{type(words).__name__} of {words.vocab_size:,} ids{' without [MASK]' * lacks}"
-  return f". Ids need the vocabulary data.tasks.DirectoryVocabulary(DIR); {name} has {what}"

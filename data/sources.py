@@ -16,8 +16,7 @@ import os
 import pathlib
 from collections.abc import Callable, Iterator
 
-from data import arrow_files, command, errors, fetched, files, rows, seqio_tasks, text_files, tfds_reader
-from data.corpora import CORPORA
+from data import command, errors, fetched, files, rows, seqio_tasks, tabular, text_files, tfds_reader
 
 MIN_UNIT_BYTES = 1 << 20
 MAX_UNIT_BYTES = 64 << 20
@@ -131,8 +130,8 @@ def check(request: Request) -> None:
   elif kind == "seqio":
     if not name:
       raise errors.ConfigError("--source=seqio: names no Task; expected seqio:NAME")
-    for part in CORPORA[name].tfds if name in CORPORA else ():
-      _find_tfds(part.source.tfds_name, request)
+    for part in seqio_tasks.CORPORA[name].parts if name in seqio_tasks.CORPORA else ():
+      _find_tfds(part.tfds_name, request)
   else:
     expand(request.source)
 
@@ -269,7 +268,7 @@ def _digest_files(paths: list[str]) -> str:
 
 def content_digest(path: str) -> str:
   """Returns the sha256 of a file's bytes; DataError if it is unreadable or its start is not text."""
-  if text_files.kind_of(path) not in arrow_files.ENDINGS.values():
+  if text_files.kind_of(path) not in tabular.ENDINGS.values():
     text_files.check(path)
   with errors.reading(path, advice="make it readable, or leave out this file"):
     return files.sha256(path)
@@ -282,7 +281,7 @@ def _file_units(paths: list[str]) -> list[Unit]:
   filled = math.inf  # bytes of the small files of the last unit
   for path, size in zip(paths, sizes):
     if text_files.kind_of(path) == "parquet":
-      ranges = arrow_files.row_groups(path, unit_bytes)
+      ranges = tabular.row_groups(path, unit_bytes)
     elif text_files.is_whole(path):
       ranges = [(0, -1)]
     else:

@@ -5,6 +5,8 @@ import json
 import logging
 import os
 import pathlib
+import re
+from collections.abc import Callable
 from typing import Any
 
 from data import errors, files, tfds_reader
@@ -12,6 +14,7 @@ from data.rows import values
 
 logger = logging.getLogger(__name__)
 
+_OFFICIAL_NAME = re.compile(r"(train|dev)-v(1\.1|2\.0)\.json(?:\.gz)?")
 _TFDS_NAMES = {"1.1": "squad/v1.1", "2.0": "squad/v2.0"}
 
 
@@ -96,6 +99,48 @@ def read_tfds(directory: str, version: str, split: str, *, download: bool = Fals
     place = f"{source}: example {number}"
     questions.append(_question(entry, example["title"], example["context"], place))
   return _file(version, questions, source)
+
+
+def read_pair(
+  train_file: str, dev_file: str, directory: str, *, group: str = "squad", download: bool = False
+) -> tuple[SquadFile, SquadFile]:
+  """Reads a training and a development file; finds both before it reads one.
+
+  Each is a file in `directory` or a path; '.gz' may be missing. If there is none, 'train-v2.0.json' and other
+  official names are read from TFDS, in the data_dir `directory` ('': TFDS's default). Errors name fields of
+  `group`. DataError: a file is missing or damaged, or the versions differ.
+  """
+  names = {f"{group}.train_file": train_file, f"{group}.dev_file": dev_file}
+  readers = [_reader(field, name, directory, download=download) for field, name in names.items()]
+  train, dev = (read() for read in readers)
+  if train.version != dev.version:
+    raise errors.DataError(
+      f"{group}.train_file {train.source} is SQuAD {train.version}, but {group}.dev_file {dev.source} is "
+      f"SQuAD {dev.version}; use one version:\n"
+      f"  --config.{group}.train_file=FILE\n  --config.{group}.dev_file=FILE"
+    )
+  return train, dev
+
+
+def _reader(field: str, name: str, directory: str, *, download: bool) -> Callable[[], SquadFile]:
+  """Finds one file of SQuAD and returns the function that reads it."""
+  asked = pathlib.Path(name).expanduser()
+  paths = [*([pathlib.Path(directory).expanduser() / asked] if directory else []), asked]
+  looked = [path for plain in dict.fromkeys(paths) for path in (plain, plain.with_name(f"{plain.name}.gz"))]
+  for path in looked:
+    if path.is_file():
+      return lambda: read(path)
+  official = _OFFICIAL_NAME.fullmatch(name)
+  searched = [f"{path} (or .gz)" for path in looked[::2]]
+  ways = f"\n  --config.{field}=FILE\n  --config.data.directory=DIR"
+  if official:
+    split, version = official.groups()
+    if download or tfds_reader.find(directory, f"squad/v{version}"):
+      return lambda: read_tfds(directory, version, split, download=download)
+    searched.append(f"TFDS's squad/v{version} in {tfds_reader.place(directory)}")
+    ways += "\n  --download"
+  advice = f"name it or its folder{', or let TFDS download it' if official else ''}"
+  raise errors.DataError(f"{field}={name!r}: no such file; looked for {', '.join(searched)}; {advice}:{ways}")
 
 
 def _file(version: str, questions: list[Question], source: str) -> SquadFile:

@@ -12,7 +12,7 @@ import rich.console
 import rich.table
 import rich.text
 
-from data import cells, errors, files
+from data import errors, files, tabular
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +118,9 @@ class Report:
   def as_csv(self) -> str:
     """Returns the rows as CSV; a mapping is written 'key=value;key=value'."""
     names = list(dict.fromkeys(name for row in self.rows for name in row))
-    return cells.csv_text([names, *([_csv_value(row.get(name, "")) for name in names] for row in self.rows)])
+    return tabular.csv_text(
+      [names, *([_csv_value(row.get(name, "")) for name in names] for row in self.rows)]
+    )
 
   def as_json(self) -> str:
     """Returns title, rows, totals and notes as JSON."""

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from data import arrow_files, errors, manifest
+from data import errors, manifest, tabular
 
 MAX_LINE_BYTES = 1 << 20  # of text; a longer line becomes several paragraphs, cut at a space if there is one
 MAX_RECORD_BYTES = 64 << 20  # of a JSON line; a longer one is an error
@@ -59,7 +59,7 @@ def kind_of(path: str) -> str:
   suffix = pathlib.PurePath(unpacked_name(path)).suffix
   if suffix in (".jsonl", ".json", ".ndjson"):
     return "jsonl"
-  return suffix[1:] if suffix in (".csv", ".tsv") else arrow_files.ENDINGS.get(suffix, "text")
+  return suffix[1:] if suffix in (".csv", ".tsv") else tabular.ENDINGS.get(suffix, "text")
 
 
 def is_whole(path: str) -> bool:

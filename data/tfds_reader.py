@@ -230,7 +230,8 @@ def read(directory: str, wanted: Sequence[tuple[str, str]], *, download: bool = 
     if path:
       _check_split(path, split)
     elif not download:
-      raise errors.DataError(f"no TFDS data set {name} in {place(directory)}")
+      ways = "  --config.data.directory=DIR\n  --download"
+      raise errors.DataError(f"no TFDS data set {name} in {place(directory)}; name its folder\n{ways}")
   splits = []
   for name, split in wanted:
     path = find_or_download(directory, name, download=download)

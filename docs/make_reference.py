@@ -30,7 +30,7 @@ from pretrain.settings import fields  # noqa: E402
 FOLDER = ROOT / "docs" / "reference"
 WHAT = "Made by `python docs/make_reference.py` from the program; edit the program or that script."
 COMMANDS = {
-  "Data": ("prepare", "inspect", "vocabulary", "corpora"),
+  "Data": ("prepare", "inspect", "vocabulary"),
   "Pretraining": ("main", "demo", "checkpoints", "report"),
   "Fine-tuning": ("main", "predict", "evaluate", "mine"),
   "Vectors and export": ("embed", "search", "export", "export import"),

@@ -91,7 +91,7 @@ def _evaluate(asked: argparse.Namespace) -> None:
   if not pathlib.Path(asked.data).exists():
     raise DataError(f"--data={asked.data}: there is no such file")
   saved = saved_of(asked)
-  from finetune.inference.model import is_answering
+  from finetune.answering import is_answering
 
   if not is_answering(saved):
     from finetune.embedding import evaluate

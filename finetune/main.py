@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from data import command, fetched, files, progress
-from finetune import needed_files, validate
+from finetune import validate
 from pretrain import pod
 from pretrain.command import Arguments, Program, keep_temporaries, parse_arguments
 
@@ -77,7 +77,6 @@ def _kind(arguments: Arguments) -> "search.Kind":
   """Reads a config's checkpoint and data; returns the `search.Kind` (GLUE, SQuAD, ...) that uses them."""
   # JAX is imported after flags and data are checked: a typo is reported in a fraction of a second.
   config = _with_kind(_fetched(arguments.config))
-  needed_files.check(config, download=arguments.download)
   from finetune.search.session import Session
   from pretrain.mesh import devices
   from pretrain.stop import StopRequest

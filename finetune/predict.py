@@ -87,13 +87,13 @@ def saved_of(asked: argparse.Namespace):
 
 def model_of(asked: argparse.Namespace, saved, label: str = ""):
   """Puts the model of the flags on the devices; its schema has the columns that the flags name."""
-  from finetune.inference import model
+  from finetune import answering
 
-  return model.open_answering(
+  return answering.open_answering(
     saved,
     vocabulary=asked.vocabulary,
     batch_size=asked.batch_size,
-    names=lambda schema: model.renamed(schema, asked.text, asked.text_pair, label),
+    names=lambda schema: answering.renamed(schema, asked.text, asked.text_pair, label),
   )
 
 

@@ -35,7 +35,7 @@ from pretrain.settings.run import batch_sizes
 from pretrain.start import Start
 from pretrain.step import Metrics, TrainState
 from pretrain.stop import StopRequest
-from pretrain.watching import Finite, Replicas, RollBack, Spikes
+from pretrain.watching import Finite, RollBack, Spikes
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +106,6 @@ def train(
         Finite(run, batches, checkpoints, place.folder),
         Spikes(options.spike_zscore, options.spike_window, losses, skips, returns_to),
         Intervals(run, saved, written, speed, bar.disable),
-        Replicas(run),
       ]
       if records.heldout is not None:
         listeners.append(Evaluation(run, records.heldout, first, written, speed, is_stopping))

@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import hashlib
 import json
 import pathlib
 import random
@@ -188,13 +187,6 @@ def _write_index(folder: pathlib.Path) -> None:
   (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
-def _write_digests(folder: pathlib.Path) -> None:
-  _write_safetensors(folder)
-  (folder / "README.md").write_text("A card.")
-  digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
-  (folder / "sha256.txt").write_text("".join(f"{digest}  {name}\n" for name, digest in digests.items()))
-
-
 def _write_extra(folder: pathlib.Path) -> None:
   paths = ("heads/rtd/kernel", "heads/rtd/bias", "generator/trunk/up/kernel")
   save_file({path: np.ones((2, 3), np.float32) for path in paths}, folder / "extra.safetensors")
@@ -296,7 +288,6 @@ PARSERS = {
   "stock_config_json": Parser("config.json", _write_stock_config, _read_stock_config, _text),
   "own_config_json": Parser("config.json", _write_own_config, _read_own_config, _text),
   "index_json": Parser("model.safetensors.index.json", _write_index, _read_state, _text),
-  "sha256_txt": Parser("sha256.txt", _write_digests, _read_state, _bytes),
   "extra_safetensors": Parser("extra.safetensors", _write_extra, _read_extra, _safetensors),
   "vocabulary_json": Parser("vocabulary.json", _write_vocabulary, _read_vocabulary, _text),
   "manifest_json": Parser("manifest.json", _write_manifest, _read_manifest, _text),

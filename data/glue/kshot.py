@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -32,34 +31,20 @@ def read(directory: str | os.PathLike, task: str, *, k: int = 16, seed: int) -> 
 
   Source: princeton-nlp/LM-BFF, tools/generate_k_shot_data.py.
   """
-  check(directory, [task], k=k, seeds=[seed])
   row = known_task(task)
   paths = _paths(directory, row, k, seed)
+  if missing := [path for path in paths.values() if not tsv.existing(path)]:
+    folder = missing[0].parent.parent
+    draws = ", ".join(sorted(draw.name for draw in folder.glob("*-*")))
+    way = "--config.prompt.shots=K --config.prompt.splits=SEEDS" if draws else "--config.prompt.directory=DIR"
+    raise errors.DataError(
+      f"{missing[0]} (or .gz) is missing; {folder} has the draws (k-seed) {draws or 'none'}; use others, or "
+      f"draw from the training set in data.directory:\n  {way}\n  --config.prompt.directory="
+    )
   train, dev = (tsv.read(tsv.existing(path) or path, row, split) for split, path in paths.items())
   for split in (train, dev):
     _check_counts(split, row, k)
   return train, dev
-
-
-def check(directory: str | os.PathLike, tasks: Sequence[str], *, k: int = 16, seeds: Sequence[int]) -> None:
-  """Checks that the files of all draws exist, without opening them; arguments as for `read`.
-
-  ConfigError: unknown task. DataError: files are missing; the message names them, and the draws that exist.
-  """
-  rows = [known_task(task) for task in tasks]
-  wanted = [path for row in rows for seed in seeds for path in _paths(directory, row, k, seed).values()]
-  missing = [path for path in wanted if not tsv.existing(path)]
-  if not missing:
-    return
-  path = missing[0]
-  folder = path.parent.parent
-  draws = ", ".join(sorted(draw.name for draw in folder.glob("*-*")))
-  way = "--config.prompt.shots=K --config.prompt.splits=SEEDS" if draws else "--config.prompt.directory=DIR"
-  more = "".join(f", nor {other.relative_to(other.parents[2])}" for other in missing[1:])
-  raise errors.DataError(
-    f"{path} (or .gz) is missing{more}; {folder} has the draws (k-seed) {draws or 'none'}; use others, "
-    f"or draw from the training set in data.directory:\n  {way}\n  --config.prompt.directory="
-  )
 
 
 def sample(split: Split, k: int, seed: int) -> tuple[Split, Split]:

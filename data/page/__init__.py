@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from data import cells, errors, files
+from data import errors, files, tabular
 
 # Characters that would damage a page or picture: controls, lone surrogates, noncharacters, and marks that
 # change the direction of the surrounding text.
@@ -152,7 +152,7 @@ class Plot:
       directory.mkdir(parents=True, exist_ok=True)
       files.write_atomically(paths[0], self.picture("svg"))
       files.write_atomically(paths[1], self.picture("png"))
-      files.write_atomically(directory / f"{self.stem}_points.csv", cells.csv_text(rows))
+      files.write_atomically(directory / f"{self.stem}_points.csv", tabular.csv_text(rows))
     return paths
 
 

@@ -1,18 +1,24 @@
-"""Runs the preparation on Apache Beam: each step maps the numbers of its parts, with retries.
+"""Runs the preparation on Apache Beam: each step maps a function over its parts, with retries.
 
-Only this module imports apache_beam. Pipelines run in a child process, so that it and its own children can be
-killed if a runner hangs.
+A worker writes the result of a part, or a user's error, into a folder on the disk that all workers mount: so
+every runner brings results back, and the command sees which parts are done. Only this module imports
+apache_beam. Pipelines run in a child process, so that it and its children can be killed if a runner hangs.
 """
 
 import concurrent.futures.process
 import contextlib
+import functools
+import hashlib
 import importlib
 import io
+import json
 import logging
 import multiprocessing
 import os
 import pathlib
 import re
+import secrets
+import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,8 +26,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from data import errors
-from data.prepare import steps
+from data import command, errors, files, progress
 
 logging.disable(logging.WARNING)  # Beam warns of missing libraries for clouds
 try:
@@ -39,7 +44,11 @@ DASK = "apache_beam.runners.dask.dask_runner.DaskRunner"
 # Beam's DirectRunner first tries to download a Go program; this runner is the one in Python.
 LOCAL = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 FULL_NAMES = {"daskrunner": DASK, "directrunner": LOCAL, "fnapirunner": LOCAL}
+FOLDER = "steps"  # in the directory `work` of a preparation
 LOG = "beam.log"  # in the folder of steps: the output of local workers
+UNSEEN = "a worker does not see"
+SHARED = "give paths on a disk that all workers mount, and for addresses a TEXT_ENCODER_CACHE there"
+LOOK = 0.5  # seconds between two looks at the files of finished parts
 WATCH = 2.0  # seconds between checks of the worker processes; a check takes 10 ms
 GRACE = 5.0  # seconds that a pipeline may continue after one of its workers died
 SETTLE = 60.0  # seconds until a network file system surely shows files of other machines
@@ -123,14 +132,70 @@ def _refuse_closed(job_endpoint: str) -> None:
       ) from error
 
 
+@functools.cache
+def code_digest() -> str:
+  """Returns the sha256 of the Python files of the package `data` in this installation."""
+  root = pathlib.Path(__file__).parents[1]
+  digest = hashlib.sha256()
+  for path in sorted(root.rglob("*.py")):
+    digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+  return digest.hexdigest()
+
+
+def see(path: str) -> None:
+  """Raises StorageError if a path does not exist on this machine."""
+  if not os.path.exists(path):
+    raise errors.StorageError(f"{UNSEEN} {path} (it is on {socket.gethostname()}); {SHARED}")
+
+
+def work(part: tuple[int, tuple], folder: str, code: str, function: Callable) -> None:
+  """Does a part (number, arguments of `function`): writes `done/NUMBER`, or `errors/NUMBER`.
+
+  A user's error or a full disk is written, because a retry would not help; parts that begin later do nothing.
+  Any other error is raised, so that Beam tries again. `code` is the `code_digest` of the command.
+  StorageError: this machine does not see the folder, which a later run may have removed.
+  """
+  number, arguments = part
+  see(folder)
+  step = pathlib.Path(folder)
+  if any((step / "errors").iterdir()):
+    return
+  try:
+    if code != code_digest():
+      raise errors.StorageError(
+        f"{socket.gethostname()} has another version of this program than the command; install the same one "
+        "for every worker, and restart the workers"
+      )
+    result = function(*arguments)
+  except Exception as error:
+    if errors.is_full_disk(error):
+      line = f"{socket.gethostname()}: {error}"
+      error = errors.StorageError(f"{line}; free space and run the same command again")
+    if not isinstance(error, errors.UserError):
+      raise
+    files.write_json(step / "errors" / str(number), {"code": error.exit_code, "line": str(error)})
+  else:
+    files.write_json(step / "done" / str(number), result)
+
+
+def _numbers(folder: pathlib.Path) -> list[int]:
+  """Returns the numbers of the parts whose files are in a folder, ascending."""
+  return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
+
+
 @contextlib.contextmanager
 def engine(options: Options, work: pathlib.Path, seen: Sequence[str]) -> Iterator["Engine"]:
   """Opens an engine that runs a preparation's steps with Beam, by files in the directory `work`.
 
   StorageError: a worker on another machine does not see `work` or one of the paths `seen`.
   """
-  steps.begin(work)
-  log = str(work / steps.FOLDER / LOG) if options.is_local else ""
+  # Renamed first: workers of an earlier run no longer find their folder, and end.
+  aside = files.aside_of(work / FOLDER)
+  with contextlib.suppress(FileNotFoundError):
+    (work / FOLDER).rename(aside)
+  shutil.rmtree(aside, ignore_errors=True)
+  (work / FOLDER).mkdir()
+  log = str(work / FOLDER / LOG) if options.is_local else ""
   context = multiprocessing.get_context("spawn")
   executor = concurrent.futures.ProcessPoolExecutor(
     1, mp_context=context, initializer=_start, initargs=(log,)
@@ -138,7 +203,7 @@ def engine(options: Options, work: pathlib.Path, seen: Sequence[str]) -> Iterato
   opened = Engine(executor, options, work)
   try:
     if not options.is_local:
-      opened.map(steps.see, [list(map(os.path.abspath, seen))], name="reach the workers")
+      opened.map(see, [str(work.absolute()), *map(os.path.abspath, seen)], name="reach the workers")
     yield opened
   finally:
     opened.end()
@@ -146,7 +211,7 @@ def engine(options: Options, work: pathlib.Path, seen: Sequence[str]) -> Iterato
 
 def _start(log: str) -> None:
   """Initialises the child process; its output and that of its children are appended to `log`, unless ''."""
-  steps.start_worker()
+  command.start_worker()
   logging.getLogger().setLevel(logging.ERROR)
   if log:
     with open(log, "ab") as file:
@@ -154,12 +219,12 @@ def _start(log: str) -> None:
       os.dup2(file.fileno(), 2)
 
 
-def _run(flags: list[str], directory: str, parts: int) -> str:
+def _run(flags: list[str], parts: list[tuple[int, tuple]], folder: str, code: str, function: Callable) -> str:
   """Runs a pipeline in the child process; returns the reason if it failed, else ''."""
   try:
     with apache_beam.Pipeline(options=PipelineOptions(flags)) as pipeline:
-      numbers = pipeline | "numbers" >> apache_beam.Create(range(parts), reshuffle=False)
-      _ = numbers | "spread" >> apache_beam.Reshuffle() | "work" >> apache_beam.Map(steps.run, directory)
+      given = pipeline | "parts" >> apache_beam.Create(parts, reshuffle=False) | apache_beam.Reshuffle()
+      _ = given | "work" >> apache_beam.Map(work, folder, code, function)
   except Exception as error:
     while error.__cause__ is not None:  # Dask's own error has no reason
       error = error.__cause__
@@ -179,22 +244,43 @@ class Engine:
     self._looked = 0.0
 
   def map(self, function: Callable, *items: Sequence[Any], name: str) -> list[Any]:
-    """Returns `function`'s results for all items, in order; shows progress as `name`.
+    """Returns `function`'s results, which are JSON values, for all items, in order; shows progress as `name`.
 
     UserError: the error of the first part that failed. DataError: workers or the runner gave up.
     """
     if self._options.is_local and len(items[0]) == 1:  # starting a worker takes two seconds of CPU
       return list(map(function, *items))
-    step = steps.publish(self._work, function, items, name)
+    parts = list(enumerate(zip(*items)))
+    # A random name, because network file systems may show old content under a reused one.
+    folder = (self._work / FOLDER / secrets.token_hex(4)).absolute()
+    for below in ("done", "errors"):  # apart: every part looks for errors, and 50,000 may be done
+      (folder / below).mkdir(parents=True)
     self._before = set(self._child.children(recursive=True))
     self._workers, self._died = set(), float("inf")
-    directory = str(step.directory.absolute())
-    future = self._executor.submit(_run, self._options.flags, directory, len(items[0]))
-    step.wait(lambda: future.done() or self._is_dead(), lambda: step.at_work() or "no worker has begun one")
-    if (error := step.error()) is not None:
-      raise error
-    self._check(step, future)
-    return step.results()
+    future = self._executor.submit(_run, self._options.flags, parts, str(folder), code_digest(), function)
+    for _ in progress.track(self._finishing(folder, future, parts), name=name, total=len(parts)):
+      pass
+    return [json.loads((folder / "done" / str(number)).read_bytes()) for number, _ in parts]
+
+  def _finishing(
+    self, folder: pathlib.Path, future: concurrent.futures.Future, parts: list[tuple[int, tuple]]
+  ) -> Iterator[None]:
+    """Yields once for every part that is done; errors as for `map`."""
+    done, ended = 0, float("inf")
+    while done < len(parts):
+      is_over = future.done() or self._is_dead()  # before the files are read, so that none is missed
+      if failed := _numbers(folder / "errors"):
+        mark = json.loads((folder / "errors" / str(failed[0])).read_bytes())
+        raise errors.of_code(mark["code"], mark["line"])
+      found = _numbers(folder / "done")
+      yield from [None] * (len(found) - done)
+      done = len(found)
+      if is_over and done < len(parts):
+        ended = min(ended, time.monotonic())
+        reason = self._reason(future)
+        if reason or time.monotonic() - ended > SETTLE:
+          raise self._gave_up(reason, [part for part in parts if part[0] not in {*found}], len(parts))
+      time.sleep(LOOK)
 
   def _is_dead(self) -> bool:
     """Returns whether a local worker process has died; Beam's local runner would wait for it forever."""
@@ -209,28 +295,25 @@ class Engine:
     self._workers |= there
     return now - self._died > GRACE
 
-  def _check(self, step: steps.Step, future: concurrent.futures.Future) -> None:
-    """Waits until all parts are done; DataError if some are missing and will not be done."""
-    if not step.missing():
-      return
+  def _reason(self, future: concurrent.futures.Future) -> str:
+    """Returns why a pipeline ended with missing parts; '' if it succeeded."""
     try:
-      reason = _last_line(future.result()) if future.done() else "a worker process died"
+      return _last_line(future.result()) if future.done() else "a worker process died"
     except concurrent.futures.process.BrokenProcessPool:
-      reason = "the runner's process died (out of memory?)"
-    deadline = time.monotonic() + SETTLE * (not reason)
-    while step.missing() and time.monotonic() < deadline:
-      time.sleep(steps.LOOK)
-    if not (missing := step.missing()):
-      return
-    if steps.UNSEEN in reason:
-      raise errors.StorageError(f"--engine=beam: {reason}; {steps.SHARED}")
+      return "the runner's process died (out of memory?)"
+
+  def _gave_up(self, reason: str, missing: list[tuple[int, tuple]], total: int) -> errors.UserError:
+    if UNSEEN in reason:
+      return errors.StorageError(f"--engine=beam: {reason}; {SHARED}")
     advice = "run the same command again to resume"
     if "No module named" in reason:
       advice = "install this project's wheel for every worker:\n  pip wheel --no-deps ."
-    raise errors.ResumableError(
-      f"--engine=beam: {self._options.runner.rpartition('.')[2]} gave up with {len(missing)} of "
-      f"{len(step.call.parts)} parts missing ({reason or 'it reported no error'}); running: "
-      f"{step.at_work() or 'none'}; {advice}"
+    shown = ", ".join(f"{number} ({', '.join(map(str, given))})" for number, given in missing[:3])
+    shown += f" and {len(missing) - 3} more" * (len(missing) > 3)
+    runner = self._options.runner.rpartition(".")[2]
+    return errors.ResumableError(
+      f"--engine=beam: {runner} gave up with {len(missing)} of {total} parts missing "
+      f"({reason or 'it reported no error'}): part {shown}; {advice}"
     )
 
   def end(self) -> None:

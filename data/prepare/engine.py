@@ -17,7 +17,6 @@ from typing import Any, Protocol
 
 from data import command, errors, fetched, files, installed_docs, progress, sources
 from data.clean import steps as cleaning_steps
-from data.prepare.steps import start_worker
 
 NAMES = ("pool", "beam")
 FILES_PER_TASK = 200  # files of installed modules that one call reads
@@ -53,40 +52,27 @@ def check(args: argparse.Namespace, options: list[str]) -> None:
   Sets `args.engine_options`, which `opened` reads.
   """
   args.engine_options = options
-  if args.engine != "pool":
-    _refuse_relative_step(args.clean)
-    args.output = os.path.abspath(args.output)
-  if args.engine == "pool" and options:
-    raise errors.ConfigError(f"{options[0]}: options after '--' are an engine's; add --engine=beam")
-  if args.engine == "beam":
-    from data.prepare import beam  # here: importing Beam takes seconds, and it may not be installed
+  if args.engine == "pool":
+    if options:
+      raise errors.ConfigError(f"{options[0]}: options after '--' are an engine's; add --engine=beam")
+    return
+  from data.prepare import beam  # here: importing Beam takes seconds, and it may not be installed
 
-    if args.workers:
-      raise errors.ConfigError(
-        f"--workers={args.workers} needs --engine=pool; Beam's own options set the number of workers:\n"
-        f"  -- --direct_running_mode=multi_processing --direct_num_workers={args.workers}"
-      )
-    args.engine_options = beam.checked(options)
-    if not args.engine_options.is_local:
-      _refuse_relative(args)
-
+  if args.workers:
+    raise errors.ConfigError(
+      f"--workers={args.workers} needs --engine=pool; Beam's own options set the number of workers:\n"
+      f"  -- --direct_running_mode=multi_processing --direct_num_workers={args.workers}"
+    )
+  args.output, args.engine_options = os.path.abspath(args.output), beam.checked(options)
+  if args.engine_options.is_local:
+    return
+  _refuse_relative(args)
   addresses = [text for text in args.source.split(",") if files.is_address(text)]
-  is_far = args.engine != "pool" and not getattr(args.engine_options, "is_local", False)
-  if addresses and is_far and not os.environ.get(fetched.CACHE):
+  if addresses and not os.environ.get(fetched.CACHE):
     raise errors.ConfigError(
       f"{addresses[0]}: all workers read local copies of addresses; name a directory for them on a "
       f"disk that all of them mount:\n  export {fetched.CACHE}=/shared/cache"
     )
-
-
-def _refuse_relative_step(clean: str) -> None:
-  """Raises ConfigError if a user's step is in a file with a relative path; workers may run elsewhere."""
-  for label in (step.label for step in cleaning_steps.parse(clean) if step.is_own):
-    file, _, name = label.rpartition(":")
-    if os.path.isfile(file) and not os.path.isabs(file):
-      raise errors.ConfigError(
-        f"--clean={label}: workers of an engine may run elsewhere; write {os.path.abspath(file)}:{name}"
-      )
 
 
 def _refuse_relative(args: argparse.Namespace) -> None:
@@ -94,17 +80,17 @@ def _refuse_relative(args: argparse.Namespace) -> None:
   paths = command.names(args.source) if sources.is_of_files(args.source) else []
   if not all(map(_is_absolute, paths)):
     paths = [pattern for pattern, _ in sources.patterns(args.source)]  # names of files may have commas
+  own = [step.label.rpartition(":")[0] for step in cleaning_steps.parse(args.clean) if step.is_own]
   named = {
     "source": paths,
     "tfds_directory": [args.tfds_directory] if args.tfds_directory else [],
-    "module": [args.module] if os.path.isfile(args.module) else [],
+    "module": filter(os.path.isfile, [args.module]),
+    "clean": filter(os.path.isfile, own),
   }
   for flag, paths in named.items():
-    if not all(map(_is_absolute, paths)):
-      absolute = ",".join(path if _is_absolute(path) else os.path.abspath(path) for path in paths)
-      raise errors.ConfigError(
-        f"--{flag}={','.join(paths)}: workers may run in other directories:\n  --{flag}={absolute}"
-      )
+    if relative := [path for path in paths if not _is_absolute(path)]:
+      absolute = os.path.abspath(relative[0])
+      raise errors.ConfigError(f"--{flag}: {relative[0]}: workers may run elsewhere; write\n  {absolute}")
 
 
 def _is_absolute(path: str) -> bool:
@@ -153,7 +139,9 @@ def pool(num_workers: int) -> Iterator[Pool]:
     return
   # Spawned, because forking a process that has threads of TensorFlow or tokenizers can deadlock.
   context = multiprocessing.get_context("spawn")
-  executor = concurrent.futures.ProcessPoolExecutor(number, mp_context=context, initializer=start_worker)
+  executor = concurrent.futures.ProcessPoolExecutor(
+    number, mp_context=context, initializer=command.start_worker
+  )
   others = set(multiprocessing.active_children())
   try:
     yield Pool(executor)

@@ -27,22 +27,6 @@ def split_of(path: str, otherwise: str) -> tuple[str, str]:
   return name, split or otherwise
 
 
-def check(path: str, *, directory: str, download: bool) -> None:
-  """Raises DataError if a TFDS data set is missing and may not be downloaded; loads no TensorFlow.
-
-  ConfigError: TensorFlow is not installed.
-  """
-  name, _ = split_of(path, "")
-  if not name:
-    raise DataError(f"{path}: names nothing; expected tfds:NAME or seqio:TASK, optionally with #SPLIT")
-  tfds_reader.check_installed(path)
-  if kind_of(path) == "tfds" and not download and tfds_reader.find(directory, name) is None:
-    raise DataError(
-      f"{path}: there is no such data set in {tfds_reader.place(directory)}; name its folder with "
-      "--config.data.directory=DIR, or add --download"
-    )
-
-
 def read(path: str, otherwise: str, *, directory: str, module: str, download: bool) -> list[Row]:
   """Returns the examples of a split, in order.
 
@@ -55,6 +39,8 @@ def read(path: str, otherwise: str, *, directory: str, module: str, download: bo
     DataError: the data set, Task or split is missing or cannot be read.
   """
   name, split = split_of(path, otherwise)
+  if not name:
+    raise DataError(f"{path}: names nothing; expected tfds:NAME or seqio:TASK, optionally with #SPLIT")
   if kind_of(path) == "tfds":
     (examples,) = tfds_reader.read(directory, [(name, split)], download=download)
   else:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from data import arrow_files, cells, errors, text_files
+from data import errors, tabular, text_files
 from data.errors import DataError
 from data.rows import conll
 from data.rows.values import Row, check_cells, class_names, named, of_arrow, read_json
@@ -38,7 +38,7 @@ def read(path: str) -> Iterator[Row]:
     yield from conll.read_conll(path)
     return
   with errors.reading(path, advice=_ADVICE):
-    if kind in arrow_files.ENDINGS.values():
+    if kind in tabular.ENDINGS.values():
       yield from map(check_cells, _of_columns(kind, path))
       return
     with text_files.open_file(path) as file:
@@ -59,8 +59,8 @@ def columns(path: str) -> list[str]:
     return [TEXT]
   kind = text_files.kind_of(path)
   with errors.reading(path, advice=_ADVICE):
-    if kind in arrow_files.ENDINGS.values():
-      with arrow_files.opened(path, kind) as file:
+    if kind in tabular.ENDINGS.values():
+      with tabular.opened(path, kind) as file:
         return _checked(path, file.schema.names)
     if kind in ("csv", "tsv"):
       with text_files.open_file(path) as file:
@@ -78,10 +78,10 @@ def columns(path: str) -> list[str]:
 def classes(path: str, column: str) -> list[str]:
   """Returns the names of the classes of a column, by number, if a Parquet or Arrow file has them."""
   kind = text_files.kind_of(path)
-  if kind not in arrow_files.ENDINGS.values():
+  if kind not in tabular.ENDINGS.values():
     return []
-  with arrow_files.opened(path, kind) as file:
-    return class_names(arrow_files.features(file.schema).get(column))
+  with tabular.opened(path, kind) as file:
+    return class_names(tabular.features(file.schema).get(column))
 
 
 def no_row(path: str) -> DataError:
@@ -118,9 +118,9 @@ def documents(
   """
   kind = text_files.kind_of(path)
   with errors.reading(path, advice="repair or leave out this file"):
-    if kind in arrow_files.ENDINGS.values():
+    if kind in tabular.ENDINGS.values():
       groups = None if stop < 0 else range(start, stop)
-      for text in arrow_files.texts(path, kind, groups, text_field):
+      for text in tabular.texts(path, kind, groups, text_field):
         yield from text_files.paragraphs(text, counts)
       return
     with text_files.open_file(path) as file:
@@ -204,7 +204,7 @@ def _table(
   lines = text_files.bounded_lines(path, file, 0, -1)
   texts = (_decoded(path, number, "line", line, counts) for number, line in lines)
   where = lambda number: text_files.place(path, number, "row")  # noqa: E731
-  table = cells.read(path, kind, texts, most=text_files.MAX_RECORD_BYTES, where=where)
+  table = tabular.read_cells(path, kind, texts, most=text_files.MAX_RECORD_BYTES, where=where)
   yield _checked(path, next(table)) if counts is None else next(table)
   yield from table
 
@@ -217,9 +217,9 @@ def _of_table(kind: str, path: str, file: BinaryIO) -> Iterator[Row]:
 
 
 def _of_columns(kind: str, path: str) -> Iterator[Row]:
-  with arrow_files.opened(path, kind) as file:
+  with tabular.opened(path, kind) as file:
     names, number = _checked(path, file.schema.names), 0
-    features = arrow_files.features(file.schema)
+    features = tabular.features(file.schema)
     for batch in file.batches():
       columns_of_batch = (
         [named(value, features[name]) for value in of_arrow(column)] if name in features else of_arrow(column)

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import seqio
 import tensorflow as tf
-from absl import flags
 
-from data import errors, seqio_tasks, tfds_reader, vocabulary
+from data import errors, tfds_reader, vocabulary
 
 
 class DirectoryVocabulary(seqio.Vocabulary):
@@ -156,21 +155,6 @@ class BlocksTask(seqio.Task):
     self.vocabulary = vocabulary
     self.length = length
     self.packing = packing
-
-  @property
-  def supports_caching(self) -> bool:
-    """Whether `seqio_cache_tasks` may cache the Task; ConfigError if its flags ask for ArrayRecord files."""
-    # seqio 0.0.20 passes this flag to another parameter and silently writes TFRecord.
-    is_ours = any(self.name.startswith(f"{corpus}_packed_") for corpus in seqio_tasks.CORPORA)
-    module = "data.tasks" if is_ours else "FILE"
-    if "output_format" in flags.FLAGS and flags.FLAGS["output_format"].value == "arrayrecord":
-      raise errors.ConfigError(
-        f"seqio_cache_tasks (0.0.20) writes {self.name!r} as TFRecord and ignores --output_format; remove "
-        f"the flag, or write ArrayRecord:\n  python -m data.prepare --source=seqio:{self.name} "
-        f"--module={module} --length={self.length} --packing={self.packing} "
-        f"--vocabulary={self.vocabulary.directory} --output=prepared/{self.name}"
-      )
-    return super().supports_caching
 
   def get_dataset(
     self, sequence_length: Mapping[str, int] | None = None, split: str = "train", **options: Any

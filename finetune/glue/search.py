@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from data import errors, tables
+from data import errors, glue, tables
 from data.glue.tasks import TASKS
 from data.tables import Report
 from finetune import validate
 from finetune.glue import predictions as glue_predictions
-from finetune.glue.task import GlueData, load
+from finetune.glue.task import OPTIONAL, GlueData, load
 from finetune.papers import glue_metrics
 from finetune.papers.glue_metrics import DEV_SPLITS, MISMATCHED, NAMES, Reference
 from finetune.papers.protocols import Cell, Protocol
@@ -159,6 +159,9 @@ class Glue:
     self.session, self.config, data = session, session.config, session.config.data
     names = validate.task_names(fields.flatten(session.config))
     cells = {name: session.cells(name) for name in names}
+    splits = [(name, split) for name in names for split in TASKS[name].sizes if split not in OPTIONAL]
+    wanted = [(name, split) for name, split in splits if not split.startswith("test")]
+    glue.check(data.directory, wanted, download=download)  # before the first of them is read
     self.data: dict[str, GlueData] = {}  # by task
     self.tests: dict[str, glue_predictions.Tests] = {}  # by task, with output.predict
     self.plans: list[Plan] = []

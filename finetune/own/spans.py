@@ -1,4 +1,4 @@
-"""Labelled spans of words, single or in pairs: the rows of `data.rows.spans`. Imports no jax.
+"""Labelled spans of words, single or in pairs: the rows of `data.rows.values`. Imports no jax.
 
 Every target is one example: the sentence's tokens, and a mark at the tokens of each span.
 """
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from data.rows import Row, as_list
-from data.rows.spans import Span, targets_of, words_of
+from data.rows.values import Span, targets_of, words_of
 from data.vocabulary import Vocabulary
 from finetune.own.schema import Inputs, TaskSchema, pieces_of
 from finetune.search.examples import Examples

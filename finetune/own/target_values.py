@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from data.errors import DataError, counted, did_you_mean, listed
-from data.rows import Row, as_list
-from data.rows import spans as span_rows
+from data.rows import Row, as_list, values
 from data.rows.values import ClassNumber, as_number, is_missing
 from data.vocabulary import Vocabulary
 from finetune.own import spans
@@ -29,7 +28,7 @@ def shown_texts(row: Row, schema: TaskSchema) -> list[str]:
     return [" ".join(words_of(row, schema.text[0]))]
   if schema.kind == "span_pairs":
     spans.spans_of(row, schema)  # raises for an invalid span before any row is answered
-    return [" ".join(span_rows.words_of(row, schema.text[0]))]
+    return [" ".join(values.words_of(row, schema.text[0]))]
   return [text_of(row, column) for column in schema.text]
 
 

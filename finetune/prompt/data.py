@@ -12,7 +12,6 @@ from data import glue
 from data.errors import DataError, counted
 from data.glue import kshot
 from data.glue.tasks import Split
-from finetune.needed_files import DRAWS
 from finetune.papers import glue_metrics
 from finetune.papers.glue_metrics import DEV_SPLITS
 from finetune.prompt.templates import (
@@ -135,7 +134,10 @@ def _draws(task: str, config: Any, *, download: bool) -> dict[int, tuple[Split, 
   try:
     train = glue.read(config.data.directory, task, "train", download=download)
   except DataError as error:
-    raise DataError(DRAWS.format(error)) from error
+    raise DataError(
+      f"no folder of LM-BFF's draws (DIR/MNLI/16-13/train.tsv) is set; {error}\n"
+      "  --config.prompt.directory=DIR"
+    ) from error
   return {seed: kshot.sample(train, prompt.shots, seed) for seed in prompt.splits}
 
 

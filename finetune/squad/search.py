@@ -15,10 +15,9 @@ import numpy as np
 
 from data import errors, files, tables
 from data.errors import ConfigError, DataError, DivergedError, counted
-from data.squad import SquadFile
+from data.squad import SquadFile, read_pair
 from data.tables import Report
 from data.vocabulary import Vocabulary
-from finetune import needed_files as squad_files
 from finetune.papers import glue_metrics
 from finetune.papers.glue_metrics import Reference
 from finetune.papers.protocols import Cell, Protocol
@@ -337,9 +336,8 @@ class Squad:
     data, asked = self.config.data, self.config.squad
     settings = windows.settings_of(self.config, session.max_length(NAME))
     group = "data" if data.train_file else "squad"
-    train, dev = squad_files.read_squad(
-      asked.train_file, asked.dev_file, data.directory, group=group, download=download
-    )
+    named = asked.train_file, asked.dev_file, data.directory
+    train, dev = read_pair(*named, group=group, download=download)
     rows, seed = data.train_rows, self.config.seed
     self.data = load(train, dev, session.start.encoder.vocabulary, settings, train_rows=rows, seed=seed)
     self.plans = [self._plan(cells)]

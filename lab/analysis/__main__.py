@@ -21,10 +21,8 @@ logger = logging.getLogger(__name__)
 # A description of each analysis, in the order in which they run.
 ABOUT = {
   "cosines": "cosines of random and of similar pairs, alignment, uniformity (glue/STS-B in --data)",
-  "blocks": "cosines of blocks with crops of them and with others, contextual score, at every saved step",
   "edges": "edge probing by layer, encoder and generator (edges/*.jsonl, UD_English-EWT, SemEval2010_task8)",
   "detection": "calibration and losses of replaced token detection, and the tokens that it misses most",
-  "curricula": "accuracy on replaced and on original tokens, at every saved step of each run",
   "correction": "accuracy of copy head, LM head and both, at every saved step",
   "mixture": "weights of the generator's layers over time",
   "generator": "the generator's loss by depth over time",
@@ -90,10 +88,8 @@ def _run(asked: argparse.Namespace) -> None:
 
   measures = {
     "cosines": space.cosines,
-    "blocks": space.blocks,
     "edges": edges.measure,
     "detection": detection.detection,
-    "curricula": detection.curricula,
     "correction": detection.correction,
     "mixture": logs.mixture,
     "generator": logs.generator,

@@ -1,7 +1,6 @@
-"""Analyses replaced tokens: `detection`, `curricula` over steps, and `correction` by copy and LM head.
+"""Analyses replaced tokens: `detection`, and over steps `correction` by copy and LM head.
 
-Sources: AMOS (Meng et al., 2022) figures 1a and 5b for losses and answers over steps; COCO-LM (Meng et al.,
-2021) figure 8 for corrections.
+Sources: AMOS (Meng et al., 2022) figure 1a for losses; COCO-LM (Meng et al., 2021) figure 8 for corrections.
 """
 
 from collections.abc import Iterator, Mapping
@@ -46,46 +45,6 @@ def detection(request: Request) -> Outcome:
   ]
   title = "Replaced tokens: calibration and what fools the encoder"
   return Outcome(title, rows, _plots(judged), notes, left_out.sentences(rows))
-
-
-def curricula(request: Request) -> Outcome:
-  """Returns each run's accuracy over steps on the replacements of its own generator.
-
-  Runs with different generators have different curricula on the same text.
-  """
-  rows, masks, left_out = list[dict[str, Any]](), [], LeftOut()
-  for name, step, opened in request.every_step(left_out):
-    with left_out.where_lacking(name):
-      arrays, truth, probability = ask(name, opened, request.rows)
-      masks.append((arrays["ids"], arrays["selected"]))
-      rows.append({"checkpoint": name, "step": step, **shares(truth, probability)})
-  is_same = all(np.array_equal(one, other) for pair in masks for one, other in zip(pair, masks[0]))
-  plots = []
-  for kind in ("replaced", "original"):
-    title = f"What encoders make of {kind} tokens"
-    curves = over_steps(rows, {kind: ""})
-    plots.append(Plot(f"curricula_{kind}", title, "step", "share of right answers", curves))
-  draws = (
-    "All were asked about the same blocks with the same masks."
-    if is_same
-    else "Blocks or masks of these checkpoints differ, so their figures are of other questions."
-  )
-  notes = [
-    "Of every token but padding of held-out blocks, corrupted by the run's own generator with the draws of "
-    "its evaluation, dropout off. replaced: share of replaced tokens at a probability above 0.5; original: "
-    "share of original tokens at one of at most 0.5; rate: share of tokens that are replaced; "
-    f"area: how often a replaced token has the larger probability. {draws}"
-  ]
-  return Outcome("Replaced tokens under several curricula", rows, plots, notes, left_out.sentences(rows))
-
-
-def shares(truth: np.ndarray, probability: np.ndarray) -> dict[str, float | None]:
-  """Returns replacement rate, accuracy on 'replaced' and 'original' tokens, and ROC area; inputs [tokens]."""
-  right = (probability > 0.5) == truth
-  groups = {"replaced": truth, "original": ~truth}
-  means = {kind: float(right[group].mean()) if group.any() else None for kind, group in groups.items()}
-  area = ranking_area(truth, probability)
-  return {"rate": float(truth.mean()), **means, "area": None if np.isnan(area) else area}
 
 
 def _rows(

@@ -14,7 +14,7 @@ import numpy as np
 from data import annotated, rows
 from data.errors import DataError
 from data.page import Curve, Plot
-from data.rows.spans import targets_of, words_of
+from data.rows.values import targets_of, words_of
 from lab.analysis import probes
 from lab.analysis.frozen_encoder import FrozenEncoder
 from lab.analysis.request import Needs, Outcome, Request
@@ -100,7 +100,7 @@ def find(folder: pathlib.Path, sentences: int) -> list[probes.Task]:
 
 
 def read(path: pathlib.Path) -> list[probes.Annotated]:
-  """Returns the sentences of a file with 'text' and 'targets' (`data.rows.spans`); DataError for bad rows."""
+  """Returns the sentences of a file with 'text' and 'targets' (`data.rows.values`); DataError: a bad row."""
   return [
     probes.Annotated(tuple(words_of(row, "text")), tuple(targets_of(row, "text", "targets")))
     for row in rows.read(str(path))

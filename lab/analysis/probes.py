@@ -19,7 +19,7 @@ from data import annotated
 from data.annotated import MinimalPair
 from data.errors import DataError
 from data.glue.tasks import Split
-from data.rows.spans import Target
+from data.rows.values import Target
 
 if TYPE_CHECKING:  # it imports JAX, which the names of the probes do not need
   from lab.analysis.frozen_encoder import FrozenEncoder

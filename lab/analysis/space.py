@@ -1,42 +1,26 @@
-"""Measures the geometry of vectors: `cosines` of sentences, and `blocks`, with their crops and tokens.
+"""Measures the geometry of sentence vectors: `cosines` of random and similar pairs.
 
 Every run is measured, whatever its objectives, so that it can be compared with a twin without an objective.
-Sources: COCO-LM (Meng et al., 2021) figures 1, 5 and 7; TACO figures 3b and 6a; Wang and Isola (2020) for
-alignment and uniformity.
+Sources: COCO-LM (Meng et al., 2021) figures 1 and 5; Wang and Isola (2020) for alignment and uniformity.
 """
 
 from collections.abc import Sequence
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from data import glue
 from data.glue import tsv
 from data.glue.tasks import known_task
 from data.page import Curve, Plot
-from data.records import HeldoutRecords
-from lab.analysis.request import LeftOut, Needs, Outcome, Request, first_texts, over_steps
-from pretrain.checkpoints.saved_model import contrast_head
-from pretrain.corruption import cropping, generator
+from lab.analysis.request import LeftOut, Needs, Outcome, Request
 from pretrain.embed.schema import EmbeddingSchema, unit
 from pretrain.embed.vectors import Embedder
-from pretrain.evaluate import collect, ranking_area
-from pretrain.models import encoder as encoder_model
-from pretrain.run import Run
+from pretrain.evaluate import ranking_area
 
 PAIRS = 10_000  # random pairs
 LONGEST = 128  # tokens of a block
 SIMILAR = 5.0  # STS-B's score of sentences with the same meaning
 _BINS = 50
-CROP_FRACTION = 0.9  # of the second view, also for runs without SCL
-_COSINES = {"sequence_cosine_positive": "crop of the same block", "sequence_cosine_negative": "other blocks"}
-_OF_HEAD = {
-  "sequence_head_cosine_positive": "crop of the same block, head",
-  "sequence_head_cosine_negative": "other blocks, head",
-}
-_SCORE = "contextual_score"
-_SHOWN = (*_COSINES, "sequence_retrieval_top1", _SCORE, f"{_SCORE}_inside", *_OF_HEAD)
 
 
 def cosines(request: Request) -> Outcome:
@@ -158,102 +142,3 @@ def similar_pairs(request: Request) -> tuple[list[str], list[str]] | None:
     if splits:
       return first, second
   return None
-
-
-def blocks(request: Request) -> Outcome:
-  """Measures the cosines of blocks and TACO's contextual score at every saved step."""
-  rows, left_out = [], LeftOut()
-  if request.batch_size < 2:
-    raise Needs("groups of two blocks at least; --batch_size is 1")
-  for name, step, opened in request.every_step(left_out):
-    with left_out.where_lacking(name):
-      batches = max(1, request.rows // request.batch_size)
-      if len(opened.heldout) < request.batch_size:
-        raise Needs(f"--batch_size held-out blocks, {request.batch_size}; there are {len(opened.heldout)}")
-      found = figures_of_blocks(opened.run, opened.params, opened.heldout, batches=batches)
-      shown = {figure: found[figure] for figure in _SHOWN if figure in found}
-      rows.append({"checkpoint": name, "step": step, **shown})
-  notes = [
-    "Vectors of the last layer, without dropout, of held-out blocks in groups of "
-    f"{request.batch_size}; a block is corrupted as in the run's evaluation, its crop is "
-    f"{CROP_FRACTION:.0%} of its tokens. "
-    "head: what the head of sequence contrast makes of [CLS], where a run has one; all else is without it. "
-    "sequence_retrieval_top1: how often the own crop is the nearest of the group. contextual_score: mean "
-    "cosine of a token with another of its block, less that with a token of another block."
-  ]
-  cosines, scores = over_steps(rows, _COSINES | _OF_HEAD), over_steps(rows, {_SCORE: ""})
-  plots = [
-    Plot("block_cosines", "Cosines of [CLS] with that of", "step", "mean cosine", cosines),
-    Plot("contextual_score", "Contextual score of tokens", "step", "difference of mean cosines", scores),
-  ]
-  title = "Cosines of blocks, and the contextual score of tokens"
-  return Outcome(title, rows, plots, notes, left_out.sentences(rows))
-
-
-def figures_of_blocks(run: Run, params: dict, heldout: HeldoutRecords, *, batches: int) -> dict[str, float]:
-  """Returns {name: figure} of blocks and tokens, on at most `batches` full batches of held-out records.
-
-  At least one full batch is needed. Samples are those of the evaluation; parameters may be on mesh or host.
-  """
-  size = run.config.train.batch_size
-  rows = size * min(batches, len(heldout) // size)
-  arrays = collect(run, params, heldout, describe, rows=rows)
-  result = _sequence_figures(arrays, run) | _contextual_figures(arrays, run)
-  if head := contrast_head(run, params):
-    arrays = {name: np.asarray(head(jnp.asarray(arrays[name]))) for name in ("cls", "crop_cls")}
-    result |= _sequence_figures(arrays, run, of="head_")
-  return result
-
-
-def describe(run: Run, params: dict, ids: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
-  """Returns vectors of corrupted blocks, of their crops and of clean blocks.
-
-  Inputs are ids, [batch, length] int32, and the number of the held-out batch, [] int32. Outputs: 'ids' as
-  given; 'cls', 'crop_cls' [batch, embed] and 'clean_hidden' [batch, length, embed] float.
-  """
-  recipe = run.recipe
-  view, _ = recipe.view(params, run.eval_batch_of(ids, index, jnp.float32(1.0)), train=False)
-  alone, encoder = first_texts(recipe, ids), generator.joined_tables(params)["encoder"]
-  crop = cropping.crop(alone, view.corrupted.row_keys, recipe.tokens, fraction=CROP_FRACTION, add_cls=True)
-
-  def encode(ids: jax.Array) -> jax.Array:
-    mask, pad_id = ids != recipe.tokens.pad, recipe.tokens.pad
-    return encoder_model.encode(encoder, recipe.encoder, ids, mask, pad_id=pad_id)[1].last
-
-  return {"ids": ids, "cls": view.hidden[:, 0], "crop_cls": encode(crop)[:, 0], "clean_hidden": encode(alone)}
-
-
-def _sequence_figures(arrays: dict[str, np.ndarray], run: Run, of: str = "") -> dict[str, float]:
-  """Returns cosines of [CLS] of corrupted blocks and crops, and the accuracy of retrieving the own crop.
-
-  `of` follows 'sequence_' in the names of the results.
-  """
-  size = run.config.train.batch_size
-  first, second = (
-    unit(arrays[name].astype(np.float64)).reshape(-1, size, arrays[name].shape[-1])
-    for name in ("cls", "crop_cls")
-  )
-  cosines = np.einsum("gid,gjd->gij", first, second)
-  diagonal = np.eye(size, dtype=bool)
-  retrieved = (cosines.argmax(axis=-1) == np.arange(size)).mean()
-  positive, negative = cosines[:, diagonal].mean(), cosines[:, ~diagonal].mean()
-  return {
-    f"sequence_{of}cosine_positive": float(positive),
-    f"sequence_{of}cosine_negative": float(negative),
-    f"sequence_{of}retrieval_top1": float(retrieved),
-  }
-
-
-def _contextual_figures(arrays: dict[str, np.ndarray], run: Run) -> dict[str, float]:
-  """Returns TACO's contextual score: mean cosine with a token of the same minus of another sequence."""
-  rng = np.random.default_rng(0)
-  hidden = unit(arrays["clean_hidden"].astype(np.float64))
-  mask = np.asarray(first_texts(run.recipe, jnp.asarray(arrays["ids"]))) != run.recipe.tokens.pad
-  lengths = mask.sum(axis=-1)
-  rows, columns = np.nonzero(mask & (lengths > 1)[:, None])
-  shift = rng.integers(1, lengths[rows])
-  inside = (hidden[rows, columns] * hidden[rows, (columns + shift) % lengths[rows]]).sum(-1).mean()
-  others = (rows + rng.integers(1, len(hidden), len(rows))) % len(hidden)
-  other_columns = rng.integers(0, lengths[others])
-  across = (hidden[rows, columns] * hidden[others, other_columns]).sum(-1).mean()
-  return {"contextual_score": float(inside - across), "contextual_score_inside": float(inside)}

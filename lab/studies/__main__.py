@@ -17,8 +17,7 @@ from data.errors import ConfigError, DataError, on_one_line
 from lab.analysis import probing
 from lab.studies import cells, study, table
 from lab.studies.cells import Asked
-from lab.studies.fine_tunings import FINE_TUNINGS, files_of
-from lab.studies.study import Cell
+from lab.studies.study import FINE_TUNINGS, Cell, files_of
 
 logger = logging.getLogger(__name__)
 

@@ -21,8 +21,7 @@ from ml_collections import ConfigDict
 from data import errors, files
 from data.command import STOPPED, commit, run_child
 from data.errors import ConfigError, DataError, DivergedError
-from lab.studies.fine_tunings import FINE_TUNINGS, files_of
-from lab.studies.study import Arm, Cell, Study, as_line
+from lab.studies.study import FINE_TUNINGS, Arm, Cell, Study, as_line, files_of
 from pretrain import command as pretraining
 
 logger = logging.getLogger(__name__)

@@ -30,7 +30,6 @@ SAFE_FIELDS = (
   "train.trackers",
   "train.probe_every",
   "train.probe_data",
-  "train.replica_check_every",
   "train.microbatches",
   "train.multihost",
   "train.platform",

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +26,6 @@ from pretrain.corruption.generator import GeneratorConfig
 from pretrain.corruption.masking import TokenIds
 from pretrain.inference.batches import Compiled
 from pretrain.mesh import trees
-from pretrain.models import heads
 from pretrain.models.encoder import encode, init_encoder
 from pretrain.models.layers import EncoderConfig, encoder_config
 from pretrain.reading import prepare, prepared
@@ -249,13 +247,6 @@ def open_run(directory: str | os.PathLike, step: int | None = None, *, rows: int
   if problems:
     raise DataError(f"checkpoint {saved.path}: {trees.first_lines(problems)}; is it complete?")
   return OpenedRun(run, saved.params, encoder, heldout, records, int(saved.path.name))
-
-
-def contrast_head(run: Run, params: dict) -> Callable[[jax.Array], jax.Array] | None:
-  """Returns the sequence-contrast head as a function of vectors at [CLS]; None if there is none."""
-  names = [name for name, objective in run.recipe.objectives.items() if "crop" in objective.reads]
-  head = next((params["heads"][name] for name in names if name in params["heads"]), None)
-  return head and functools.partial(heads.apply_transform, head, run.recipe.encoder)
 
 
 class OpenedGenerator(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from data.corpora import CORPORA
+from data.seqio_tasks import CORPORA
 from data.tables import Cells
 from pretrain.embed.schema import FILE, EmbeddingSchema
 from pretrain.export import embedding_files
@@ -28,7 +28,7 @@ $what: $shape.
 
 $how_to_load
 
-Layout `$layout`: $reason. $checked `sha256.txt` lists the digests of all files.
+Layout `$layout`: $reason. $checked `sha256sum -c sha256.txt` checks all files.
 $extra
 With the code that trained it:
 
@@ -394,8 +394,8 @@ def _source_text(source: str) -> str:
   if kind == "seqio" and name in CORPORA:
     # These corpora replace the papers' corpora, so the card must not name the latter.
     read = [
-      f"`{part.source.tfds_name}`" + ("" if part.keep == 1 else f" ({part.keep:.1%} of it)")
-      for part in CORPORA[name].tfds
+      f"`{part.tfds_name}`" + ("" if part.keep == 1 else f" ({part.keep:.1%} of it)")
+      for part in CORPORA[name].parts
     ]
     return f"of TFDS {', '.join(read)}, in place of the papers' {CORPORA[name].papers}"
   if kind in ("tfds", "seqio") and name:

@@ -33,7 +33,6 @@ WEIGHT_FILES = (  # the first one that exists is read
   "model.pt",
 )
 EXTRA = "extra.safetensors"  # parameters of ours that a class has no place for, under our paths
-DIGEST_LISTS = ("sha256.txt", "SHA256SUMS")
 # Prefixes in a state_dict() of DistributedDataParallel, torch.compile and FSDP, instead of the model's own.
 _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
 _AGAIN = "copy or download it again"
@@ -63,17 +62,15 @@ class ForeignCheckpoint(NamedTuple):
 def read_state(path: str | Path) -> ForeignCheckpoint:
   """Reads a checkpoint file, or a folder with one of `WEIGHT_FILES` and its shards, or with a single `.pt`.
 
-  `config.json` beside it is read if it exists; a list of `DIGEST_LISTS` must match if it exists. float16 and
-  bfloat16 become float32, which is exact; arrays may be read-only views of the file. DataError, with file and
-  tensor: a file is missing or damaged, contains code, or has another sha256; a tensor has an unsupported
-  type, NaN or infinity.
+  `config.json` beside it is read if it exists. float16 and bfloat16 become float32, which is exact; arrays
+  may be read-only views of the file. DataError, with file and tensor: a file is missing or damaged, or
+  contains code; a tensor has an unsupported type, NaN or infinity.
   """
   path = Path(path)
   _check_links(path)
   files = _weight_files(path)
   folder = files[0].parent
   digests = {file.name: _sha256(file) for file in files}
-  _check_digests(folder, digests)
   config_path = folder / "config.json"
   config = read_json(config_path) if config_path.is_file() else {}
   state, buffers = {}, {}
@@ -170,40 +167,6 @@ def _shards(index: Path) -> list[Path]:
 def _sha256(path: Path) -> str:
   with errors.reading(path, advice=_AGAIN):
     return sha256(path)
-
-
-def _check_digests(folder: Path, digests: dict[str, str]) -> None:
-  for list_path in (folder / name for name in DIGEST_LISTS):
-    if not list_path.is_file():
-      continue
-    listed = _digest_lines(list_path)
-    for name in digests:
-      if name not in listed:
-        raise DataError(f"{list_path}: {name}, a file of weights, is not listed; {_AGAIN}")
-    for name, expected in listed.items():
-      file = folder / name
-      actual = digests.get(name) or (_sha256(file) if file.is_file() else None)
-      if actual not in (None, expected):
-        raise DataError(
-          f"{file}: its sha256 is {actual[:12]}...; expected {expected[:12]}..., from {list_path.name}; "
-          f"{_AGAIN}"
-        )
-
-
-def _digest_lines(path: Path) -> dict[str, str]:
-  try:
-    lines = path.read_text(encoding="utf-8").splitlines()
-  except (OSError, ValueError) as error:
-    raise DataError(f"{path}: not a list of digests ({errors.reason(error)})") from error
-  digests = {}
-  for number, line in enumerate(lines, start=1):
-    digest, _, name = line.strip().partition(" ")
-    name = name.strip().removeprefix("*").removeprefix("./")
-    is_inside = name and "\0" not in name and not Path(name).is_absolute() and ".." not in Path(name).parts
-    if len(digest) != 64 or not is_inside:
-      raise DataError(f"{path}: line {number} is {line[:40]!r}; expected `<sha256>  <file name>`")
-    digests[name] = digest.lower()
-  return digests
 
 
 def _safetensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:

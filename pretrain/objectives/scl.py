@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from pretrain import losses
-from pretrain.corruption import cropping
+from pretrain.corruption import masking
 from pretrain.mesh.device_program import whole_groups
 from pretrain.models import encoder as encoder_model
 from pretrain.models import heads
@@ -66,9 +66,9 @@ class SequenceContrastLoss(SequenceContrast):
     if crop_ids is None:
       options = {"fraction": self.crop_fraction, "add_cls": self.crop_add_cls}
       if segments is None:
-        crop_ids = cropping.crop(corrupted.ids, row_keys, context.tokens, **options)
+        crop_ids = masking.crop(corrupted.ids, row_keys, context.tokens, **options)
       else:
-        crop_ids = cropping.crop_segments(corrupted.ids, segments, row_keys, context.tokens, **options)
+        crop_ids = masking.crop_segments(corrupted.ids, segments, row_keys, context.tokens, **options)
     _, states = encoder_model.encode(
       encoder,
       context.encoder,

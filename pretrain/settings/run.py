@@ -179,7 +179,6 @@ class TrainFields:
   trackers: Literal["", "wandb"]  # also the name of its package
   probe_every: CountOrZero
   probe_data: str
-  replica_check_every: CountOrZero
   platform: Literal["auto", "cpu", "gpu", "tpu"]
   multihost: bool
   peak_flops: NotNegative

@@ -10,8 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from data import errors, sources, tfds_reader
-from data.corpora import CORPORA
+from data import errors, seqio_tasks, sources, tfds_reader
 from data.rows import datasets
 from tests.data.conftest import ROOT
 from tests.data.user_folder import make_folder
@@ -225,7 +224,7 @@ REFUSED = [
   ("refused no vocabulary", 2, "--vocabulary={directory}/notebook/plain"),
   ("refused another vocabulary", 2, "use --vocabulary={directory}/notebook/plain"),
   ("refused another packing", 2, "use --length=32 --packing=none"),
-  ("refused stock", 3, "without [MASK]"),
+  ("refused stock", 3, "DirectoryVocabulary(DIR)"),
   ("refused no vocabulary yet", 3, "vocabularies/wikipedia_books"),
   ("refused no data", 3, "\n  --download\n"),
   ("refused no seed", 2, "seed=None"),
@@ -238,7 +237,6 @@ REFUSED = [
   ("refused seed", 2, "seed=-1"),
   ("refused nothing held out", 3, "tiny.txt"),
   ("refused ids", 3, "seqio:flat"),
-  ("refused arrayrecord", 2, "--source=seqio:plain_complete --module=FILE --length=32"),
 ]
 
 
@@ -261,14 +259,12 @@ def test_corpora_are_registered_a_notebook_keeps_its_accelerators_and_may_end_wh
 
 def test_missing_corpora_and_data_sets_are_refused_without_tensorflow_with_what_to_do(tmp_path, monkeypatch):
   monkeypatch.setattr(tfds_reader, "import_tfds", lambda: pytest.fail("ten seconds of importing"))
-  for name in CORPORA:
+  for name in seqio_tasks.CORPORA:
     with pytest.raises(errors.DataError, match="\n  --download\n"):
       sources.check(sources.Request(f"seqio:{name}", tfds_directory=str(tmp_path)))
   for path in ("tfds:mine", "tfds:#train"):
-    with pytest.raises(errors.DataError, match=path):
-      datasets.check(path, directory=str(tmp_path), download=path == "tfds:#train")
-  datasets.check("tfds:mine", directory=str(tmp_path), download=True)
-  datasets.check("seqio:mine", directory=str(tmp_path), download=False)
+    with pytest.raises(errors.DataError, match=path.removeprefix("tfds:")):
+      datasets.read(path, "train", directory=str(tmp_path), module="", download=path == "tfds:#train")
 
 
 def test_without_tensorflow_such_a_source_is_refused_in_one_line(tmp_path, monkeypatch):
@@ -279,7 +275,7 @@ def test_without_tensorflow_such_a_source_is_refused_in_one_line(tmp_path, monke
         with pytest.raises(errors.ConfigError, match=f"{missing}.*\n  pip install -r requirements-seqio.txt"):
           sources.check(sources.Request(source, tfds_directory=str(tmp_path)))
         with pytest.raises(errors.ConfigError, match=missing):
-          datasets.check(source, directory=str(tmp_path), download=True)
+          datasets.read(source, "train", directory=str(tmp_path), module="", download=True)
       with pytest.raises(errors.ConfigError, match=missing):
         tfds_reader.import_tfds()
 

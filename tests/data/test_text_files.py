@@ -16,7 +16,7 @@ import pytest
 import zstandard
 from pyarrow import parquet
 
-from data import arrow_files, errors, manifest, rows, sources, text_files
+from data import errors, manifest, rows, sources, tabular, text_files
 from data.prepare import __main__ as prepare
 from tests.data.conftest import make_documents, refused, write_text
 
@@ -69,7 +69,7 @@ def test_parquet_row_groups_are_read_by_range(tmp_path):
   texts = [f"text {i}\n\nmore" for i in range(100)]
   table = pyarrow.table({"body": [*texts, None], "id": list(range(101))})
   parquet.write_table(table, path, row_group_size=10)
-  ranges = arrow_files.row_groups(str(path), 400)
+  ranges = tabular.row_groups(str(path), 400)
   assert len(ranges) > 2
   found = [d for start, stop in ranges for d in read(path, start=start, stop=stop, text_field="body")[0]]
   assert found == [[f"text {i}", "more"] for i in range(100)] + [[]]
@@ -143,7 +143,7 @@ def test_damaged_files_are_refused_with_name_and_place(tmp_path):
       failures.append(f"{name} {content[:30]}: {code} {message}, expected {words}")
   assert not failures, "\n".join(failures)
   with pytest.raises(errors.DataError, match="Parquet"):
-    arrow_files.row_groups(str(tmp_path / "a.parquet"), 100)
+    tabular.row_groups(str(tmp_path / "a.parquet"), 100)
   path = tmp_path / "a.jsonl"  # a bad line behind the first range is named by its number in the file
   for last, words in (("oops", "line 101: not JSON"), ('{"body": "a"}', "line 101: no text")):
     path.write_text("".join(f'{{"text": "line {i}"}}\n' for i in range(100)) + f"{last}\n")

@@ -3,16 +3,14 @@
 import dataclasses
 import importlib
 import shutil
-import subprocess
-import sys
 import types
 
 import jax
 import pytest
 
-from configs import finetune_glue, finetune_own, finetune_prompt, finetune_squad
+from configs import finetune_glue
 from data.errors import ConfigError, DataError
-from finetune import main, needed_files
+from finetune import main
 from finetune.glue.search import Glue
 from finetune.papers.protocols import Cell
 from finetune.search import session
@@ -28,7 +26,6 @@ from tests.finetune.glue import small_glue
 
 def test_a_config_starts_the_search_of_its_kind_and_passes_on_whether_to_download(monkeypatch):
   made = []
-  monkeypatch.setattr(needed_files, "check", lambda config, *, download: made.append(download))
   monkeypatch.setattr(session, "Session", lambda config, *_, **__: config.kind)
   for module, name in KINDS.values():
     stand_in = lambda kind, *, download, name=name: made.append((name, kind, download))  # noqa: E731
@@ -42,7 +39,7 @@ def test_a_config_starts_the_search_of_its_kind_and_passes_on_whether_to_downloa
         *["--download"] * download,
       ]
       main._kind(read_arguments(arguments, main.PROGRAM))
-      assert made == [download, (name, kind, download)]
+      assert made == [(name, kind, download)]
 
 
 def _record(rate: float, scores: tuple[float, ...]) -> Record:
@@ -185,55 +182,10 @@ def test_the_step_and_the_vocabulary_are_those_that_are_named(small_encoder_run,
     _session(tmp_path / "run", tmp_path)
 
 
-HEAVY = {"jax", "orbax", "flax", "optax", "tensorflow", "tensorflow_datasets", "seqio", "grain"}
-_START = """
-import sys
-from finetune import main
-for kind in ("glue", "squad", "prompt"):
-  arguments = [f"--config=configs/finetune_{kind}.py", "--config.checkpoint=RUN", *sys.argv[1:]]
-  print(main.main(arguments), sorted(set(sys.modules) & HEAVY))
-"""
-
-
-def test_the_command_tells_it_without_jax_or_a_checkpoint(tmp_path):
-  code = _START.replace("HEAVY", repr(HEAVY))
-  found = subprocess.run(
-    [sys.executable, "-c", code, f"--config.data.directory={tmp_path}"], capture_output=True, text=True
-  )
-  assert found.stdout == "3 []\n" * 3, found.stderr
-  before, glue, squad, prompt = found.stderr.split("error: --config.checkpoint=RUN ")
-  assert before == "" and "mnli" in glue and "wnli dev" in glue and "--config.data.directory" in glue
-  assert "train-v2.0.json" in squad and "\n  --config.squad.train_file=FILE\n" in squad
-  assert "--config.prompt.directory=DIR" in prompt and "dev" not in prompt.partition(": looked")[0]
-
-
 def _config(module, **changed):
   config = module.get_config()
   config.update_from_flattened_dict(changed)
   return config
-
-
-def test_each_kind_looks_for_its_own(tmp_path):
-  (tmp_path / "SST-2").mkdir()
-  for name in ("train", "dev"):
-    (tmp_path / "SST-2" / f"{name}.tsv").write_text("")
-  for name in ("train-v2.0", "dev-v2.0"):
-    (tmp_path / f"{name}.json").write_text("")
-  given = {"data.directory": str(tmp_path)}
-  needed_files.check(_config(finetune_glue, tasks="SST-2", **given), download=False)
-  needed_files.check(_config(finetune_squad, **given), download=False)
-  prompts = {"tasks": "sst2", "prompt.splits": (13,), **given}
-  needed_files.check(_config(finetune_prompt, **prompts), download=False)
-  with pytest.raises(DataError, match="SST-2/16-13/train"):
-    needed_files.check(
-      _config(finetune_prompt, **{"prompt.directory": str(tmp_path)}, **prompts), download=True
-    )
-
-
-def test_a_file_of_ones_own_that_is_none_is_named(tmp_path):
-  for name in ("", "a.csv"):  # a folder, and no file
-    with pytest.raises(DataError, match=f"data.train_file={tmp_path / name}: "):
-      needed_files.check(_config(finetune_own, **{"data.train_file": str(tmp_path / name)}), download=False)
 
 
 def test_every_setting_is_of_a_field_and_every_default_within_its_limits():

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from data.prepare import packing
-from pretrain.corruption import cropping, masking
+from pretrain.corruption import masking
 from pretrain.corruption.masking import MaskingSettings, TokenIds
 from pretrain.ops import positions, row_random
 from tests.golden.compare import Checks
@@ -67,7 +67,7 @@ def _check_crops(golden: Golden, checks: Checks, keys: dict[int, str], span: flo
   # 64 draws for each possible start: the chance that an extreme one never comes up is e^-64.
   counts = [64 * (length - int(golden[key][0]) + 1) for length, key in keys.items()]
   ids, row_keys, of_row = _rows(list(keys), counts)
-  cut = jax.jit(functools.partial(cropping.crop, tokens=_TOKENS, fraction=span, add_cls=False))
+  cut = jax.jit(functools.partial(masking.crop, tokens=_TOKENS, fraction=span, add_cls=False))
   pieces = np.asarray(cut(ids, row_keys))
   for length, key in keys.items():
     size, lowest, highest = (int(x) for x in golden[key])

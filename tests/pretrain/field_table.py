@@ -104,7 +104,7 @@ mlm: resume
   recipe='other' data.temperature=2.0 train.log_every=2 train.eval_every=3
   train.eval_batches=1 train.checkpoint_every=3 train.checkpoints_to_keep=1 train.checkpoint_steps=(1,)
   train.max_nonfinite_steps=3 train.spike_zscore=3.0 train.spike_window=5 train.spike_roll_back=True
-  train.trackers='wandb' train.probe_every=2 train.probe_data='annotated' train.replica_check_every=100
+  train.trackers='wandb' train.probe_every=2 train.probe_data='annotated'
   train.multihost=True train.platform='cpu' train.peak_flops=1000000000000.0 mesh.fsdp_across_slices=True
 mlm: start step
   seed=7

@@ -17,7 +17,6 @@ FIELDS = {
   "train.log_every": 1,  # tests wait for lines
   "train.eval_every": 60,
   "train.checkpoint_every": 10_000,  # only stops and the end save
-  "train.replica_check_every": 3,  # each process compares the devices of both
 }
 
 

@@ -100,6 +100,12 @@ def job_service() -> Iterator[list[str]]:
     process.wait()
 
 
+def never_ends(path: str) -> None:
+  """A part of a step that writes a file and then waits, until its process is killed."""
+  pathlib.Path(path).touch()
+  time.sleep(600)
+
+
 def wait_for(is_there) -> None:
   """Returns once `is_there()` is true."""
   deadline = time.monotonic() + SECONDS

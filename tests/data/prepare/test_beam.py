@@ -1,8 +1,10 @@
 """Beam as an engine: the bytes of the pool, errors, processes that die; what engines refuse."""
 
 import concurrent.futures
-import os
+import errno
+import json
 import pathlib
+import shutil
 import sys
 
 import fsspec
@@ -42,11 +44,10 @@ def test_beam_makes_the_bytes_of_the_pool_from_copies_of_a_bucket(
 
 
 def test_results_errors_and_a_death_reach_the_command(tmp_path):
-  """One child process, because each imports Beam. The last step reads a pipe that nobody writes."""
+  """One child process, because each imports Beam. The last step never ends."""
   paths = [tmp_path / name for name in ("a", "b", "c")]
   for path in paths:
     path.write_text(path.name)
-  os.mkfifo(tmp_path / "pipe.arrow")
   with beam.engine(beam.checked([]), tmp_path, []) as engine:
     for _ in range(2):
       found = engine.map(sources.content_digest, [str(path) for path in paths], name="read")
@@ -54,12 +55,44 @@ def test_results_errors_and_a_death_reach_the_command(tmp_path):
     with pytest.raises(errors.DataError, match=f"{tmp_path}/gone"):
       engine.map(sources.content_digest, [str(paths[0]), f"{tmp_path}/gone"], name="read")
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
-      pipes = [f"{tmp_path}/pipe.arrow"] * 2
-      future = thread.submit(engine.map, sources.content_digest, pipes, name="read")
-      clusters.wait_for(lambda: list((tmp_path / "steps").glob("03-*/*.begun")))
+      future = thread.submit(engine.map, clusters.never_ends, [f"{tmp_path}/begun"] * 2, name="wait")
+      clusters.wait_for((tmp_path / "begun").exists)
       engine._child.kill()
-      with pytest.raises(errors.ResumableError, match=r"with 2 of 2 parts missing .*out of memory"):
+      words = (
+        r"with 2 of 2 parts missing .*out of memory.*: part 0 \(.*/begun\), 1 \(.*/begun\); run the same"
+      )
+      with pytest.raises(errors.ResumableError, match=words):
         future.result(60)
+
+
+def test_a_part_writes_its_result_or_a_users_error_and_raises_what_may_go_away(tmp_path):
+  step = tmp_path / "step"
+  (tmp_path / "text").write_text("text")
+
+  def done(number, path, code="", function=sources.content_digest):
+    for below in ("done", "errors"):
+      (step / below).mkdir(parents=True, exist_ok=True)
+    beam.work((number, (path,)), str(step), code or beam.code_digest(), function)
+    return {path.relative_to(step).as_posix(): json.loads(path.read_text()) for path in step.glob("*/*")}
+
+  def fail(path):
+    raise OSError(code, "as the system says", path)
+
+  code = errno.EIO
+  with pytest.raises(OSError, match="as the system says"):
+    done(0, "a", function=fail)
+  assert done(1, f"{tmp_path}/text") == {"done/1": sources.content_digest(f"{tmp_path}/text")}
+  found = done(2, f"{tmp_path}/gone")
+  assert found["errors/2"]["code"] == 3 and f"{tmp_path}/gone: cannot be read" in found["errors/2"]["line"]
+  assert done(3, f"{tmp_path}/text") == found  # after an error nothing is begun
+  code = errno.ENOSPC
+  for function, digest, words in ((fail, "", "free space"), (fail, "another", "another version of this pro")):
+    shutil.rmtree(step)
+    found = done(0, "a", digest, function)
+    assert found["errors/0"]["code"] == 5 and words in found["errors/0"]["line"]
+  shutil.rmtree(step)  # a new start while a worker of the last one is at work
+  with pytest.raises(errors.StorageError, match=r"does not see .*/step .*TEXT_ENCODER_CACHE"):
+    beam.work((0, ()), str(step), "", fail)
 
 
 def test_what_engines_would_ignore_wait_for_or_not_find_is_refused_before_any_work(
@@ -83,12 +116,12 @@ def test_what_engines_would_ignore_wait_for_or_not_find_is_refused_before_any_wo
     (["--units=0/2"], "--units needs --engine=pool"),
     (["--units=2/2", "--engine=pool"], "such as 0/8"),
     (["--units=0/2", "--engine=pool", "--clean=near"], "near compares all documents"),
-    (["--clean=tasks.py:keep"], f"{tmp_path}/tasks.py:keep"),
+    (["--clean=tasks.py:keep", *DASK], f"\n  {tmp_path}/tasks.py\n"),
     (["--output=s3://bucket/x", *DASK], "gcloud storage cp -r FROM TO\n"),
     (["--source=s3://bucket/*.txt", *DASK], "export TEXT_ENCODER_CACHE=/shared/cache\n"),
-    (["--source=/a.txt,b/*.txt,~/c", *DASK], f"\n  --source=/a.txt,{tmp_path}/b/*.txt,~/c\n"),
-    (["--source=seqio:mine", "--module=tasks.py", *DASK], f"\n  --module={tmp_path}/tasks.py\n"),
-    (["--tfds_directory=a/b", *DASK], f"\n  --tfds_directory={tmp_path}/a/b\n"),
+    (["--source=/a.txt,b/*.txt,~/c", *DASK], f"\n  {tmp_path}/b/*.txt\n"),
+    (["--source=seqio:mine", "--module=tasks.py", *DASK], f"\n  {tmp_path}/tasks.py\n"),
+    (["--tfds_directory=a/b", *DASK], f"\n  {tmp_path}/a/b\n"),
   ]
   failures = []
   for more, word in cases:

@@ -13,7 +13,7 @@ import numpy as np
 
 from data import errors, manifest, records, vocabulary
 from data.prepare import __main__ as prepare
-from data.prepare import packing, pipeline, preparation
+from data.prepare import packing, pipeline
 from data.vocabulary import train as vocabulary_train
 from tests.data.conftest import ROOT, arguments, make_documents
 
@@ -143,7 +143,7 @@ def test_a_finished_preparation_is_left_alone_and_another_value_of_a_flag_is_ano
   for content in ("a = 1\n", "a = 2\n", "a = 1\n"):
     module.write_text(content)
     flags = arguments(corpus, vocabulary_directory, tmp_path / "out", f"--module={module}")
-    codes.add(preparation.settings_of(prepare.parse(flags))["module_code"])
+    codes.add(prepare.settings_of(prepare.parse(flags))["module_code"])
   assert len(codes) == 2
 
 
@@ -173,7 +173,7 @@ def test_killed_at_any_moment_and_started_again_gives_the_same_bytes(
 def test_what_is_missing_is_made_again(prepared, corpus, vocabulary_directory, tmp_path, monkeypatch):
   output = tmp_path / "output"
   with monkeypatch.context() as patch:
-    patch.setattr(preparation.manifest, "write", stop)  # everything but the manifest is there
+    patch.setattr(prepare.manifest, "write", stop)  # everything but the manifest is there
     assert prepare.main(arguments(corpus, vocabulary_directory, output)) == 130
   shutil.copytree(output, tmp_path / "whole")
   for lost in (

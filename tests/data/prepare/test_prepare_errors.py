@@ -12,7 +12,7 @@ import pytest
 from data import errors, files, manifest, sources, tfds_reader
 from data.prepare import __main__ as command
 from data.prepare import __main__ as prepare
-from data.prepare import engine, output_directory, pipeline, preparation
+from data.prepare import engine, output_directory, pipeline
 from tests.data.conftest import arguments, make_documents, write_text
 from tests.data.prepare.test_prepare import stop
 
@@ -160,7 +160,7 @@ def test_a_failure_takes_nothing_away_that_was_there_before(vocabulary_directory
   assert list(output.iterdir()) == []
   # Of a start that was killed after its vocabulary.
   (output / "work").mkdir()
-  settings = preparation.settings_of(prepare.parse(flags))
+  settings = prepare.settings_of(prepare.parse(flags))
   (output / "work" / "settings.json").write_text(json.dumps(settings | {"format": 4}))
   shutil.copytree(vocabulary_directory, output / "vocabulary")
   assert refused(capsys, *flags, "--workers=1")[0] == 3
@@ -236,7 +236,7 @@ def test_no_damage_to_unfinished_work_changes_the_records(tmp_path, monkeypatch,
   expected = _files(tmp_path / "whole")
   for step, number in (("_vocabulary", 6), ("_damaged_files", 10)):  # cleaned; packed
     with monkeypatch.context() as patch:
-      patch.setattr(preparation, step, _stopped)
+      patch.setattr(prepare, step, _stopped)
       assert run(tmp_path / step) == 5
     work = tmp_path / step / "work"
     names = [

@@ -13,7 +13,6 @@ import numpy as np
 import sentencepiece
 import seqio
 import tensorflow as tf
-from absl import flags
 
 import data.tasks
 from data import manifest, records, vocabulary
@@ -284,9 +283,5 @@ def refusals() -> None:
     "ids": lambda: data.tasks.register_packed("twice", "seqio:flat", PLAIN, 32).get_dataset(shuffle=False),
   }
   results.update({f"refused {name}": refused(call) for name, call in calls.items()})
-  # As `seqio_cache_tasks` defines it: importing that program needs Beam.
-  flags.DEFINE_enum("output_format", "tfrecord", ["arrayrecord", "tfrecord"], "")
   cached = seqio.get_mixture_or_task("notebook_prepared")
   results["cached as"] = [task.supports_caching, cached.supports_caching]
-  flags.FLAGS["output_format"].value = "arrayrecord"
-  results["refused arrayrecord"] = refused(lambda: task.supports_caching)

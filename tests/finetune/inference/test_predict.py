@@ -15,7 +15,7 @@ from sklearn import metrics
 
 from data.errors import DataError
 from finetune import evaluate, predict
-from finetune.inference.model import Model, schema_of
+from finetune.answering import Model, schema_of
 from pretrain.checkpoints.saved_model import open_model
 from pretrain.inference import stream
 from pretrain.models import heads

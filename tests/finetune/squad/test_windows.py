@@ -14,7 +14,6 @@ from data import vocabulary
 from data.errors import ConfigError, DataError
 from data.squad import Answer, Question
 from data.vocabulary import train as vocabulary_train
-from finetune import needed_files as squad_files
 from finetune.search.examples import Examples, pad
 from finetune.squad import search as squad
 from finetune.squad import windows as squad_features
@@ -381,10 +380,10 @@ def test_files_are_found_in_the_folder_before_a_path_and_zipped(tmp_path, monkey
   zipped = tmp_path / "data" / "dev-v2.0.json.gz"
   zipped.write_bytes(gzip.compress(write(tmp_path / "dev-v2.0.json", contexts(2)).read_bytes()))
   monkeypatch.chdir(tmp_path)
-  found = squad_files.read_squad("train-v2.0.json", "dev-v2.0.json", "data")
+  found = squad_data.read_pair("train-v2.0.json", "dev-v2.0.json", "data")
   assert [len(file.questions) for file in found] == [9, 6]
   assert [file.source for file in found] == ["data/train-v2.0.json", "data/dev-v2.0.json.gz"]
-  assert squad_files.read_squad(str(train), "dev-v2.0.json", "")[1].source == "dev-v2.0.json"
+  assert squad_data.read_pair(str(train), "dev-v2.0.json", "")[1].source == "dev-v2.0.json"
 
 
 def test_what_is_missing_or_mixed_is_told(tmp_path):
@@ -405,6 +404,6 @@ def test_what_is_missing_or_mixed_is_told(tmp_path):
     ("train.json", "none.json", "squad", ["none.json: no questions"]),
   ):
     with pytest.raises(DataError) as caught:
-      squad_files.read_squad(train, dev, str(tmp_path), group=group)
+      squad_data.read_pair(train, dev, str(tmp_path), group=group)
     failures += [f"{train} {dev}: {caught.value}" for part in phrase if part not in str(caught.value)]
   assert not failures, "\n".join(failures)

@@ -10,68 +10,11 @@ import pytest
 from lab.analysis import detection, space
 from lab.analysis.request import Needs
 from pretrain import evaluate
-from pretrain.objectives import scl
 from pretrain.reading import prepared
 from pretrain.settings.run import reading_settings
 from tests.pretrain import small_run
-from tests.pretrain.small_recipe import TOKENS
 
 RNG = np.random.default_rng(0)
-ROWS, LENGTH = 4, 8
-RUN = types.SimpleNamespace(
-  recipe=types.SimpleNamespace(tokens=TOKENS, has_segments=False),
-  config=types.SimpleNamespace(train=types.SimpleNamespace(batch_size=ROWS)),
-)
-
-
-def arrays(**changes) -> dict[str, np.ndarray]:
-  """Blocks whose hidden states are one vector, of length 3, within a block, orthogonal to other blocks'."""
-  ids = np.random.default_rng(0).integers(5, 97, (ROWS, LENGTH))
-  vectors = 3 * np.eye(ROWS)
-  return {
-    "ids": ids,
-    "cls": vectors,
-    "crop_cls": 2 * vectors,
-    "clean_hidden": np.repeat(vectors[:, None], LENGTH, axis=1),
-  } | changes
-
-
-def test_cosines_of_the_contrast_head_are_those_of_the_evaluation(segment_records, monkeypatch):
-  monkeypatch.setattr(scl, "SHORTEST", 1)
-  fields = {"objectives.scl.head": "projection", "objectives.scl.max_segments": 1}
-  config = small_run.small_config("union", segment_records, fields | {"data.packing": "segments"})
-  with small_run.devices(1):
-    run = small_run.small_run(config)
-    records = prepared.open(reading_settings(config)).heldout
-    params = run.init_state().params
-    expected = evaluate.evaluate(run, run.compile_eval_step(), params, records, progress=1.0)
-    found = space.figures_of_blocks(run, params, records, batches=2)
-  assert expected is not None
-  assert found["sequence_head_cosine_positive"] == pytest.approx(expected["scl_cosine_positive"], rel=1e-5)
-
-
-def _figures(monkeypatch, heads=None, **changes) -> dict[str, float]:
-  """The figures of the blocks of `arrays`; `heads` are what a head of contrast makes of both vectors."""
-  monkeypatch.setattr(space, "collect", lambda *given, **options: arrays(**changes))
-  outputs = iter(heads or ())
-  monkeypatch.setattr(
-    space, "contrast_head", lambda *given: (lambda vectors: next(outputs)) if heads else None
-  )
-  return space.figures_of_blocks(RUN, {}, range(ROWS), batches=1)
-
-
-def test_blocks_unlike_each_other_are_retrieved_and_equal_ones_by_chance(monkeypatch):
-  found = _figures(monkeypatch)
-  assert found["sequence_retrieval_top1"] == 1.0 and found["contextual_score"] == pytest.approx(1.0)
-  assert found["sequence_cosine_positive"] - found["sequence_cosine_negative"] == pytest.approx(1.0)
-  of_head = _figures(monkeypatch, heads=(np.eye(ROWS), -np.eye(ROWS)))
-  assert of_head["sequence_head_cosine_positive"] == pytest.approx(-1.0)
-  assert of_head["sequence_head_cosine_negative"] == pytest.approx(0.0)
-  assert of_head | found == of_head  # the series of [CLS] stays as it is
-  same = np.ones((ROWS, 5))
-  found = _figures(monkeypatch, cls=same, crop_cls=same, clean_hidden=np.ones((ROWS, LENGTH, 5)))
-  assert found["sequence_retrieval_top1"] == 1 / ROWS and found["contextual_score"] == pytest.approx(0.0)
-  assert found["sequence_cosine_positive"] == pytest.approx(found["sequence_cosine_negative"])
 
 
 def test_calibration_of_the_true_rates_is_near_zero_and_of_a_wrong_constant_the_distance():
@@ -90,11 +33,6 @@ def test_calibration_of_the_true_rates_is_near_zero_and_of_a_wrong_constant_the_
   found = detection.figures(truth, np.asarray([0.9, 0.8, 0.5, 0.6, 0.1, 0.2]))
   assert found["precision"] == pytest.approx(2 / 3) and found["right"] == pytest.approx(3 / 6)
   assert detection.figures(truth, np.full(6, 0.5))["precision"] is None
-  found = detection.shares(np.asarray([1, 1, 0, 0, 0], bool), np.asarray([0.9, 0.2, 0.1, 0.5, 0.8]))
-  expected = {"rate": pytest.approx(0.4), "replaced": 0.5, "original": pytest.approx(2 / 3)}
-  assert found == expected | {"area": pytest.approx(4 / 6)}  # of pairs of a replaced and an original token
-  nothing = detection.shares(np.zeros(3, bool), np.zeros(3))
-  assert nothing["replaced"] is None and nothing["area"] is None and nothing["original"] == 1
 
 
 def test_the_token_that_is_never_suspected_fools_the_encoder_most():

@@ -8,8 +8,7 @@ import pytest
 from configs.ablations.table import FAMILIES
 from data.glue.tasks import TASKS
 from lab.studies import __main__ as command
-from lab.studies.fine_tunings import FINE_TUNINGS
-from lab.studies.study import STORED
+from lab.studies.study import FINE_TUNINGS, STORED
 
 _SENTENCE = "1\tGo\tgo\tVERB\tVB\t_\t0\troot\t_\t_\n2\tslow\tslow\tADV\tRB\t_\t1\tadvmod\t_\t_\n\n"
 

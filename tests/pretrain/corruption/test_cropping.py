@@ -4,12 +4,12 @@ import itertools
 
 import numpy as np
 
-from pretrain.corruption import cropping
+from pretrain.corruption import masking
 from pretrain.ops import row_random
 from tests.pretrain.one_program import one_program
 from tests.pretrain.small_recipe import TOKENS
 
-crop, crop_segments = one_program(cropping.crop), one_program(cropping.crop_segments)
+crop, crop_segments = one_program(masking.crop), one_program(masking.crop_segments)
 
 
 def _keys(rows: int):
@@ -28,11 +28,11 @@ def _crop(ids, **options):
 
 
 def test_sizes_are_the_fraction_rounded_down_or_a_number_of_tokens_and_lengths_are_even_where_they_can():
-  sizes = cropping.crop_sizes(0.9, 512)
+  sizes = masking.crop_sizes(0.9, 512)
   assert [sizes[n] for n in (0, 1, 2, 10, 512)] == [0, 0, 1, 9, 460]
-  assert [cropping.crop_sizes(12.7, 20)[n] for n in (5, 12, 20)] == [5, 12, 12]
-  np.testing.assert_array_equal(cropping.crop_sizes(1.0, 5), [0, 1, 2, 3, 4, 5])
-  assert [cropping.crop_length(0.9, 512, add_cls=add_cls) for add_cls in (True, False)] == [462, 460]
+  assert [masking.crop_sizes(12.7, 20)[n] for n in (5, 12, 20)] == [5, 12, 12]
+  np.testing.assert_array_equal(masking.crop_sizes(1.0, 5), [0, 1, 2, 3, 4, 5])
+  assert [masking.crop_length(0.9, 512, add_cls=add_cls) for add_cls in (True, False)] == [462, 460]
 
 
 def test_a_crop_is_one_contiguous_piece_and_starts_anywhere_it_fits():
@@ -60,7 +60,7 @@ def test_the_view_is_never_longer_than_the_position_table(subtests):
   for fraction, add_cls in itertools.product((0.7, 0.9, 0.95, 1.0, 12, 20), (False, True)):
     with subtests.test(f"{fraction} {add_cls}"):
       pieces = _crop(_ids(4, 20, 20), fraction=fraction, add_cls=add_cls)
-      assert pieces.shape[1] == cropping.crop_length(fraction, 20, add_cls=add_cls) <= 20
+      assert pieces.shape[1] == masking.crop_length(fraction, 20, add_cls=add_cls) <= 20
       expected = min(int(fraction * 20) if fraction <= 1 else int(fraction), 20 - add_cls) + add_cls
       np.testing.assert_array_equal((pieces != TOKENS.pad).sum(axis=1), expected)
 

@@ -126,28 +126,6 @@ def test_shards_are_joined_and_an_index_cannot_name_files_elsewhere(tmp_path):
   assert not failing([(weight_map, "shard two.safetensors is missing")], index)
 
 
-def test_a_list_of_digests_is_held_against_the_files(folder):
-  files = ("model.safetensors", "config.json")
-  lines = [f"{hashlib.sha256((folder / file).read_bytes()).hexdigest()}  {file}" for file in files]
-
-  def read(name, text):
-    for other in ("sha256.txt", "SHA256SUMS"):
-      (folder / other).unlink(missing_ok=True)
-    (folder / name).write_text(f"{text}\n")
-    read_state(folder)
-
-  for name in ("sha256.txt", "SHA256SUMS"):
-    read(name, "\n".join(lines))
-    other = lines[1].replace(lines[1][0], "1" if lines[1][0] == "0" else "0", 1)
-    rows = [
-      (name, f"{lines[0]}\n{other}", "config.json: its sha256 is "),
-      (name, lines[1], "model.safetensors, a file of weights, is not listed"),
-      (name, "0" * 64 + "  ../model.safetensors", "line 1 is"),
-      (name, f"{lines[0]}\n{lines[1][1:]}", "line 2 is"),
-    ]
-    assert not failing(rows, read)
-
-
 def test_nothing_leads_out_of_a_folder_and_nobody_waits_for_a_pipe(folder, tmp_path):
   (tmp_path / "secret.txt").write_text("of this machine")
 

@@ -1,1 +1,0 @@
-"""Opens fine-tuned models and answers rows, for `finetune.predict` and `finetune.evaluate`."""

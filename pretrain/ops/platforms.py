@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import inspect
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -36,9 +37,8 @@ class Launch(NamedTuple):
   grid: int  # programs
   warps: int  # of 32 threads each, in a program
   stages: int = 1  # tiles in shared memory at once: one is read while another is computed
-  aliases: tuple[
-    tuple[int, int], ...
-  ] = ()  # (array, result) in the same memory: the kernel adds to the array
+  # (array, result) in the same memory: the kernel changes the array, and reads it as the result alone.
+  aliases: tuple[tuple[int, int], ...] = ()
 
 
 def has_triton() -> bool:
@@ -74,18 +74,26 @@ def run_triton(
   """Runs a kernel without `jax.vmap`; tests replace this function with an interpreter."""
   import jax_triton
 
-  return jax_triton.triton_call(
-    *arrays,
-    kernel=triton_function(kernel),
-    out_shape=list(results),
-    grid=(launch.grid,),
-    input_output_aliases=dict(launch.aliases),
-    num_warps=launch.warps,
-    num_stages=launch.stages,
-    compute_capability=_planned_capability(),
-    name=kernel.rpartition(".")[2],
-    **constants,
-  )
+  function, aliases = triton_function(kernel), dict(launch.aliases)
+  options = constants | {
+    "kernel": function,
+    "grid": (launch.grid,),
+    "num_warps": launch.warps,
+    "num_stages": launch.stages,
+    "compute_capability": _planned_capability(),
+    "name": kernel.rpartition(".")[2],
+  }
+  is_old = "out_type" not in inspect.signature(jax_triton.triton_call).parameters
+  if is_old:  # 0.3, the newest for Python 3.11
+    return jax_triton.triton_call(*arrays, out_shape=list(results), input_output_aliases=aliases, **options)
+  # A result in an array's memory is a reference, and the argument for the array itself stays empty.
+  names = function.arg_names[len(arrays) :]
+  refs = {names[result]: jax.new_ref(arrays[array]) for array, result in aliases.items()}
+  arrays = [0 if at in aliases else array for at, array in enumerate(arrays)]
+  others = {name: like for name, like in zip(names, results) if name not in refs}
+  made = jax_triton.triton_call(*arrays, out_type=list(others.values()), **refs, **options)
+  found = dict(zip(others, made)) | {name: ref[...] for name, ref in refs.items()}
+  return [found[name] for name, _ in zip(names, results)]
 
 
 def _planned_capability() -> int | None:

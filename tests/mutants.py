@@ -170,10 +170,11 @@ def tests_of(file: str) -> list[str]:
   """Returns the test files that have to notice a fault in a file: that of its name, then the quickest."""
   module = file.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
   folder, seconds = f"tests/{file.rpartition('/')[0]}", json.loads((ROOT / "tests/seconds.json").read_text())
-  ranked = []
-  for name, path in test_layering._sources().items():
-    if not path.name.startswith("test_"):
-      continue
+  tests = {name: path for name, path in test_layering._sources().items() if path.name.startswith("test_")}
+  folders, ranked = {path.parent.relative_to(ROOT).as_posix() for path in tests.values()}, []
+  while folder not in folders:  # a folder without tests is tested by those of the one above
+    folder = folder.rpartition("/")[0]
+  for name, path in tests.items():
     test = path.relative_to(ROOT).as_posix()
     is_own = path.stem == f"test_{module.rpartition('.')[2]}"
     is_beside = test.rpartition("/")[0] == folder

@@ -64,11 +64,12 @@ class Fault(NamedTuple):
   end: int
   before: str
   after: str
+  source: str  # the line, because a file has the same constant at many places
 
   @property
   def key(self) -> str:
     """The name in tests/equivalent.toml, which other lines of the file do not change."""
-    return f"{self.file}: {self.before} -> {self.after}"
+    return f"{self.file}: {self.before} -> {self.after} in {self.source}"
 
 
 def _is_message(node: ast.AST) -> bool:
@@ -133,8 +134,8 @@ def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
 def faults_of(file: str) -> list[Fault]:
   """Returns every fault that a file of the product can have."""
   text = (ROOT / file).read_text(encoding="utf-8")
-  starts = [0]
-  for line in text.splitlines(keepends=True):
+  starts, lines = [0], text.splitlines(keepends=True)
+  for line in lines:
     starts.append(starts[-1] + len(line.encode()))
   nodes = list(_nodes(ast.parse(text)))
   slices = [node.slice for node in nodes if isinstance(node, ast.Subscript)]
@@ -145,7 +146,8 @@ def faults_of(file: str) -> list[Fault]:
       start = starts[node.lineno - 1] + node.col_offset  # pyright: ignore[reportAttributeAccessIssue]
       end = starts[node.end_lineno - 1] + node.end_col_offset  # pyright: ignore[reportAttributeAccessIssue]
       before = " ".join(text.encode()[start:end].decode().split())
-      found.append(Fault(kind, file, node.lineno, start, end, before, after))  # pyright: ignore
+      source = lines[node.lineno - 1].strip()  # pyright: ignore[reportAttributeAccessIssue]
+      found.append(Fault(kind, file, node.lineno, start, end, before, after, source))  # pyright: ignore
   return sorted(found)
 
 
@@ -168,10 +170,11 @@ def tests_of(file: str) -> list[str]:
   """Returns the test files that have to notice a fault in a file: that of its name, then the quickest."""
   module = file.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
   folder, seconds = f"tests/{file.rpartition('/')[0]}", json.loads((ROOT / "tests/seconds.json").read_text())
-  ranked = []
-  for name, path in test_layering._sources().items():
-    if not path.name.startswith("test_"):
-      continue
+  tests = {name: path for name, path in test_layering._sources().items() if path.name.startswith("test_")}
+  folders, ranked = {path.parent.relative_to(ROOT).as_posix() for path in tests.values()}, []
+  while folder not in folders:  # a folder without tests is tested by those of the one above
+    folder = folder.rpartition("/")[0]
+  for name, path in tests.items():
     test = path.relative_to(ROOT).as_posix()
     is_own = path.stem == f"test_{module.rpartition('.')[2]}"
     is_beside = test.rpartition("/")[0] == folder

@@ -11,6 +11,7 @@ import pytest
 from pretrain import optim, step
 from pretrain.gradients import make_gradients, split
 from pretrain.mesh import trees
+from pretrain.mesh.device_program import Weight
 from tests.pretrain.small_recipe import random_params, small_batch, small_recipe
 
 
@@ -201,10 +202,12 @@ def test_eval_step_gives_sums_and_weights():
 def test_kernels_cast_once_a_step_give_the_same_loss_and_float32_gradients():
   fields = {"objectives.mlm.weight": 1.0, "model.dtype": "bfloat16", "model.dropout": 0.0}
   recipe = small_recipe({**fields, "model.attention_dropout": 0.0})
-  params, masked = random_params(recipe), recipe.mask(small_batch())
+  params, masked, dtypes = random_params(recipe), recipe.mask(small_batch()), {}
 
   def gradients(weight_dtype):
     def loss(params, part, totals):
+      leaves = jax.tree.leaves(params, is_leaf=lambda leaf: isinstance(leaf, Weight))
+      dtypes[weight_dtype] = {leaf.cast.dtype for leaf in leaves if isinstance(leaf, Weight)}
       return recipe.loss_fn(params, part, totals, train=True)
 
     function = make_gradients(loss, microbatches=2, weight_dtype=weight_dtype, shared={})
@@ -214,6 +217,7 @@ def test_kernels_cast_once_a_step_give_the_same_loss_and_float32_gradients():
     return value, trees.by_path(grads)
 
   (expected, wanted), (value, found) = gradients(None), gradients(jnp.dtype(jnp.bfloat16))
+  assert dtypes == {None: set(), jnp.dtype(jnp.bfloat16): {jnp.dtype(jnp.bfloat16)}}
   np.testing.assert_array_equal(value, expected)
   for path, grad in wanted.items():
     assert found[path].dtype == jnp.float32

@@ -179,17 +179,19 @@ def test_roles_that_no_file_names_are_those_that_the_tokenizer_gives(tmp_path):
   made = Tokenizer(models.WordPiece({"<u>": 0, "a": 1, "<b>": 2, "<e>": 3}, unk_token="<u>"))
   made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
   made.add_special_tokens(["<u>", "<b>", "<e>", "<p>", "[MASK]"])
-  made.post_processor = processors.TemplateProcessing(
-    single="<b> $A <e>", pair="<b> $A <e> <b> $B <e>", special_tokens=[("<b>", 2), ("<e>", 3)]
-  )
   made.enable_padding(pad_id=4, pad_token="<p>", length=9)
   made.enable_truncation(3)
-  path = tmp_path / "tokenizer.json"
-  made.save(str(path))
-  words = vocabulary_train.import_files(tmp_path / "v", tokenizer=str(path), cased=True)
-  assert special_of(words) == {"cls": "<b>", "pad": "<p>", "sep": "<e>", "unk": "<u>", "mask": "[MASK]"}
-  assert words.between == (3, 2) and words.encode("a a b a <e>") == [1, 1, 0, 1, 0, 0, 0]
-  assert words.with_special_ids([1], [0, 1]) == [2, 1, 3, 2, 0, 1, 3]
+  path, special = tmp_path / "tokenizer.json", [("<b>", 2), ("<e>", 3)]
+  for between, ids in (("<e> <b>", [3, 2]), ("<b>", [2])):
+    pair = f"<b> $A {between} $B <e>"
+    made.post_processor = processors.TemplateProcessing(
+      single="<b> $A <e>", pair=pair, special_tokens=special
+    )
+    made.save(str(path))
+    words = vocabulary_train.import_files(tmp_path / between, tokenizer=str(path), cased=True)
+    assert special_of(words) == {"cls": "<b>", "pad": "<p>", "sep": "<e>", "unk": "<u>", "mask": "[MASK]"}
+    assert words.between == tuple(ids) and words.encode("a a b a <e>") == [1, 1, 0, 1, 0, 0, 0]
+    assert words.with_special_ids([1], [0, 1]) == [2, 1, *ids, 0, 1, 3]
 
 
 def test_files_of_another_form_are_refused_in_one_line(tmp_path):

@@ -87,6 +87,8 @@ def test_columns_are_known_by_their_names_or_named():
     expected = load.StageColumns(first, second, tuple(negatives.split()), score)
     if (found := _find(names, **given)) != expected:
       failures.append(f"{names} {given}: {found}")
+  described = load.StageColumns("a", "b", ("c", "d"), "e").describe()
+  assert described == "query 'a', positive 'b', negatives c, d, score 'e'"
   refused = [
     ("query positive", {"text": "titel"}, ConfigError, "titel"),
     ("u v w", {}, DataError, "--config.data.text=NAME --config.data.text_pair=NAME"),
@@ -199,6 +201,8 @@ def test_bad_rows_are_refused_in_a_line(read):
     (rows[:9] + [{"query": "a"}], {}, "--config.data.empty=skip"),
     (_pairs(score=6.5), {"own": {"score_range": (0.0, 5.0)}}, "--config.embedding.score_range=0,7"),
     (rows, {"own": {"objective": "cosent"}}, "--config.data.label=NAME"),
+    ([row | {"positive": "a"} for row in rows], {}, "60 training rows have the same second text, 'a'"),
+    (_pairs(score=0.5), {"dev_fraction": 0.5}, "all training rows have the same score"),
     ([{"text": _text(1)}, {"text": "a"}], {"own": {"objective": "ranking"}}, "--config.data.text_pair=NAME"),
     ([{"text": word} for word in WORDS], {"dev_fraction": 0.5}, "--config.data.dev_file=FILE"),
   ]  # fmt: skip

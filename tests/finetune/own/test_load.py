@@ -242,6 +242,9 @@ def test_equal_targets_are_refused_though_their_deviation_is_rounded(read):
   rows = [{"text": text, "label": 0.7} for text in texts(100)]
   with pytest.raises(DataError, match=r"0\.7"):
     read("a.jsonl", json_lines(*rows), task="regression")
+  rows = [{"text": "a", "label": 0.5}, {"text": "b", "label": "x"}]
+  with pytest.raises(DataError, match="line 2: "):  # rather than that no row is held out
+    read("a.jsonl", json_lines(*rows), task="regression", dev_fraction=1e-9)
 
 
 def test_a_label_that_no_drawn_row_has_is_known_still(read):
@@ -260,9 +263,16 @@ def test_rows_without_a_text_are_counted_and_named_or_left_out(read):
     DataError, match=r"line 4: .*7 of 200 \(line 4, 34, 64, (.|\n)*--config.data.empty=skip"
   ):
     read("a.jsonl", content)
-  task = read("a.jsonl", content, content, empty="skip")
-  assert len(task.train.targets) == len(task.dev.targets) == 193
-  assert sum("skipped rows with an empty text: 7 of 200 (line 4, " in line for line in task.lines) == 2
+  rows[0]["text"], rows[1]["text"] = " ".join(WORDS * 3), "half \ud83d"
+  task = read("a.jsonl", json_lines(*rows), json_lines(*rows[:150]), empty="skip")
+  assert (len(task.train.targets), len(task.dev.targets)) == (193, 145)
+  said, first = "\n".join(task.lines), "(line 4, 34, 64, 94, 124"
+  for count, shown in (("7 of 200", f"{first}, ...)"), ("5 of 150", f"{first})")):
+    assert f"skipped rows with an empty text: {count} {shown}" in said
+  assert "/a.jsonl: lone surrogates (halves of characters) replaced by U+FFFD: 1" in said
+  whole = "texts (--config.data.long=windows reads the whole texts)"
+  for count in ("193 train", "145 dev"):
+    assert f"own: truncated to 24 tokens: 1 of {count} {whole}" in said
 
 
 def test_numbers_are_scaled_by_those_of_the_training_rows(read):

@@ -188,6 +188,9 @@ def test_the_loss_is_the_sum_over_heads_and_metrics_name_the_layers(amos):
     )
     assert metrics[f"generator_accuracy_layer_{layer}"] == (hits[layer - 1], number)
   np.testing.assert_allclose(metrics["generator_loss"], (loss, number), rtol=1e-6)
+  one_head = small_recipe({**AMOS, "generator.mlm_layers": (3,)})
+  metrics = _loss_and_metrics(one_head, random_params(one_head))[1]
+  assert metrics.keys() == {"generator_accuracy", "generator_loss"}  # without a suffix
 
 
 def test_separate_generators_have_trunks_heads_and_losses_of_their_own():

@@ -14,6 +14,8 @@ import numpy as np
 
 from pretrain.ops.platforms import Launch
 
+_GUARD = 1024  # numbers on each side of an array, which on a GPU would be another's
+
 
 @functools.cache
 def _process() -> concurrent.futures.Executor:
@@ -30,9 +32,14 @@ def _interpret(
 
   from pretrain.ops import platforms
 
-  tensors = [torch.from_numpy(array.copy()) for array in (*arrays, *results)]
+  guarded = [np.pad(array.ravel(), _GUARD, constant_values=1) for array in (*arrays, *results)]
+  tensors = [torch.from_numpy(array)[_GUARD:-_GUARD] for array in guarded]
   platforms.triton_function(kernel)[(programs,)](*tensors, **constants)
-  return [tensor.numpy() for tensor in tensors[len(arrays) :]]
+  for number, array in enumerate(guarded):
+    outside = np.concatenate([array[:_GUARD], array[-_GUARD:]])
+    assert np.all(outside == 1), f"{kernel} wrote outside of its array {number}"
+  found = guarded[len(arrays) :]
+  return [array[_GUARD:-_GUARD].reshape(like.shape) for array, like in zip(found, results, strict=True)]
 
 
 def run(kernel: str, arrays: Sequence, results: Sequence, launch: Launch, constants: dict) -> list:

@@ -57,6 +57,8 @@ def test_every_step_gets_its_batch(small_records, monkeypatch):
       np.testing.assert_array_equal(batch, records.batch(at, SIZE))
       assert numbers == records.examples(at, SIZE)
     read.close()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+      read.arrives(steps[-1] + 50, lambda: False)
     assert set(records.reads) == {together * SIZE}
 
 

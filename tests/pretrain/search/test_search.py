@@ -194,6 +194,7 @@ def test_vectors_of_an_earlier_command_are_not_computed_again(tmp_path, corpus, 
   infinite = VECTORS.copy()
   infinite[200] = np.inf  # between the rows that are compared
   np.save(tmp_path / "inf.npy", infinite)
+  np.save(tmp_path / "near.npy", VECTORS + 0.05 * np.roll(VECTORS, 1, axis=1))
 
   def run(text, stored):
     corpus.write_text(text, encoding="utf-8")
@@ -203,6 +204,7 @@ def test_vectors_of_an_earlier_command_are_not_computed_again(tmp_path, corpus, 
     (text + "300,the end.\n", "v.npy", 3, "300 vectors of 16 numbers; expected 301 of 16"),
     ("\n".join([*same, "299,longer"]) + "\n", "v.npy", 3, "the vector of row 300 differs by"),
     (text, "inf.npy", 3, "inf.npy: a vector is not finite"),
+    (text, "near.npy", 3, "the vector of row 1 differs by"),
   ]
   assert not failing_commands(rows, run, capsys) and not (tmp_path / "i").exists()
 

@@ -151,6 +151,7 @@ def test_sizes_rates_and_special_ids_have_the_names_of_transformers():
   made = exported("bert")[1].config
   assert [made[f"{name}_token_id"] for name in ("pad", "bos", "eos")] == [0, 2, 4]
   assert (made["architectures"], made["type_vocab_size"]) == (["BertModel"], 2)
+  assert exported("mpnet")[1].config["relative_attention_num_buckets"] == 32
 
 
 def test_config_json_of_pre_norm_classes_has_both_spellings_and_the_fields_of_training():

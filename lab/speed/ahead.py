@@ -5,11 +5,11 @@
   python -m benchmarks.ahead amos_base --target=h100 --shape=32x512 --largest=8
 
 Prints one JSON line for each recipe: bytes of a device by kind, whether they fit, milliseconds (TPU: from the
-compiler's cycles; GPU: none), MFU by the formula of `pretrain/plan/flops.py`, shares of parts, and bytes of
-collectives. --shape is rows x tokens per device; --largest=N searches for the largest number of rows, a
-multiple of N, that fits. Needs `requirements-plan.txt`. Compiling a base-size step takes a core one to two
-minutes, for a TPU about seven (`--set model.scan_unroll=1`: two to three); a search takes three to five times
-that.
+compiler's cycles; GPU: none), MFU by the formula of `pretrain/plan/flops.py`, shares of parts, bytes of
+collectives, and kernels with the bytes that they read and write. --shape is rows x tokens per device;
+--largest=N searches for the largest number of rows, a multiple of N, that fits. Needs
+`requirements-plan.txt`. Compiling a base-size step takes a core one to two minutes, for a TPU about seven
+(`--set model.scan_unroll=1`: two to three); a search takes three to five times that.
 """
 
 import dataclasses

@@ -190,13 +190,31 @@ def collectives(program: Program) -> dict[str, dict[str, int]]:
   return rows
 
 
+_NO_KERNELS = r"parameter|constant|tuple|get-tuple-element|bitcast|while|conditional|call|after-all|.*-done"
+
+
+def kernels(program: Program) -> dict[str, dict[str, int]]:
+  """Sums up what a device runs in a step: {operation or custom call: {'runs', 'bytes'}}.
+
+  Bytes are those of operands and results, which caches may serve.
+  """
+  rows: dict[str, dict[str, int]] = {}
+  for run in program:
+    if run.is_kernel and not re.fullmatch(_NO_KERNELS, run.instruction.kind):
+      name = run.instruction.found(r'custom_call_target="([^"]*)"') or run.instruction.kind
+      row = rows.setdefault(name, {"runs": 0, "bytes": 0})
+      row["runs"] += run.times
+      row["bytes"] += run.times * sum(array.bytes for array in (*run.operands, *run.instruction.results))
+  return rows
+
+
 @dataclasses.dataclass(frozen=True)
 class Forecast:
   """The predicted step on one device of a machine.
 
   `bytes` and `fits` are those of `compile_ahead.Step`. `seconds` are of computing, 0 if they are unknown, as
   on GPUs; `cycles` are libtpu's; `mfu` is the formula's FLOP over seconds and the chip's peak; `parts` are
-  the shares of `PARTS` in the time, of kernels by their schedules and of lookups.
+  the shares of `PARTS` in the time, of kernels by their schedules and of lookups; `kernels` is `kernels`.
   """
 
   target: str
@@ -212,6 +230,7 @@ class Forecast:
   cycles: int = 0
   parts: dict[str, float] = dataclasses.field(default_factory=dict)
   collectives: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
+  kernels: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
 
 
 def forecast(config: ConfigDict, machine: Machine) -> Forecast:
@@ -224,7 +243,7 @@ def forecast(config: ConfigDict, machine: Machine) -> Forecast:
   if step.program is None:
     return found
   program = parse(step.program.as_text() or "")
-  found = dataclasses.replace(found, collectives=collectives(program))
+  found = dataclasses.replace(found, collectives=collectives(program), kernels=kernels(program))
   if chip.platform != "tpu":
     return found
   parts = seconds_by_part(program, machine)

@@ -1,6 +1,7 @@
 """The encoder: embeddings and a scanned stack of layers. Generators use the same parts."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from flax import linen as nn
 
 from pretrain.mesh.device_program import layer_weights
 from pretrain.models.layers import BatchFacts, Carry, EncoderConfig, Layer, LayerFacts, Norm, dense_init
-from pretrain.ops import kept, row_random
+from pretrain.ops import kept, rope, row_random
 from pretrain.ops.attention import attention, disentangled
 from pretrain.ops.platforms import platform
 from pretrain.ops.positions import (
@@ -193,10 +194,12 @@ class Trunk(nn.Module):
     body = self._body(x, row_keys)
     config = dataclasses.replace(config, attention=body, scan_unroll=layers_a_turn(config))
     bias = self._bias(x.shape[1], by_distance=config.attention in attention.BY_DISTANCE)
-    positions = None
-    if segment_ids is not None and config.position == "rope":
-      positions = positions_in_segments(segment_ids)
-    rows = BatchFacts(token_mask, bias, row_keys, segment_ids, positions, self._relative(x.shape[1]))
+    turns = None
+    if config.position == "rope":
+      positions = None if segment_ids is None else positions_in_segments(segment_ids)
+      table = functools.partial(rope.turns, positions, length=x.shape[1], head_dim=config.head_dim)
+      turns = table(theta=config.rope_theta_local), table(theta=config.rope_theta)
+    rows = BatchFacts(token_mask, bias, row_keys, segment_ids, turns, self._relative(x.shape[1]))
     carry = self._start(x)
     if self.is_initializing():  # all layers have the same parameters, whatever they compute
       make = nn.scan(

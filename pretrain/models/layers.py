@@ -12,7 +12,7 @@ from flax import linen as nn
 from pretrain.mesh.sharding import constrain
 from pretrain.ops import rope, row_random
 from pretrain.ops.attention import disentangled
-from pretrain.ops.attention.attention import BY_DISTANCE, attention, packed_attention, reads_packed
+from pretrain.ops.attention.attention import BY_DISTANCE, attention, packed_attention, reads_packed, rotates
 from pretrain.ops.attention.attention_blocks import LONGEST, attention_at
 from pretrain.ops.dense import add_bias, biased_gelu_product, gelu, product
 from pretrain.ops.kept import keep
@@ -86,7 +86,7 @@ class BatchFacts(NamedTuple):
   bias: jax.Array | None  # as `ops.attention` takes it for the body `config.attention`
   row_keys: jax.Array | None  # [batch] keys of this pass; None: no dropout
   segment_ids: jax.Array | None  # [batch, length] int32; None: a row is one segment
-  positions: jax.Array | None  # [batch, length] int32, of RoPE; None: 0, 1, ... in every row
+  turns: tuple[jax.Array, jax.Array] | None  # `rope.turns` of layers with a window, and of global ones
   relative: jax.Array | None = None  # [rows, embed], of disentangled attention's table of relative positions
 
 
@@ -263,22 +263,26 @@ class SelfAttention(nn.Module):
     # On a TPU the kernels for all queries take half the time of products for a seventh of them. On a GPU they
     # alone need no scores in memory, which matters in long rows; and for scores of the last layer XLA
     # transposes the rotated queries and keys of all layers, 5 of 55 ms of a base step on an H200.
-    is_rotated = config.position == "rope"
+    turns = None if rows.turns is None else rows.turns[self.is_global]
     has_kernel = config.attention == "pallas_tpu" or (
-      config.attention == "triton" and rows.bias is None and (is_rotated or x.shape[1] > LONGEST)
+      config.attention == "triton" and rows.bias is None and (turns is not None or x.shape[1] > LONGEST)
     )
     is_whole = read is None or (has_kernel and 8 * read.shape[1] > x.shape[1]) or rows.relative is not None
     # The kernels with a bias by distance also sum the gradients of these three biases; not with RoPE between.
-    by_kernel = is_whole and has_bias and not is_rotated and config.attention in BY_DISTANCE
+    by_kernel = is_whole and has_bias and turns is None and config.attention in BY_DISTANCE
     by_kernel = by_kernel and heads == shared
     biases = [bias for _, bias in dense if bias is not None]
     added = jnp.stack(biases) if by_kernel else None
+    rate = 0.0 if rows.row_keys is None else config.attention_dropout
+    sizes = {"heads": config.num_heads, "head_dim": config.head_dim}
+    by_body = is_whole and turns is not None and rotates(config.attention, dropout_rate=rate, **sizes)
+    is_packed = is_whole and heads == shared and reads_packed(config.attention)
     options = {
       "bias": rows.bias,
       "key_mask": rows.token_mask,
       "segment_ids": rows.segment_ids,
       "window": None if self.is_global else config.window // 2,
-      "dropout_rate": config.attention_dropout,
+      "dropout_rate": rate,
       "row_keys": rows.row_keys,
     }
 
@@ -295,30 +299,28 @@ class SelfAttention(nn.Module):
       projected = jnp.reshape(projected, (*projected.shape[:2], -1, config.head_dim))
       return constrain(projected, "batch", "length", "heads", "head_dim")
 
-    def rotated(x: jax.Array, positions: jax.Array | None) -> jax.Array:
-      theta = config.rope_theta if self.is_global else config.rope_theta_local
-      return rope.rotate(x, positions, length=rows.token_mask.shape[1], theta=theta)
-
-    if added is not None and reads_packed(config.attention):
+    if is_packed and (added is not None or turns is not None):
       packed = jnp.reshape(project(x, *dense), (*x.shape[:2], 3, *heads))
+      packed = packed if turns is None else keep(rope.rotate_packed(packed, turns))
       attended = packed_attention(packed, added=added, **options)
     else:
       queries = x if is_whole or read is None else take_positions(x, read) if x_read is None else x_read
       query, key, value = (
         with_heads(project(of, each)) for of, each in zip((queries, x, x), dense, strict=True)
       )
-      if is_rotated:
-        places = rows.positions
+      if turns is not None and not by_body:
+        own = turns
         if not is_whole and read is not None:
-          places = read if places is None else jnp.take_along_axis(places, read, axis=1)
-        query, key = rotated(query, places), rotated(key, rows.positions)
+          own = take_positions(jnp.broadcast_to(turns, (len(x), *turns.shape[1:])), read)
+        query, key = rope.rotate(query, own), rope.rotate(key, turns)
       if heads != shared:
         # Every kernel reads as many heads of keys as of queries, so a group's keys and values are repeated.
         key, value = (jnp.repeat(each, config.num_heads // config.kv_heads, axis=2) for each in (key, value))
       if rows.relative is not None:
         attended = self._disentangled(query, key, value, dense, rows)
       elif is_whole or read is None:
-        attended = attention(query, key, value, added=added, implementation=config.attention, **options)
+        options |= {"turns": turns if by_body else None, "implementation": config.attention}
+        attended = attention(query, key, value, added=added, **options)
       else:
         attended = attention_at(query, key, value, read, **options)
     attended = constrain(attended, "batch", "length", "heads", "head_dim")

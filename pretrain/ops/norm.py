@@ -153,9 +153,10 @@ def norm_and_sum(
   *,
   part: row_random.Part | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-  """Computes `added_norm` and, in x's dtype, the sum, by the same kernels on NVIDIA GPUs."""
-  if _kernels(x, part) is norm_triton:
-    return with_kernels(norm_triton, settings._replace(has_sum=True), x, branch, scale, bias)
+  """Computes `added_norm` and, in x's dtype, the sum, by the same kernels."""
+  kernels = _kernels(x, part)
+  if kernels:
+    return with_kernels(kernels, settings._replace(has_sum=True), x, branch, scale, bias)
   added = added_to(x, branch, settings, part=part)
   return layer_norm(added, scale, bias, settings.eps, settings.dtype), added
 
@@ -183,7 +184,7 @@ def with_kernels(
 ) -> Any:
   """Computes `added_norm` of whole rows with the kernels of `norm_tpu` or `norm_triton`.
 
-  With `settings.has_sum` and `norm_triton` alone it is `norm_and_sum`.
+  With `settings.has_sum` it is `norm_and_sum`.
   """
   return _forward(kernels, settings, x, branch, scale, bias)[0]
 

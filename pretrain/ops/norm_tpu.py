@@ -59,6 +59,9 @@ def gradients(
   kept_rows: jax.Array,
   dropout_rate: float,
   eps: float,
+  *,
+  of_sum: jax.Array | None = None,
+  dtype: jnp.dtype | None = None,
 ) -> tuple[jax.Array, ...]:
   """Returns gradients of the norm's input, the branch, the branch's bias, the norm's scale and its bias.
 
@@ -66,10 +69,12 @@ def gradients(
 
   Args:
     x: [rows, length, width] float, the sum that was normalised.
-    given: the gradient of the norm's result, like x.
+    given: the gradient of the norm's result, of the shape of x.
     scale: [width] float32.
     words: [rows, 2] uint32 of `row_random.key_words`; None: no dropout.
     kept_rows: [rows] bool, False where a row's branch was not added.
+    of_sum: the gradient of the sum as another result, like x; None: it is none.
+    dtype: that of the branch; None: that of x.
   """
   sizes = Sizes(*x.shape, dropout_rate=0.0 if words is None else dropout_rate, eps=eps)
   grid = (sizes.rows // sizes.at_once, pl.cdiv(sizes.length, sizes.tokens))
@@ -77,18 +82,21 @@ def gradients(
   scalars = pl.BlockSpec(memory_space=pltpu.SMEM)
   of_width = pl.BlockSpec((1, sizes.width), lambda rows, tile: (0, 0))
   of_rows = pl.BlockSpec((1, 3, _SUBLANES, sizes.width), lambda rows, tile: (rows, 0, 0, 0))
-  wide = jax.ShapeDtypeStruct(x.shape, x.dtype)
+  wide, of_branch = (jax.ShapeDtypeStruct(x.shape, of) for of in (x.dtype, dtype or x.dtype))
   sums = jax.ShapeDtypeStruct((grid[0], 3, _SUBLANES, sizes.width), jnp.float32)
-  branches = 0 if words is None else 1
-  moved = (3 + branches) * x.size * x.dtype.itemsize
+  branches = 0 if words is None and of_branch.dtype == x.dtype else 1
+  of_sums = [] if of_sum is None else [of_sum]
+  arrays = (x, given, *of_sums, wide, *[of_branch] * branches)
+  moved = sum(array.size * array.dtype.itemsize for array in arrays)
   d_x, parts, *d_branch = pl.pallas_call(
     functools.partial(_kernel, sizes),
-    out_shape=(wide, sums, *[wide] * branches),
+    out_shape=(wide, sums, *[of_branch] * branches),
     grid=grid,
-    in_specs=[scalars, scalars, block, block, of_width],
+    in_specs=[scalars, scalars, block, block, of_width, [block] * len(of_sums)],
     out_specs=(block, of_rows, *[block] * branches),
     compiler_params=pltpu.CompilerParams(
-      dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=_vmem_bytes(sizes, x.dtype)
+      dimension_semantics=("parallel", "arbitrary"),
+      vmem_limit_bytes=_vmem_bytes(sizes, x.dtype, 4 + len(of_sums)),
     ),
     cost_estimate=pl.CostEstimate(flops=40 * x.size, transcendentals=0, bytes_accessed=moved),
     interpret=platform() == "cpu",
@@ -99,18 +107,19 @@ def gradients(
     x,
     given,
     scale[None],
+    of_sums,
   )
-  if words is None:
+  if not branches:
     d_branch = [jnp.where(kept_rows[:, None, None], d_x, jnp.zeros_like(d_x))]
   return d_x, *d_branch, *jnp.sum(parts, axis=(0, 2))
 
 
-def _vmem_bytes(sizes: Sizes, dtype: jnp.dtype) -> int:
-  """Returns an upper bound of the kernel's VMEM: blocks of four arrays twice, and spilled registers."""
-  return (8 << 20) + 8 * sizes.at_once * sizes.tokens * sizes.width * jnp.dtype(dtype).itemsize
+def _vmem_bytes(sizes: Sizes, dtype: jnp.dtype, arrays: int) -> int:
+  """Returns an upper bound of the kernel's VMEM: blocks of all arrays twice, and spilled registers."""
+  return (8 << 20) + 2 * arrays * sizes.at_once * sizes.tokens * sizes.width * jnp.dtype(dtype).itemsize
 
 
-def _kernel(sizes: Sizes, words, factors, x, given, scale, d_x, sums, *d_branch) -> None:
+def _kernel(sizes: Sizes, words, factors, x, given, scale, of_sums, d_x, sums, *d_branch) -> None:
   rows, tile = pl.program_id(0), pl.program_id(1)
 
   @pl.when(tile == 0)
@@ -123,12 +132,15 @@ def _kernel(sizes: Sizes, words, factors, x, given, scale, d_x, sums, *d_branch)
       tokens, first = (at, slice(start, start + _AT_ONCE)), tile * sizes.tokens + start
       own, of_norm = (_real(sizes, array[tokens], first) for array in (x, given))
       d_norm, *summands = _differentiate(sizes, own, of_norm, scale[...])
+      for of_sum in of_sums:
+        d_norm += _real(sizes, of_sum[tokens], first)
       d_x[tokens] = d_norm.astype(d_x.dtype)
       dropped = d_norm * factors[row, 0]
-      if d_branch:
+      if sizes.dropout_rate:
         own_words = [words[row, word].astype(jnp.uint32) for word in range(2)]
         dropped = jnp.where(_kept(sizes, first, own_words), dropped, 0.0)
-        d_branch[0][tokens] = dropped.astype(d_x.dtype)
+      for branch in d_branch:
+        branch[tokens] = dropped.astype(branch.dtype)
       for place, summand in enumerate((dropped, *summands)):
         for part in range(0, _AT_ONCE, _SUBLANES):
           sums[0, place] += summand[part : part + _SUBLANES]

@@ -6,11 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pretrain.mesh.sharding import HEAD_AXIS, automatic_axes
-from pretrain.ops.platforms import platform
-
-_LANES = 128  # of a register of a TPU
-
 
 @functools.lru_cache(maxsize=16)
 def tables(length: int, head_dim: int, theta: float) -> tuple[np.ndarray, np.ndarray]:
@@ -27,67 +22,32 @@ def tables(length: int, head_dim: int, theta: float) -> tuple[np.ndarray, np.nda
   return np.cos(angles), np.sin(angles)
 
 
-def rotate(x: jax.Array, positions: jax.Array | None, *, length: int, theta: float) -> jax.Array:
-  """Rotates queries or keys [batch, tokens, heads, head_dim] by their positions, in float32; same dtype.
+def turns(positions: jax.Array | None, *, length: int, head_dim: int, theta: float) -> jax.Array:
+  """Returns the rotation of every token, [batch or 1, tokens, head_dim] float32: cosines, then sines.
 
   Args:
-    positions: [batch, tokens] int32 below `length`; None: 0, 1, ... in every row.
+    positions: [batch, tokens] int32 below `length`; None: 0 to `length` - 1, in every row.
     length: rows of the tables.
     theta: base of the frequencies.
+  """
+  table = jnp.asarray(np.concatenate(tables(length, head_dim, theta), axis=1))
+  return table[None] if positions is None else jnp.take(table, positions, axis=0)
+
+
+def rotate(x: jax.Array, turns: jax.Array) -> jax.Array:
+  """Rotates queries or keys [batch, tokens, heads, head_dim] by `turns`, in float32; same dtype.
 
   The first half of a head turns with its second half, as in GPT-NeoX and ModernBERT.
   """
-  head_dim = x.shape[-1]
-  fits = x.shape[2] * head_dim % _LANES == 0 and _LANES % head_dim == 0
-  by_lanes = platform() == "tpu" and fits and automatic_axes().get(HEAD_AXIS, 1) == 1
-  turns = tables(length, head_dim, theta)
-  if by_lanes:
-    repeats = 2 * _LANES // head_dim
-    turns = np.tile(turns[0], repeats), np.tile(np.concatenate([-turns[1], turns[1]], axis=1), repeats // 2)
-  cosines, sines = (jnp.asarray(table) for table in turns)
-  if positions is None:
-    cosines, sines = cosines[: x.shape[1]], sines[: x.shape[1]]
-  else:
-    cosines, sines = jnp.take(cosines, positions, axis=0), jnp.take(sines, positions, axis=0)
-  if by_lanes:
-    return rotate_lanes(x, cosines, sines)
-  cosines, sines = cosines[..., None, :], sines[..., None, :]
+  cosines, sines = jnp.split(turns[:, :, None, :], 2, axis=-1)
   first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
   turned = first * cosines - second * sines, second * cosines + first * sines
   return jnp.concatenate(turned, axis=-1).astype(x.dtype)
 
 
-@jax.custom_vjp
-def rotate_lanes(x: jax.Array, cosines: jax.Array, sines: jax.Array) -> jax.Array:
-  """Rotates as `rotate` on a TPU, by tables [batch or none, tokens, 128] of the lanes of its registers.
-
-  There an array [..., heads, 64] takes twice its memory, and half a head is costly to cut out. So 128 lanes
-  stay together, and a product with a permutation exchanges the halves of their heads, exactly. The sines of
-  first halves are negative.
-  """
-  head_dim, at, wide = x.shape[-1], np.arange(_LANES), jnp.reshape(x, (*x.shape[:2], -1))
-  exchanged = at[:, None] == at // head_dim * head_dim + (at + head_dim // 2) % head_dim
-  precision = jax.lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
-  turned = []
-  for lanes in jnp.split(wide, wide.shape[-1] // _LANES, axis=-1):  # an axis of 6 would be padded to 8
-    other = jnp.einsum(
-      "...i,ij->...j",
-      lanes,
-      jnp.asarray(exchanged, x.dtype),
-      precision=precision,
-      preferred_element_type=jnp.float32,
-    )
-    turned.append((lanes.astype(jnp.float32) * cosines + other * sines).astype(x.dtype))
-  return jnp.reshape(jnp.concatenate(turned, axis=-1), x.shape)
-
-
-def _forward(x: jax.Array, cosines: jax.Array, sines: jax.Array) -> tuple[jax.Array, tuple]:
-  return rotate_lanes(x, cosines, sines), (cosines, sines)
-
-
-def _backward(tables: tuple, given: jax.Array) -> tuple:
-  cosines, sines = tables
-  return rotate_lanes(given, cosines, -sines), None, None
-
-
-rotate_lanes.defvjp(_forward, _backward)
+def rotate_packed(packed: jax.Array, turns: jax.Array) -> jax.Array:
+  """Rotates queries and keys of [batch, tokens, 3, heads, head_dim], whose last third are values."""
+  rows, tokens, _, heads, head_dim = packed.shape
+  turned = rotate(jnp.reshape(packed[:, :, :2], (rows, tokens, 2 * heads, head_dim)), turns)
+  turned = jnp.reshape(turned, (rows, tokens, 2, heads, head_dim))
+  return jnp.concatenate([turned, packed[:, :, 2:]], axis=2)

@@ -13,10 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from data.errors import ConfigError
-from pretrain.mesh.sharding import automatic_axes
+from pretrain.mesh.sharding import HEAD_AXIS, automatic_axes
 from pretrain.ops import platforms, row_random
 from pretrain.ops.attention import attention_blocks, attention_kernels, attention_tpu, attention_tpu_long
 from pretrain.ops.attention.attention_inputs import Settings
+from pretrain.ops.attention.attention_tpu_layout import TILE
 from pretrain.ops.platforms import device_kind, platform
 
 _FASTEST = {"cpu": ("by_rows",), "tpu": ("pallas_tpu",), "gpu": ("triton",)}  # the first usable one
@@ -38,6 +39,7 @@ def attention(
   window: int | None = None,
   dropout_rate: float = 0.0,
   row_keys: jax.Array | None = None,
+  turns: jax.Array | None = None,
   added: jax.Array | None = None,
   implementation: str = "plain",
 ) -> jax.Array:
@@ -53,6 +55,8 @@ def attention(
     window: only keys within so many tokens of the query are read; None: any distance.
     dropout_rate: share of the probabilities set to 0.
     row_keys: [batch] keys; None: no dropout.
+    turns: [batch or 1, length, head_dim] float32, by which `rope.rotate` rotates queries and keys first; only
+      for a body that `rotates`. None: they are as they shall be.
     added: [3, heads, head_dim] float32, the biases that query, key and value already contain. Their
       gradients, sums over tokens, are computed here, because a kernel has the summands. None: no biases.
     implementation: a body's name from `choose`. Those in `BY_DISTANCE` need a bias by distance.
@@ -68,7 +72,7 @@ def attention(
     settings = Settings(implementation, query.shape[-1], dropout_rate, window, interpret=platform() == "cpu")
     masks = {"key_mask": key_mask, "segment_ids": segment_ids}
     return attention_kernels.attention(
-      query, key, value, bias=bias, row_keys=row_keys, added=added, settings=settings, **masks
+      query, key, value, bias=bias, row_keys=row_keys, turns=turns, added=added, settings=settings, **masks
     )
   if bias is not None and bias.ndim == 2:
     bias = bias[:, distances(query.shape[1]) + query.shape[1] - 1]
@@ -99,6 +103,18 @@ def attention(
   return attention_blocks.joined_bands(attended, length) if in_bands else attended
 
 
+def rotates(implementation: str, *, heads: int, head_dim: int, dropout_rate: float) -> bool:
+  """Returns whether this body rotates queries and keys itself: TPU kernels without a bias and dropout.
+
+  There an array [..., heads, 64] takes twice its memory, and half a head is costly to cut out; in a register
+  of 128 lanes the halves of its heads change places at once.
+  """
+  if implementation != "pallas_tpu" or dropout_rate:
+    return False
+  is_whole = heads * head_dim % TILE == 0 and TILE % head_dim == 0
+  return platform() == "cpu" or (is_whole and automatic_axes().get(HEAD_AXIS, 1) == 1)
+
+
 def reads_packed(implementation: str) -> bool:
   """Returns whether `packed_attention` supports this body on the current mesh."""
   return implementation == "triton" and not automatic_axes()
@@ -113,7 +129,7 @@ def packed_attention(
   window: int | None = None,
   dropout_rate: float = 0.0,
   row_keys: jax.Array | None = None,
-  added: jax.Array,
+  added: jax.Array | None,
 ) -> jax.Array:
   """Computes `attention` with Triton from one array of queries, keys and values.
 
@@ -123,7 +139,7 @@ def packed_attention(
   rate = 0.0 if row_keys is None else dropout_rate
   settings = Settings("triton", packed.shape[-1], rate, window, interpret=platform() == "cpu")
   masks = {"key_mask": key_mask, "segment_ids": segment_ids}
-  options = {"bias": bias, "row_keys": row_keys, "added": added, **masks}
+  options = {"bias": bias, "row_keys": row_keys, "turns": None, "added": added, **masks}
   return attention_kernels.attention(packed, None, None, settings=settings, **options)
 
 

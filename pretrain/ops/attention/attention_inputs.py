@@ -22,11 +22,12 @@ class Settings(NamedTuple):
 
 
 class Fixed(NamedTuple):
-  """Inputs of attention without a gradient: key masks, segments, and words of the rows' random keys."""
+  """Inputs of attention without a gradient: key masks, segments, words of random keys, rotations."""
 
   key_mask: jax.Array  # [batch, length] bool
   segment_ids: jax.Array | None  # [batch, length] int32
   words: jax.Array | None  # [batch, 2] uint32
+  turns: jax.Array | None = None  # [batch, length, head_dim] float32, `rope.turns`; None: nothing is rotated
 
 
 def tiles_read(

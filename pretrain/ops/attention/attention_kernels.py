@@ -36,6 +36,7 @@ def attention(
   key_mask: jax.Array,
   segment_ids: jax.Array | None,
   row_keys: jax.Array | None,
+  turns: jax.Array | None,
   added: jax.Array | None,
   settings: Settings,
 ) -> jax.Array:
@@ -49,7 +50,9 @@ def attention(
   words = None
   if row_keys is not None:
     words = row_random.key_words(row_random.fold(row_keys, row_random.Use.ATTENTION_DROPOUT))
-  fixed = Fixed(key_mask, segment_ids, words)
+  if turns is not None:
+    turns = jnp.broadcast_to(turns, (len(query), *turns.shape[1:]))
+  fixed = Fixed(key_mask, segment_ids, words, turns)
   added = jnp.zeros((3, math.prod(heads))) if added is None else jnp.reshape(added, (3, -1))
   query, key, value = jax.tree.map(lambda x: jnp.reshape(x, wide), (query, key, value))
   attended = _attend(settings, query, key, value, bias, added, fixed)

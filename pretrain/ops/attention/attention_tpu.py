@@ -329,8 +329,8 @@ LONGEST = 1_024  # tokens: a longer row's bias [heads of a group, length, length
 
 
 def _is_long(settings: Settings, query: jax.Array, bias: jax.Array | None, fixed: Fixed) -> bool:
-  """Returns whether the kernels for long rows compute it: they skip what windows and segments hide."""
-  is_masked = settings.window is not None or fixed.segment_ids is not None
+  """Returns whether the kernels for long rows do: they skip what windows and segments hide, and rotate."""
+  is_masked = settings.window is not None or fixed.segment_ids is not None or fixed.turns is not None
   return bias is None and not settings.dropout_rate and (is_masked or query.shape[1] > LONGEST)
 
 

@@ -10,6 +10,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.pallas import tpu as pltpu
 
 TILE = 128  # queries of a tile; lengths are padded to multiples of it. The lanes of a register
 SUBLANES = 8  # copies of the bias vector, each shifted by one more; the sublanes of a register
@@ -116,6 +117,23 @@ def by_lane(sizes: Sizes, of_heads: jax.Array) -> jax.Array:
   """Repeats each head's row for all of its lanes: [group, TILE] to [lanes, TILE]."""
   parts = [jnp.broadcast_to(of_heads[head : head + 1], (sizes.head_dim, TILE)) for head in range(sizes.group)]
   return jnp.concatenate(parts, axis=0)
+
+
+def rotated(sizes: Sizes, x: jax.Array, turns: jax.Array, *, is_back: bool = False) -> jax.Array:
+  """Computes `rope.rotate` of [tokens, lanes], or its inverse, in float32.
+
+  `turns` is [tokens, lanes] float32: cosines in the first half of each head's lanes, and sines in the second.
+  """
+  lane = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1)
+  is_first, half = lane % sizes.head_dim < sizes.head_dim // 2, sizes.head_dim // 2
+
+  def exchanged(x: jax.Array) -> jax.Array:
+    return jnp.where(is_first, pltpu.roll(x, sizes.lanes - half, 1), pltpu.roll(x, half, 1))
+
+  wide, others = x.astype(jnp.float32), exchanged(turns)
+  cosines = jnp.where(is_first, turns, others)
+  sines = jnp.where(is_first, -others, turns)
+  return wide * cosines + exchanged(wide) * (-sines if is_back else sines)
 
 
 def over_lanes(sizes: Sizes, of_lanes: jax.Array) -> jax.Array:

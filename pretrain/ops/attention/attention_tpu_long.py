@@ -5,6 +5,8 @@ One grid step has in VMEM the keys and values of a whole row and of one group of
 may read: the ones near each tile of 128 queries if the window is small, or else a range of chunks, found from
 window and segments, with a running softmax (Dao et al. 2022, FlashAttention). Scores are [keys, queries].
 
+Queries and keys are rotated here, a row's keys before its first queries, and their gradients back.
+
 A key is read if its group is the query's: groups are segments, and masked keys have one of their own.
 """
 
@@ -56,17 +58,39 @@ class LongSizes(Sizes):
     return keys if keys <= min(_KEYS, self.padded) else 0
 
 
-def _tiles(sizes: LongSizes) -> list[slice]:
-  return [slice(start, start + TILE) for start in range(0, sizes.block, TILE)]
+def _tiles(tokens: int) -> list[slice]:
+  return [slice(start, start + TILE) for start in range(0, tokens, TILE)]
 
 
-def _begin(refs: dict, columns) -> None:
-  """Writes the groups of a row's keys as [padded, TILE] with equal columns, before its first queries."""
+def _begin(sizes: LongSizes, refs: dict, scratch: dict) -> None:
+  """Writes what a row's keys need before its first queries: their groups, and rotated keys.
+
+  Groups are [padded, TILE] with equal columns.
+  """
 
   @pl.when((pl.program_id(1) == 0) & (refs["block"] == 0))
   def _():
     row = refs["of_keys"][...]
-    columns[...] = jnp.transpose(jnp.broadcast_to(row, (TILE, row.shape[1])))
+    scratch["of_keys"][...] = jnp.transpose(jnp.broadcast_to(row, (TILE, row.shape[1])))
+
+  if "turns" in refs:
+
+    @pl.when(refs["block"] == 0)
+    def _():
+      for tile in _tiles(sizes.padded):
+        scratch["turned"][tile, :] = _turned(sizes, refs, refs["key"][tile, :], tile)
+
+
+def _turned(sizes: LongSizes, refs: dict, x: jax.Array, tokens: Any, *, is_back: bool = False) -> jax.Array:
+  """Rotates [tokens, lanes] of a row, or back, if queries and keys shall be; in the dtype of keys."""
+  if "turns" in refs:
+    x = layout.rotated(sizes, x, refs["turns"][tokens, :], is_back=is_back)
+  return x.astype(refs["key"].dtype)
+
+
+def _of_block(sizes: LongSizes, refs: dict, tile: slice) -> Any:
+  """Returns the place in the row of a tile of the block's queries."""
+  return pl.ds(pl.multiple_of(refs["block"] * sizes.block + tile.start, TILE), TILE)
 
 
 def _over_keys(sizes: LongSizes, refs: dict, step: Callable, states: list) -> list:
@@ -76,7 +100,7 @@ def _over_keys(sizes: LongSizes, refs: dict, step: Callable, states: list) -> li
   """
   block = refs["block"]
   if sizes.near:
-    for number, tile in enumerate(_tiles(sizes)):
+    for number, tile in enumerate(_tiles(sizes.block)):
       first = block * sizes.block + tile.start - (sizes.near - TILE) // 2
       start = jnp.clip(first, 0, sizes.padded - sizes.near)
       states[number] = step(tile, pl.multiple_of(start, TILE // 2), sizes.near, states[number])
@@ -84,7 +108,8 @@ def _over_keys(sizes: LongSizes, refs: dict, step: Callable, states: list) -> li
 
   def of_chunk(chunk, states: list) -> list:
     start = pl.multiple_of(chunk * sizes.chunk, sizes.chunk)
-    return [step(tile, start, sizes.chunk, state) for tile, state in zip(_tiles(sizes), states, strict=True)]
+    tiles = zip(_tiles(sizes.block), states, strict=True)
+    return [step(tile, start, sizes.chunk, state) for tile, state in tiles]
 
   first, end = (refs["ranges"][pl.program_id(0), block, at] for at in range(2))
   return jax.lax.fori_loop(first, end, of_chunk, states)
@@ -100,15 +125,18 @@ def _allowed(sizes: LongSizes, refs: dict, columns, tile: slice, start, size: in
   return jnp.concatenate([allowed] * sizes.group, axis=1)
 
 
-def _scaled(sizes: LongSizes, query: jax.Array) -> jax.Array:
+def _scaled(sizes: LongSizes, refs: dict, tile: slice) -> jax.Array:
+  """Returns the queries of a tile, rotated and scaled, once for each head."""
+  query = _turned(sizes, refs, refs["query"][tile, :], _of_block(sizes, refs, tile))
   return layout.by_head(sizes, query * jnp.asarray(sizes.head_dim**-0.5, query.dtype))
 
 
 def forward_kernel(sizes: LongSizes, refs: dict, out: dict, scratch: dict) -> None:
   """Forward kernel: writes `out`, and `lse`, the logarithm of every query's sum of exponentials."""
   columns, refs = scratch["of_keys"], refs | {"block": pl.program_id(2)}
-  _begin(refs, columns)
-  queries = {tile.start: _scaled(sizes, refs["query"][tile, :]) for tile in _tiles(sizes)}
+  _begin(sizes, refs, scratch)
+  keys = scratch.get("turned", refs["key"])
+  queries = {tile.start: _scaled(sizes, refs, tile) for tile in _tiles(sizes.block)}
 
   def step(tile: slice, start, size: int, state: tuple) -> tuple:
     highest, total, attended = state
@@ -116,7 +144,7 @@ def forward_kernel(sizes: LongSizes, refs: dict, out: dict, scratch: dict) -> No
     for at in range(0, size, TILE):
       own = start + at
       allowed = _allowed(sizes, refs, columns, tile, own, TILE)
-      part = layout.dot(refs["key"][pl.ds(own, TILE), :], queries[tile.start], layout.ROWS_BY_ROWS)
+      part = layout.dot(keys[pl.ds(own, TILE), :], queries[tile.start], layout.ROWS_BY_ROWS)
       scores.append(jnp.where(allowed, part, MASKED))
     above = jnp.maximum(highest, jnp.max(functools.reduce(jnp.maximum, scores), axis=0, keepdims=True))
     weights = [jnp.exp(part - above) for part in scores]
@@ -131,7 +159,7 @@ def forward_kernel(sizes: LongSizes, refs: dict, out: dict, scratch: dict) -> No
   line = (1, sizes.group * TILE)
   empty = jnp.full(line, MASKED, jnp.float32), jnp.zeros(line), jnp.zeros((sizes.lanes, TILE), jnp.float32)
   states = _over_keys(sizes, refs, step, [empty] * len(queries))
-  for tile, (highest, total, attended) in zip(_tiles(sizes), states, strict=True):
+  for tile, (highest, total, attended) in zip(_tiles(sizes.block), states, strict=True):
     out["lse"][0, :, tile] = layout.one_below_another(sizes, highest + jnp.log(total))
     attended = attended * layout.by_lane(sizes, layout.one_below_another(sizes, 1.0 / total))
     out["out"][tile, :] = jnp.transpose(attended).astype(out["out"].dtype)
@@ -140,18 +168,19 @@ def forward_kernel(sizes: LongSizes, refs: dict, out: dict, scratch: dict) -> No
 def backward_kernel(sizes: LongSizes, refs: dict, out: dict, scratch: dict) -> None:
   """Backward kernel: recomputes probabilities from `lse`; writes gradients of queries, keys and values."""
   columns, refs = scratch["of_keys"], refs | {"block": pl.program_id(2)}
-  _begin(refs, columns)
+  _begin(sizes, refs, scratch)
+  turned = scratch.get("turned", refs["key"])
 
   @pl.when(refs["block"] == 0)
   def _():
     scratch["key"][...] = scratch["value"][...] = jnp.zeros(scratch["key"].shape, jnp.float32)
 
   of_tile: dict[int, tuple] = {}
-  for tile in _tiles(sizes):
+  for tile in _tiles(sizes.block):
     d_out = refs["given"][tile, :]
     inner = jnp.transpose(d_out.astype(jnp.float32) * refs["out"][tile, :].astype(jnp.float32))
     of_tile[tile.start] = (
-      _scaled(sizes, refs["query"][tile, :]),
+      _scaled(sizes, refs, tile),
       layout.by_head(sizes, d_out),
       layout.side_by_side(layout.over_lanes(sizes, inner)),
       layout.side_by_side(refs["lse"][0, :, tile]),
@@ -160,7 +189,7 @@ def backward_kernel(sizes: LongSizes, refs: dict, out: dict, scratch: dict) -> N
   def step(tile: slice, start, size: int, d_query: jax.Array) -> jax.Array:
     query, d_out, inner, lse = of_tile[tile.start]
     keys = pl.ds(start, size)
-    key, value = refs["key"][keys, :], refs["value"][keys, :]
+    key, value = turned[keys, :], refs["value"][keys, :]
     allowed = _allowed(sizes, refs, columns, tile, start, size)
     weights = jnp.exp(layout.dot(key, query, layout.ROWS_BY_ROWS) - lse)
     weights = jnp.where(allowed, weights, 0.0)
@@ -171,14 +200,15 @@ def backward_kernel(sizes: LongSizes, refs: dict, out: dict, scratch: dict) -> N
     return d_query + layout.product_by_head(sizes, jnp.transpose(key), d_scores)
 
   none: list[Any] = [jnp.zeros((sizes.lanes, TILE), jnp.float32)] * len(of_tile)
-  for tile, d_query in zip(_tiles(sizes), _over_keys(sizes, refs, step, none), strict=True):
+  for tile, d_query in zip(_tiles(sizes.block), _over_keys(sizes, refs, step, none), strict=True):
     d_query = jnp.transpose(d_query) * sizes.head_dim**-0.5
-    out["query"][tile, :] = d_query.astype(out["query"].dtype)
+    out["query"][tile, :] = _turned(sizes, refs, d_query, _of_block(sizes, refs, tile), is_back=True)
 
   @pl.when(refs["block"] == sizes.padded // sizes.block - 1)
   def _():
-    for name in ("key", "value"):
-      out[name][...] = scratch[name][...].astype(out[name].dtype)
+    for tile in _tiles(sizes.padded):
+      out["key"][tile, :] = _turned(sizes, refs, scratch["key"][tile, :], tile, is_back=True)
+    out["value"][...] = scratch["value"][...].astype(out["value"].dtype)
 
 
 LONGEST = 8_192  # tokens: keys and values of a longer row, with their gradients, exceed VMEM
@@ -202,6 +232,8 @@ def _inputs(sizes: LongSizes, wide: dict, fixed: Fixed) -> dict:
   of_keys = _padded(sizes, jnp.where(fixed.key_mask, segments, NO_GROUP), NO_GROUP)
   arrays = {name: _padded(sizes, x) for name, x in wide.items()}
   arrays |= {"of_queries": _padded(sizes, segments)[:, None, :], "of_keys": of_keys[:, None, :]}
+  if fixed.turns is not None:
+    arrays["turns"] = _padded(sizes, jnp.tile(fixed.turns, (1, 1, sizes.group)))
   if sizes.near:
     return arrays
   ranges = tiles_read(of_keys, sizes.window, block=sizes.block, tile=sizes.chunk)
@@ -217,11 +249,14 @@ def _call(sizes: LongSizes, kernel: str, arrays: dict, *, interpret: bool) -> di
   specs |= {
     "of_queries": pl.BlockSpec((None, 1, sizes.block), lambda row, group, at: (row, 0, at)),
     "of_keys": pl.BlockSpec((None, 1, sizes.padded), lambda row, group, at: (row, 0, 0)),
+    "turns": pl.BlockSpec((None, sizes.padded, sizes.lanes), lambda row, group, at: (row, 0, 0)),
     "lse": pl.BlockSpec((None, 1, sizes.group, sizes.block), lambda row, group, at: (row, group, 0, at)),
     "ranges": pl.BlockSpec(memory_space=pltpu.SMEM),
   }
   wide = jax.ShapeDtypeStruct(arrays["query"].shape, dtype)
   scratch: dict[str, Any] = {"of_keys": pltpu.VMEM((sizes.padded, TILE), jnp.int32)}
+  if "turns" in arrays:
+    scratch["turned"] = pltpu.VMEM((sizes.padded, sizes.lanes), dtype)
   if kernel == "forward":
     lse = jax.ShapeDtypeStruct((sizes.rows, sizes.groups, sizes.group, sizes.padded), jnp.float32)
     results: dict[str, Any] = {"out": wide, "lse": lse}
@@ -252,10 +287,10 @@ def _call(sizes: LongSizes, kernel: str, arrays: dict, *, interpret: bool) -> di
 
 
 def _vmem_bytes(sizes: LongSizes, dtype: jnp.dtype) -> int:
-  """Returns an upper bound of a kernel's VMEM: a row's keys, values and gradients twice, sums, tiles."""
+  """Returns an upper bound of a kernel's VMEM: a row's arrays twice, sums, tiles."""
   row = sizes.padded * max(sizes.lanes, TILE)
   tiles = 24 * sizes.group * TILE * (sizes.near or sizes.chunk) * 4
-  return max(16 << 20, row * (8 * jnp.dtype(dtype).itemsize + 12) + tiles + (8 << 20))
+  return max(16 << 20, row * (9 * jnp.dtype(dtype).itemsize + 20) + tiles + (8 << 20))
 
 
 def forward(settings: Settings, query, key, value, fixed: Fixed) -> tuple[jax.Array, jax.Array]:

@@ -11,7 +11,7 @@ import pytest
 
 from pretrain.models import layers
 from pretrain.models.layers import AddedNorm, BatchFacts, Carry, EncoderConfig, Layer, LayerFacts, Norm
-from pretrain.ops import platforms
+from pretrain.ops import platforms, rope
 from pretrain.ops.attention import attention
 from pretrain.ops.norm import Branch
 from pretrain.ops.row_random import Use
@@ -137,7 +137,9 @@ def test_a_pre_norm_layer_rotates_looks_into_its_window_and_gates(is_global, var
   gate = _dense(y, p["gate"])
   activated = _gelu(gate) if variant == "biases" else gate / (1 + np.exp(-gate))
   expected = middle + _dense(activated * _dense(y, p["up"]), p["down"])
-  found = _run(params, config, Carry(normed, stream), _rows(None), is_global)
+  turns = tuple(rope.turns(None, length=L, head_dim=4, theta=theta) for theta in (10.0, 100.0))
+  rows = _rows(None)._replace(turns=turns)
+  found = _run(params, config, Carry(normed, stream), rows, is_global)
   np.testing.assert_allclose(found.stream[0], expected, atol=1e-5)  # float32 against float64
   np.testing.assert_allclose(found.normed[0], norm_of(expected, p["mlp_norm"]), atol=1e-5)
 

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pretrain.ops import row_random
+from pretrain.ops import rope, row_random
 from pretrain.ops.attention import attention
+from pretrain.ops.positions import positions_in_segments
 from tests.pretrain import drawn
 
 
@@ -46,25 +47,45 @@ def case(
 
 
 def long_case(
-  rows: int, length: int, heads: int, head_dim: int, *, window: int | None, dtype: Any = jnp.float32
+  rows: int,
+  length: int,
+  heads: int,
+  head_dim: int,
+  *,
+  window: int | None,
+  dtype: Any = jnp.float32,
+  is_rotated: bool = False,
 ) -> Case:
   """Random arrays of packed rows without bias and dropout: segments of uneven lengths, then padding.
 
-  The gradient of padding's results is 0: bodies may differ there, because nothing reads them.
+  With `is_rotated` queries and keys turn by their places in their segments. The gradient of padding is 0,
+  because bodies may differ there, where nothing reads them.
   """
   made = case(rows, length, heads, head_dim, dtype=dtype, has_bias=False, window=window)
   at, ends = np.arange(length), np.asarray([0.1, 0.2, 0.45, 0.55, 0.9, 0.97])
   segments = np.stack([np.sum(at[:, None] >= length * (ends - 0.02 * row), axis=1) for row in range(rows)])
   real = segments < len(ends)  # the last segment is padding
   options = made.options | {"key_mask": jnp.asarray(real), "segment_ids": jnp.asarray(segments, jnp.int32)}
+  if is_rotated:
+    places = positions_in_segments(options["segment_ids"])
+    options["turns"] = rope.turns(places, length=length, head_dim=head_dim, theta=100.0)
   return Case(made.arrays, (made.given * real[:, :, None, None]).astype(dtype), options)
 
 
 @functools.partial(jax.jit, static_argnames=("implementation", "window", "dropout_rate"))
 def results(arrays: tuple, given: jax.Array, **options) -> dict[str, jax.Array]:
-  """{'out', and the gradients 'query', 'key', 'value', 'bias', 'added'} of a body."""
+  """{'out', and the gradients 'query', 'key', 'value', 'bias', 'added'} of a body.
+
+  Before 'plain' queries and keys are rotated here.
+  """
+  turns = options.pop("turns", None)
+  by_body = {} if options["implementation"] == "plain" else {"turns": turns}
 
   def call(query, key, value, bias, added):
+    if turns is not None:
+      added = None
+      query, key = (query, key) if by_body else (rope.rotate(x, turns) for x in (query, key))
+    options.update(by_body)
     return attention.attention(query, key, value, bias=bias, added=added, **options)
 
   out, backward = jax.vjp(call, *arrays, jnp.ones((3, *given.shape[2:])))

@@ -88,16 +88,22 @@ def test_the_kernels_values_and_gradients_are_those_of_the_parts(monkeypatch):
     np.testing.assert_array_equal(found["product"] == 0, expected["product"] == 0)
 
 
-def test_on_gpus_the_sum_is_a_result_with_a_gradient_of_its_own(monkeypatch):
+def test_the_sum_is_a_result_with_a_gradient_of_its_own(monkeypatch):
   _interpret_triton(monkeypatch)
   monkeypatch.setattr(norm_triton, "_PROGRAMS", 4)
-  for dtype, tolerance in ((jnp.float32, 2e-6), (jnp.float16, 2**-10)):
-    _assert_same_sum(dtype, tolerance)
+  for function, width, rate, dtype, tolerance in [
+    (_on_gpus, 40, 0.2, jnp.float32, 2e-6),
+    (_on_gpus, 40, 0.2, jnp.float16, 2**-10),
+    (_on_tpus, 128, 0.2, jnp.float32, 2e-6),
+    (_on_tpus, 128, 0.2, jnp.bfloat16, 2**-7),
+    (_on_tpus, 128, 0.0, jnp.bfloat16, 2**-7),  # without dropout the branch's gradient is rounded apart
+  ]:
+    _assert_same_sum(function, width, rate, dtype, tolerance)
 
 
-def _assert_same_sum(dtype, tolerance: float) -> None:
-  x, product, _, scale, bias, given = _case(3, 7, 40)
-  settings = Settings(0.2, Use.MLP_OUTPUT_DROPOUT, EPS, jnp.dtype(dtype))
+def _assert_same_sum(function, width: int, rate: float, dtype, tolerance: float) -> None:
+  x, product, _, scale, bias, given = _case(3, 7, width)
+  settings = Settings(rate, Use.MLP_OUTPUT_DROPOUT, EPS, jnp.dtype(dtype))
   keys, kept = row_random.step_row_keys(0, 3, jnp.arange(3)), jnp.arange(3) != 1
 
   def both(settings, function) -> list[np.ndarray]:
@@ -109,7 +115,7 @@ def _assert_same_sum(dtype, tolerance: float) -> None:
     assert [of.dtype for of in found] == [dtype, x.dtype, x.dtype, dtype, scale.dtype, bias.dtype]
     return [np.asarray(of, np.float32) for of in found]
 
-  found = both(settings._replace(has_sum=True), _on_gpus)
+  found = both(settings._replace(has_sum=True), function)
   expected = both(settings, lambda settings, *arrays: norm.norm_and_sum(*arrays, settings))
   _assert_same(dict(enumerate(found)), dict(enumerate(expected)), tolerance=tolerance)
 

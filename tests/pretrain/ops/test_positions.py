@@ -1,7 +1,5 @@
 """Positions and segments of a row, rotary positions and pooling: by hand, and nothing from padding."""
 
-from unittest import mock
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -78,7 +76,7 @@ def test_slots_of_segments_begin_at_their_first_token_and_empty_ones_have_no_tok
 
 def test_a_pair_turns_by_its_position_times_its_frequency():
   x = jnp.asarray([[[[1.0, 0.0, 0.0, 2.0]]] * 3]).reshape(1, 3, 1, 4)  # pairs (1, 0) and (0, 2)
-  found = rope.rotate(x, None, length=3, theta=16.0)
+  found = rope.rotate(x, rope.turns(None, length=3, head_dim=4, theta=16.0))
   for position in range(3):
     slow = position / 4  # 16 ** -0.5
     expected = [np.cos(position), -2 * np.sin(slow), np.sin(position), 2 * np.cos(slow)]
@@ -90,7 +88,7 @@ def test_products_of_rotated_vectors_depend_on_their_distance_alone():
 
   def product(at_query, at_key):
     turned = (
-      rope.rotate(x, jnp.full((1, 1), at), length=40, theta=100.0)
+      rope.rotate(x, rope.turns(jnp.full((1, 1), at), length=40, head_dim=8, theta=100.0))
       for x, at in ((query, at_query), (key, at_key))
     )
     return jnp.einsum("blhd,blhd->h", *turned)
@@ -113,29 +111,10 @@ def test_tables_have_the_frequencies_of_pytorch():
 
 def test_sixteen_bits_are_rotated_in_float32():
   x = drawn.normal(0, 1, 600, 1, 8).astype(jnp.bfloat16)
-  found = rope.rotate(x, None, length=600, theta=100.0)
-  expected = rope.rotate(x.astype(jnp.float32), None, length=600, theta=100.0)
+  turns = rope.turns(None, length=600, head_dim=8, theta=100.0)
+  found, expected = rope.rotate(x, turns), rope.rotate(x.astype(jnp.float32), turns)
   assert found.dtype == jnp.bfloat16
   np.testing.assert_array_equal(found, expected.astype(jnp.bfloat16))
-
-
-def test_rotating_in_registers_of_a_tpu_is_the_same_rotation_with_the_same_gradient():
-  x, given = (drawn.normal(seed, 2, 9, 4, 64) for seed in range(2))
-  positions = jnp.asarray(np.random.default_rng(0).integers(0, 9, (2, 9)), jnp.int32)
-  for at in (None, positions):
-
-    def rotated(x, at=at):
-      return rope.rotate(x, at, length=9, theta=10_000.0)
-
-    expected, backward = jax.vjp(rotated, x)
-    with (
-      mock.patch.object(rope, "platform", return_value="tpu"),
-      mock.patch.object(rope, "rotate_lanes", wraps=rope.rotate_lanes) as used,
-    ):
-      found, backward_by_lanes = jax.vjp(rotated, x)
-    assert used.called
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-    np.testing.assert_allclose(backward_by_lanes(given)[0], backward(given)[0], atol=1e-6)
 
 
 HIDDEN = jnp.asarray([[[1.0, 4.0], [3.0, -2.0], [9.0, 9.0]], [[7.0, 7.0]] * 3])

@@ -33,10 +33,10 @@ def test_short_rows_with_padding_masks_dropout_segments_and_windows_equal_plain(
 def test_long_rows_with_segments_window_and_padding_equal_plain():
   # Keys near a tile; several grid steps of them; chunks by segment; chunks by segment and window; odd heads.
   for length, heads, window in ((300, 2, 20), (1_100, 2, 64), (1_100, 2, None), (2_048, 1, 520), (140, 3, 9)):
-    of_case = long_case(2, length, heads, 64, window=window)
+    of_case = long_case(2, length, heads, 64, window=window, is_rotated=length != 2_048)
     found, expected = (at_tokens(of_case, found) for found in (_found(of_case), plain(of_case)))
     assert_same(found, expected, tolerance=2e-6)
-  of_case = long_case(4, 40, 2, 8, dtype=jnp.bfloat16, window=5)
+  of_case = long_case(4, 40, 2, 8, dtype=jnp.bfloat16, window=5, is_rotated=True)
   # Products of values rounded to 8 bits, probabilities and gradients of scores rounded once more: 2**-8 each.
   found, expected = (at_tokens(of_case, found) for found in (_found(of_case), plain(of_case)))
   assert_same(found, expected, tolerance=3 * 2**-8)
@@ -70,7 +70,7 @@ def _mesh():
 
 
 def test_on_a_mesh_every_device_computes_its_rows_and_heads(small):
-  of_long = long_case(4, 140, 2, 8, window=20)
+  of_long = long_case(4, 140, 2, 8, window=20, is_rotated=True)
   for of_case, expected in (small, (of_long, plain(of_long))):
     *wide, bias = of_case.arrays
     with jax.set_mesh(_mesh()):
@@ -126,6 +126,7 @@ def test_the_kernels_compile_for_tpus_and_no_scores_are_left():
   of_case = case(4, 462, 12, 64, dtype=jnp.bfloat16, dropout_rate=0.1)
   masks = {name: of_case.options[name] for name in ("key_mask", "row_keys")}
   of_long = {"key_mask": jnp.zeros((4, 8_192), bool), "segment_ids": jnp.zeros((4, 8_192), jnp.int32)}
+  of_long["turns"] = jnp.zeros((4, 8_192, 64))
   rows = jax.ShapeDtypeStruct((4, 8_192, 4, 64), jnp.bfloat16)
   # Scores of 2 rows, 6 heads, 462 x 462 pairs would be 10 MB, copies of seven arrays padded to tiles 6 MB; of
   # long rows copies of some arrays of 4 MB, scores of one row and four heads would be 1.07 GB.

@@ -6,8 +6,8 @@ Source: DeBERTaV3 (2111.09543) and microsoft/DeBERTa at 4d7fe0b: rtd_base.json, 
   are marked. Ours are the text, one update of both networks (the official code updates the generator first),
   and no dropout on the table of relative positions, whose mask all rows of a batch would share.
 Expected: MNLI-m dev 90.6, as the released model's card has it; this recipe was not run.
-Cost: 2.1 T tokens; 1,932 GPU-hours on H200s at 310 TFLOP/s, measured for electra_base
-  (docs/results/speed.md; 1,027 training MFLOP per token).
+Cost: 2.1 T tokens; 1,210 GPU-hours on H200s at half of the peak, not measured (1,027 training MFLOP per
+  token).
 """
 
 from ml_collections import ConfigDict

@@ -39,14 +39,15 @@ def expected(config: ConfigDict, kind: str) -> tuple[float, str] | None:
   """Returns the nominal FLOP/s to expect of one device, and a phrase that says why; None without a peak.
 
   The rate is that of the same method and backbone, else the mean of its backbone. Other GPUs are expected to
-  reach the same share of their peak. On a TPU, where nothing was run, half of the peak is assumed, and also
-  where the config names a peak.
+  reach the same share of their peak. On a TPU and for DeBERTa, where nothing was run, half of the peak is
+  assumed, and also where the config names a peak.
   """
   peak = config.train.peak_flops or chips.peak_flops(kind)
   if not peak:
     return None
   rows = [row for row in MEASURED if row.norm_placement == config.model.norm_placement]
-  if config.train.peak_flops or "NVIDIA" not in kind or not rows:
+  is_new = config.model.relative_position == "disentangled"
+  if config.train.peak_flops or "NVIDIA" not in kind or is_new or not rows:
     return peak / 2, "half of the peak, not measured"
   rows = [row for row in rows if row.method == _method(config)] or rows
   rate = statistics.mean(row.flops for row in rows)

@@ -35,6 +35,11 @@ _MODERN = {f"model.{name}": value for name, value in backbones.MODERN.items()} |
   "model.num_layers": 4,
 }
 _RMS = {"model.norm": "rmsnorm", "model.embedding_norm": False, "model.activation": "silu"}
+_DEBERTA = {f"model.{name}": value for name, value in backbones.DEBERTA.items()} | {
+  "model.relative_buckets": 32,  # 8 distances to both sides, then groups
+  "model.relative_max_distance": 64,
+  "objectives.rtd.head": "context",
+}
 _BERT = _MLM | _NO_RELATIVE | {"model.num_segments": 2}
 _KINDS = {
   "t5": {"model.relative_buckets": 32, "model.relative_max_distance": 128},
@@ -42,6 +47,7 @@ _KINDS = {
   "wordpiece": _BERT,
   "byte_level": _BERT,
   "electra": _NO_RELATIVE | {"model.num_segments": 2, "objectives.rtd.head": "dense"} | _ELECTRA,
+  "deberta": _DEBERTA | _ELECTRA,
   "modern_mlm": _MODERN | _MLM,
   "modern_coco_lm": _MODERN,
   "modern_electra": _MODERN | _ELECTRA,

@@ -24,6 +24,7 @@ _SIZES = {
   "dtype": "float32",
 }
 _OFFICIAL = {"relative_position": "official", "relative_buckets": 16, "relative_max_distance": 24}
+_DISENTANGLED = {"relative_position": "disentangled", "relative_buckets": 16, "relative_max_distance": 24}
 _PRE = {"relative_position": "none", "position": "rope", "norm_placement": "pre", "mlp": "gated"}
 _PRE |= {"attention_bias": False, "mlp_bias": False, "norm_bias": False, "window": 12}
 _BIASES = {"attention_bias": True, "mlp_bias": True, "norm_bias": True}
@@ -35,6 +36,7 @@ CASES = {  # name: layout, encoder, id of [PAD]
   "bert": ("bert", EncoderConfig(**_SIZES, relative_position="none"), 0),
   "bert with segments": ("bert", EncoderConfig(**_SIZES, relative_position="none", num_segments=2), 1),
   "electra": ("electra", EncoderConfig(**_SIZES, relative_position="none", layer_norm_eps=1e-12), 1),
+  "deberta-v2": ("deberta-v2", EncoderConfig(**_SIZES, **_DISENTANGLED, position="none"), 1),
   "modernbert": (
     "modernbert",
     EncoderConfig(**_SIZES | _PRE | {"num_layers": 4}, global_every=3, rope_theta=5e4),
@@ -69,6 +71,7 @@ def random_params(config: EncoderConfig, *heads: str, with_generator: bool = Fal
 
   makers = {
     "rtd": lambda: head_models.init_rtd_head(key, config, dense=False),
+    "context rtd": lambda: head_models.init_rtd_head(key, config, dense=True, context=True),
     "dense rtd": lambda: head_models.init_rtd_head(key, config, dense=True),
     "mlm": lambda: head_models.init_mlm_head(key, config, output_size=size),
     "clm": lambda: head_models.init_clm_head(key, config),

@@ -71,6 +71,27 @@ def test_a_generator_shares_projected_embeddings_and_a_folder_hides_no_size(tmp_
     )
 
 
+def test_deberta_continues_with_its_table_of_relative_positions_and_its_own_optimizer(tmp_path, bring):
+  write(tmp_path / "in", "DebertaV2ForMaskedLM")
+  imported = bring(tmp_path / "in", tmp_path / "imported")
+  given = load_file(tmp_path / "in/model.safetensors")["deberta.encoder.rel_embeddings.weight"]
+  words = vocabulary.load(imported / "vocabulary")
+  for recipe in ("continue", "taco_base", "electra_base", "coco_lm_base", "amos_base", "deberta_v3_rtd_base"):
+    flags = [f"--config=configs/{recipe}.py:{imported}", "--config.data.source=installed_docs"]
+    config = read_arguments(flags).config
+    model = config.model
+    assert (model.relative_position, model.relative_buckets, model.relative_max_distance) == (
+      "disentangled",
+      2 * 8,
+      LENGTH,
+    )
+    assert config.optimizer.decay == "no_bias_norm"
+    run = make_run(config, tokens_of(words), devices=jax.devices()[:1])
+    shapes, origins = run.abstract_state.params, warm_start.origins(config.to_dict())
+    loaded = warm_start.load_into(shapes, origins, vocabulary_digest=words.digest)
+    np.testing.assert_array_equal(loaded["encoder"]["trunk"]["relative"]["embedding"], given, recipe)
+
+
 def test_after_a_step_the_class_with_its_head_is_back(imported, export, tmp_path, monkeypatch):
   text = write_text(tmp_path / "text.txt", make_documents(40, seed=3))
   words, records = f"--vocabulary={imported}/vocabulary", f"{tmp_path}/records"

@@ -25,6 +25,7 @@ ROUND = [  # kind, flags, layout, what lies in extra.safetensors at least
   ("wide_t5", (), "layoutlmv3", {"generator", "heads/rtd", "heads/clm", "heads/scl", "encoder/trunk"}),
   ("byte_level", (), "bert", set()),
   ("electra", (), "electra", {"generator"}),
+  ("deberta", (), "deberta-v2", {"generator"}),
   ("modern_coco_lm", (), "modernbert", {"generator", "heads/rtd", "heads/scl"}),
   ("euro_electra", (), "eurobert", {"generator", "heads/clm", "heads/scl"}),
 ]

@@ -8,8 +8,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
 
+from configs import finetune_own  # noqa: E402
+from finetune.search.problem import exported_task  # noqa: E402
+from finetune.search.session import Session  # noqa: E402
 from pretrain.checkpoints.checkpoint import read_meta, step_path  # noqa: E402
 from pretrain.export.task_fields import first_rows, label_fields, read_task, stored_task  # noqa: E402
+from pretrain.stop import StopRequest  # noqa: E402
 from tests.pretrain.export.refusals import failing, failing_commands  # noqa: E402
 from tests.pretrain.export.test_export import same_params  # noqa: E402
 
@@ -55,6 +59,9 @@ def _task(model) -> dict:
 ROUND = [  # kind, head, task, flags, class
   ("t5", "classification", OF_TEXTS | {"activation": "tanh"}, (), "MPNetForSequenceClassification"),
   ("wordpiece", "classification", OF_TEXTS | GELU, (), "ElectraForSequenceClassification"),
+  ("deberta", "classification", OF_TEXTS | GELU, (), "DebertaV2ForSequenceClassification"),
+  ("deberta", "tagging", {"labels": ["a", "b", "c"]}, (), "DebertaV2ForTokenClassification"),
+  ("deberta", "question_answering", READ, (), "DebertaV2ForQuestionAnswering"),
   ("modern_mlm", "classification", OF_TEXTS | MEAN, (), "ModernBertForSequenceClassification"),
   ("t5", "classification", OF_TEXTS | MEAN | GELU, ("--to=torch",), None),
   ("wide_t5", "question_answering", READ, (), "LayoutLMv3ForQuestionAnswering"),
@@ -86,8 +93,17 @@ def test_a_head_keeps_its_labels_through_a_class(fine_tuned, tmp_path, capsys, e
     back = bring(out, tmp_path / f"back{at}")
     assert same_params(model, back), kind
     assert (back / "task.json").read_text() == f'{{"n": {at}}}'
-    of_tagger = {"problem_type": None, "activation": "tanh"} if name == "tagging" else {}
+    activation = "gelu" if kind == "deberta" else "tanh"
+    of_tagger = {"problem_type": None, "activation": activation} if name == "tagging" else {}
     assert _task(back) == {"name": "rte", "metric": "accuracy"} | task | of_tagger
+
+
+def test_a_new_classifier_has_the_activation_that_its_class_has(make_workdir, tmp_path):
+  for kind, activation in (("wordpiece", "tanh"), ("deberta", "gelu")):
+    config = finetune_own.get_config()
+    config.checkpoint = str(make_workdir(kind))
+    session = Session(config, str(tmp_path / kind), stop=StopRequest())
+    assert exported_task("own", ["a", "b"], session.head)["activation"] == activation
 
 
 def test_an_export_is_checked_with_the_rows_of_the_user(fine_tuned, tmp_path, capsys, export):
@@ -145,6 +161,7 @@ REFUSED = [  # kind, task, flags, exit code, a word
   ("t5", {"pooling": "mean"}, (), 2, "  --config.own.pooling=cls"),
   ("modern_mlm", {"pooling": "max"}, (), 2, "by max"),
   ("t5", {"activation": "gelu"}, (), 2, "the class has tanh in its classification head"),
+  ("deberta", {"activation": "tanh"}, (), 2, "the class has gelu in its classification head"),
 ]
 
 

@@ -6,8 +6,10 @@ import json
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from data.errors import ConfigError
+from pretrain.checkpoints.checkpoint import load_params
 from pretrain.corruption import generator
 from pretrain.export.export_checkpoint import generator_models
 from pretrain.models import encoder as encoder_model
@@ -98,3 +100,16 @@ def test_every_head_is_a_folder_that_loads_and_can_be_imported(exported, tmp_pat
   assert '`pipeline("token-classification", model="out")`' in card
   found = transformers.pipeline("token-classification", model=str(out))("Ba [MASK] ba.")
   assert found and {each["entity"] for each in found} <= {"ORIGINAL", "REPLACED"}
+
+
+def test_a_disentangled_encoder_and_its_generator_are_models_of_debertas_class_with_tables_of_their_own(
+  exported,
+):
+  gdes = (("generator.share_embeddings", "gdes"),)
+  workdir, out, _ = exported("deberta", "--generator", fields=gdes)
+  config = json.loads((out / "generator/config.json").read_text())
+  assert config["architectures"] == ["DebertaV2ForMaskedLM"]
+  both = (load_file(folder / "model.safetensors") for folder in (out, out / "generator"))
+  found, base = (state["deberta.embeddings.word_embeddings.weight"] for state in both)
+  token = load_params(workdir)[0]["encoder"]["embeddings"]["token"]
+  np.testing.assert_array_equal(found, base + token["difference"])

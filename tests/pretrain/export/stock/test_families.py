@@ -3,6 +3,7 @@
 import io
 import json
 import pathlib
+import sys
 import tempfile
 
 import jax
@@ -13,6 +14,8 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from configs import base
+from data import vocabulary
+from data.errors import ConfigError
 from data.vocabulary import SpecialIds
 from finetune import predict
 from pretrain.build import build
@@ -21,7 +24,10 @@ from pretrain.corruption.masking import TokenIds
 from pretrain.export.import_checkpoint import import_checkpoint
 from pretrain.export.recognise import recognise
 from pretrain.export.stock.convert import to_stock
+from pretrain.export.tokenizer.convert import read_tokenizer
 from pretrain.export.weight_files import read_state
+from pretrain.models import heads
+from pretrain.models.layers import encoder_config
 from pretrain.recipe import Batch
 from tests import byte_level
 from tests.pretrain import small_run
@@ -255,7 +261,7 @@ def test_a_cross_encoder_gives_the_same_scores_of_pairs(name, tmp_path, bring, e
   np.testing.assert_allclose(found, scores["in"], atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ("RobertaForMaskedLM", "ElectraForMaskedLM"))
+@pytest.mark.parametrize("name", ("RobertaForMaskedLM", "ElectraForMaskedLM", "DebertaV2ForMaskedLM"))
 def test_gradients_of_masked_lm_are_those_of_the_stock_class(name, tmp_path):
   write(tmp_path, name)
   foreign = read_state(tmp_path)
@@ -317,6 +323,66 @@ def test_a_model_that_was_trained_on_comes_out_as_its_class_with_the_trained_hea
   head = "lm_head.weight" if name.startswith("Euro") else "lm_head.dense.weight"
   trained, given = (read_state(tmp_path / folder).state[head] for folder in ("out", "in"))
   assert np.abs(trained - given).max() > 1e-4
+
+
+def test_a_released_folder_of_deberta_v3_has_spm_model_alone_and_heads_for_masks_and_replacements(
+  tmp_path, bring, export
+):
+  name, folder, out, rng = "DebertaV2ForMaskedLM", tmp_path / "in", tmp_path / "out", np.random.default_rng(0)
+  write(folder, name, legacy=False)
+  shapes = {"dense.weight": (24, 24), "dense.bias": (24,), "LayerNorm.weight": (24,), "LayerNorm.bias": (24,)}
+  shapes |= {"classifier.weight": (1, 24), "classifier.bias": (1,)}
+  head = {f"mask_predictions.{each}": np.float32(rng.normal(size=shape)) for each, shape in shapes.items()}
+  unread = {"deberta.embeddings.position_embeddings.weight": np.ones((LENGTH, 24), np.float32)}
+  save_file(load_file(folder / "model.safetensors") | head | unread, folder / "model.safetensors")
+  expected = outputs(folder, name)
+  for each in ("tokenizer.json", "tokenizer_config.json"):
+    (folder / each).unlink()
+  spm(folder)
+  config = json.loads((folder / "config.json").read_text())
+  for each in ("legacy", "architectures"):
+    del config[each]
+  (folder / "config.json").write_text(json.dumps(config))
+  imported = bring(folder, tmp_path / "imported")
+  assert export(imported, out) == 0
+  assert_same(outputs(out, name), expected, name)
+  assert (out / "spm.model").read_bytes() == (folder / "spm.model").read_bytes()
+  theirs, words = transformers.AutoTokenizer.from_pretrained(folder), vocabulary.load(imported / "vocabulary")
+  assert type(theirs) is transformers.DebertaV2Tokenizer
+  for texts in (*((text,) for text in (*TEXTS, *byte_level.TEXTS) if "[" not in text), *PAIRS):
+    assert words.with_special_ids(*map(words.encode, texts)) == theirs(*texts).input_ids, texts
+  assert vars(words.special_ids) == {"pad": 0, "cls": 1, "sep": 2, "unk": 3, "mask": 400}
+  written = load_file(out / "model.safetensors")
+  for each, array in head.items():
+    np.testing.assert_array_equal(written[each], array)
+  # As the official replaced_token_detection_model.py, whose positive logits mean "replaced".
+  dense, norm, classifier = (
+    [torch.tensor(head[f"mask_predictions.{layer}.{leaf}"]) for leaf in ("weight", "bias")]
+    for layer in ("dense", "LayerNorm", "classifier")
+  )
+  hidden = torch.tensor(rng.normal(size=(2, 5, 24)), dtype=torch.float32)
+  of_text = torch.nn.functional.layer_norm(hidden + hidden[:, :1], (24,), *norm, eps=1e-7)
+  replaced = torch.nn.functional.linear(
+    torch.nn.functional.gelu(torch.nn.functional.linear(of_text, *dense)), *classifier
+  )
+  params, meta = load_params(imported)
+  sizes = encoder_config(meta["config"]["model"], dtype="float32")
+  original = heads.apply_rtd_head(params["heads"]["rtd"], sizes, hidden.numpy())
+  np.testing.assert_allclose(original, -replaced[..., 0].numpy(), atol=1e-5)
+
+
+def test_a_damaged_spm_model_and_one_without_transformers_are_refused(tmp_path, monkeypatch):
+  def run(content):
+    (tmp_path / "in/spm.model").write_bytes(content)
+    read_tokenizer(tmp_path / "in", tmp_path / "out")
+
+  (tmp_path / "in").mkdir()
+  spm(tmp_path / "in")
+  whole = (tmp_path / "in/spm.model").read_bytes()
+  assert not failing([(whole[:500], "spm.model: not a sentencepiece model, or a damaged one")], run)
+  monkeypatch.setitem(sys.modules, "transformers", None)
+  assert not failing([(whole, "spm.model: reading it needs transformers")], run, ConfigError)
+  assert not (tmp_path / "out").exists()
 
 
 _ABSENT = object()  # a field that config.json lacks

@@ -32,6 +32,7 @@ from pretrain.recipe import Batch
 from tests import byte_level
 from tests.pretrain import small_run
 from tests.pretrain.export.refusals import failing
+from tests.pretrain.export.stock.test_read import DEBERTA
 
 torch = pytest.importorskip("torch", reason="needs requirements-export.txt")
 transformers = pytest.importorskip("transformers", reason="needs requirements-export.txt")
@@ -146,14 +147,6 @@ def wordpiece() -> Tokenizer:
 INPUTS, TYPES = ["input_ids", "attention_mask"], ["token_type_ids"]
 COUNTED = ("Bert", "Electra", "NomicBert")  # the second text of a pair is segment 1
 _SIZES = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 20}
-_DEBERTA = _SIZES | {
-  "relative_attention": True,
-  "position_buckets": 8,
-  "pos_att_type": "c2p|p2c",
-  "share_att_key": True,
-  "norm_rel_ebd": "layer_norm",
-  "position_biased_input": False,
-}
 _DISTIL = {"dim": 24, "n_layers": 2, "n_heads": 2, "hidden_dim": 20}
 FAMILIES = {  # class with its head: tokenizer, fields of config.json
   "RobertaForMaskedLM": (roberta, _SIZES | {"type_vocab_size": 1}),
@@ -167,7 +160,7 @@ FAMILIES = {  # class with its head: tokenizer, fields of config.json
   "MPNetForMaskedLM": (unigram, _SIZES),
   "EuroBertForMaskedLM": (decoder, _SIZES | {"num_attention_heads": 4, "num_key_value_heads": 2}),
   "ModernBertForMaskedLM": (roberta, _SIZES),
-  "DebertaV2ForMaskedLM": (deberta, _DEBERTA),
+  "DebertaV2ForMaskedLM": (deberta, _SIZES | DEBERTA),
 }
 
 

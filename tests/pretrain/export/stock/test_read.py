@@ -34,6 +34,14 @@ ROPE = {
   FULL: {"rope_type": "default", "rope_theta": 5000.0},
   SLIDING: {"rope_type": "default", "rope_theta": 100.0},
 }
+DEBERTA = {  # v3's form of deberta-v2
+  "relative_attention": True,
+  "position_buckets": 8,
+  "pos_att_type": "c2p|p2c",
+  "share_att_key": True,
+  "norm_rel_ebd": "layer_norm",
+  "position_biased_input": False,
+}
 FIELDS = {  # what a class needs beside the sizes
   "bert": {},
   "mpnet": {"pad_token_id": 1},
@@ -76,10 +84,10 @@ def test_a_stock_encoder_computes_the_same_as_ours():
 
 
 def test_what_config_json_leaves_out_has_the_value_of_the_class():
-  for kind in (*FIELDS, "roberta", "camembert", "xlm-roberta", "nomic_bert", "distilbert"):
+  for kind in (*FIELDS, "roberta", "camembert", "xlm-roberta", "nomic_bert", "distilbert", "deberta-v2"):
     short = SIZES | {"vocab_size": 130_000, "model_type": kind}  # EuroBERT pads with 128001
     short |= {"dim": 24, "n_layers": 3, "n_heads": 2, "hidden_dim": 20} if kind == "distilbert" else {}
-    short |= {"pad_token_id": 1} if kind == "mpnet" else {}
+    short |= {"pad_token_id": 1} if kind == "mpnet" else DEBERTA if kind == "deberta-v2" else {}
     config = transformers.AutoConfig.for_model(**short)
     assert encoder_fields(short) == encoder_fields(config.to_dict()), kind
 

@@ -31,8 +31,7 @@ from typing import Any
 import numpy as np
 
 from data import command, errors, files, manifest, records, sources, vocabulary
-from data.clean import apply as clean
-from data.clean import steps as cleaning_steps
+from data.clean import steps as clean
 from data.prepare import (
   engine,
   output_directory,
@@ -57,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
   """Parses the flags; ConfigError if one is unknown or has an invalid value."""
-  parser = command.Parser(prog="python -m data.prepare", description=__doc__, epilog=cleaning_steps.HELP)
+  parser = command.Parser(prog="python -m data.prepare", description=__doc__, epilog=clean.HELP)
   sources.add_flags(parser)
   parser.add_argument("--output", required=True, help="directory to write")
   parser.add_argument("--length", type=int, default=512, help="most tokens in a record, [CLS] included")
@@ -86,7 +85,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
   own, of_engine = engine.split(sys.argv[1:] if arguments is None else arguments)
   args = parser.parse_args(own)
   _check_flags(args)
-  cleaning_steps.parse(args.clean)
+  clean.parse(args.clean)
   engine.check(args, of_engine)
   args.units = _units(args) if args.units else None
   args.train_vocabulary_size = args.train_vocabulary_size or vocabulary_train.default_size(
@@ -107,7 +106,7 @@ def _units(args: argparse.Namespace) -> tuple[int, int]:
       "--units needs a vocabulary that is there before; train one, and name it with --vocabulary=DIR:\n"
       f"  python -m data.vocabulary train --source='{args.source}' --output=DIR"
     )
-  if compared := [step.label for step in cleaning_steps.parse(args.clean) if step.sketch]:
+  if compared := [step.label for step in clean.parse(args.clean) if step.sketch]:
     raise errors.ConfigError(
       f"--clean={compared[0]} compares all documents, which --units separates; use one machine, or Beam"
     )
@@ -172,7 +171,7 @@ def settings_of(args: argparse.Namespace) -> dict[str, Any]:
   settings = {name: getattr(args, name) for name in SETTINGS}
   if os.path.isfile(args.module):
     settings["module_code"] = files.sha256(args.module)[:12]
-  if code := cleaning_steps.code_digest(args.clean):
+  if code := clean.code_digest(args.clean):
     settings["clean_code"] = code[:12]
   if args.vocabulary:
     settings["vocabulary"] = vocabulary.load(args.vocabulary).digest
@@ -207,7 +206,7 @@ def _job(
   # --heldout_fraction=0 holds nothing out, a Task's own split neither.
   units = _checked(args, tuple(unit for unit in plan.units if args.heldout_fraction or not unit.is_heldout))
   work = pathlib.Path(args.output) / "work"
-  cleaning = clean.Cleaning(args.clean, str(work / "clean"), cleaning_steps.code_digest(args.clean))
+  cleaning = clean.Cleaning(args.clean, str(work / "clean"), clean.code_digest(args.clean))
   fields = (args.output, args.length, args.packing, args.seed, args.heldout_fraction, args.fraction)
   return pipeline.Job(request, *fields, cleaning), units
 

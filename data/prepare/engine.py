@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from data import command, errors, fetched, files, installed_docs, progress, sources
-from data.clean import steps as cleaning_steps
+from data.clean import steps as clean
 
 NAMES = ("pool", "beam")
 FILES_PER_TASK = 200  # files of installed modules that one call reads
@@ -80,7 +80,7 @@ def _refuse_relative(args: argparse.Namespace) -> None:
   paths = command.names(args.source) if sources.is_of_files(args.source) else []
   if not all(map(_is_absolute, paths)):
     paths = [pattern for pattern, _ in sources.patterns(args.source)]  # names of files may have commas
-  own = [step.label.rpartition(":")[0] for step in cleaning_steps.parse(args.clean) if step.is_own]
+  own = [step.label.rpartition(":")[0] for step in clean.parse(args.clean) if step.is_own]
   named = {
     "source": paths,
     "tfds_directory": [args.tfds_directory] if args.tfds_directory else [],

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from data import errors, files, manifest, sources
-from data.clean import apply as clean
+from data.clean import steps as clean
 from data.prepare import pipeline
 
 logger = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from data import errors, files, manifest, seqio_tasks, sources, vocabulary
-from data.clean import apply as clean
+from data.clean import steps as clean
 from data.prepare import packing
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 
 from data import errors, files, sources
-from data.clean import apply as clean
+from data.clean import steps as clean
 from data.prepare import engine, packing, pipeline
 from data.vocabulary import train
 

@@ -10,8 +10,7 @@ import sys
 import tempfile
 
 from data import command, errors, fertility, files, sources, vocabulary
-from data.clean import apply as clean
-from data.clean import steps as cleaning_steps
+from data.clean import steps as clean
 from data.prepare import engine, pipeline, training_text
 from data.vocabulary import train as vocabulary_train
 from data.vocabulary import trim as vocabulary_trim
@@ -163,7 +162,7 @@ def _train(args: argparse.Namespace) -> vocabulary.Vocabulary:
     taken = []
     for number, (request, rate) in enumerate(zip(requests, args.rate or [1.0] * len(requests), strict=True)):
       request = engine.gathered(request, pathlib.Path(temporary), args.workers)
-      code = cleaning_steps.code_digest(args.clean)
+      code = clean.code_digest(args.clean)
       cleaning = clean.Cleaning(args.clean, f"{temporary}/clean-{number}", code)
       # The sample depends on neither length nor packing.
       job = pipeline.Job(
@@ -186,7 +185,7 @@ def _requests(args: argparse.Namespace) -> list[sources.Request]:
     raise errors.ConfigError(f"--heldout_fraction={args.heldout_fraction} is outside [0, 1)")
   if not 0 <= args.seed < 2**63:
     raise errors.ConfigError(f"--seed={args.seed} is outside [0, 2^63)")
-  cleaning_steps.parse(args.clean)
+  clean.parse(args.clean)
   number = len(args.source)
   for flag, times, allowed in (
     ("rate", len(args.rate), (0, number)),

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from data import manifest
-from data.clean import apply
+from data.clean import steps
 from data.prepare import __main__ as prepare
 from data.prepare import pipeline
 from data.vocabulary import __main__ as vocabulary_command
@@ -60,12 +60,12 @@ def test_counts_and_examples_say_what_was_dropped(doubled, cleaned):
   assert made.counts["dropped_by length:150"] == short > 20
   assert made.counts["documents"] == 180 - short
   assert made.settings["clean"] == CLEAN
-  assert apply.summary(CLEAN, made.counts) == [
+  assert steps.summary(CLEAN, made.counts) == [
     "exact dropped 20 documents (9.8%)",
     "near:0.8 dropped 5 documents (2.4%)",
     f"length:150 dropped {short} documents ({short / 205:.1%})",
   ]
-  examples = [json.loads(line) for line in (cleaned / apply.EXAMPLES).read_text().splitlines()]
+  examples = [json.loads(line) for line in (cleaned / steps.EXAMPLES).read_text().splitlines()]
   exact = [example for example in examples if example["step"] == "exact"]
   assert len(exact) == 20
   assert exact[3] == {

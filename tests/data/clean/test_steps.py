@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 from data import errors, files, sources
-from data.clean import apply, duplicates, rules, steps
+from data.clean import duplicates, rules, steps
 from data.prepare import engine
 
 pytest.importorskip("rensa", reason="needs requirements-clean.txt")
@@ -106,9 +106,9 @@ def own(tmp_path) -> str:
 
 def cleaned(listed, documents, *, unit=UNIT, directory=""):
   """Returns the documents that are kept, the counts and the examples."""
-  dropped = apply.Dropped(collections.Counter())
-  cleaning = apply.Cleaning(listed, str(directory), steps.code_digest(listed))
-  kept = list(apply.documents(cleaning, unit, documents, dropped))
+  dropped = steps.Dropped(collections.Counter())
+  cleaning = steps.Cleaning(listed, str(directory), steps.code_digest(listed))
+  kept = list(steps.documents(cleaning, unit, documents, dropped))
   return kept, dropped.counts, dropped.examples
 
 
@@ -122,7 +122,7 @@ def test_steps_follow_each_other_and_count_what_they_drop(own):
   assert examples[1] == {
     "step": own, "reason": "too late", "source": "a.txt[500:]", "document": 4, "text": "late\ntext",
   }  # fmt: skip
-  assert apply.summary(f"length:4,{own}", counts) == [
+  assert steps.summary(f"length:4,{own}", counts) == [
     "length:4 dropped 1 document (25.0%)", f"{own} dropped 1 document (25.0%)",
   ]  # fmt: skip
   kept, counts, examples = cleaned(own.replace("first", "strip"), [["-"], ["-", "a"]])
@@ -139,7 +139,7 @@ def test_examples_are_few_and_short(tmp_path):
   assert len(examples) == 20
   assert (examples[0]["text"], examples[0]["source"]) == ("?" + "x" * 199, "caf?.txt")
   of_units = [[{"step": step, "n": n} for n in range(20)] for step in ("a", "b", "a", "a", "a", "a", "a")]
-  apply.write_examples(tmp_path / "dropped.jsonl", [*of_units, examples])
+  steps.write_examples(tmp_path / "dropped.jsonl", [*of_units, examples])
   lines = [json.loads(line) for line in (tmp_path / "dropped.jsonl").read_text().splitlines()]
   assert collections.Counter(line["step"] for line in lines) == {"a": 100, "b": 20, "length:0-9": 20}
   assert [line["n"] for line in lines[:41]] == [*range(20), *range(20), 0]
@@ -152,8 +152,8 @@ def test_duplicates_are_sought_among_documents_that_reach_the_step(own, tmp_path
     PART: [["text one", "c"], ["text two"], ["text two", "more"]],
   }
   listed = f"length:4,{own},exact"
-  cleaning = apply.Cleaning(listed, str(tmp_path / "lists"), steps.code_digest(listed))
-  apply.find_duplicates(cleaning, units.__getitem__, list(units), engine.Pool(None))
+  cleaning = steps.Cleaning(listed, str(tmp_path / "lists"), steps.code_digest(listed))
+  steps.find_duplicates(cleaning, units.__getitem__, list(units), engine.Pool(None))
   kept, counts, examples = cleaned(listed, units[UNIT], directory=cleaning.directory)
   assert kept == [[], ["text one"]] and counts["dropped_by exact"] == 1
   kept, _, more = cleaned(listed, units[PART], unit=PART, directory=cleaning.directory)
@@ -169,10 +169,10 @@ def test_duplicates_are_sought_among_documents_that_reach_the_step(own, tmp_path
 def test_nothing_left_names_the_step_that_dropped_most():
   counts = {"documents_read": 5, "dropped_by length:9": 2, "dropped_by symbols": 3}
   with pytest.raises(errors.DataError, match="dropped all 5 documents, symbols 3 of them; remove symbols or"):
-    apply.refuse_nothing_left("length:9,symbols", counts)
-  apply.refuse_nothing_left("length:9,symbols", counts | {"documents_read": 6})
-  apply.refuse_nothing_left("length:9", {"documents_read": 0})
-  apply.refuse_nothing_left("", {})
+    steps.refuse_nothing_left("length:9,symbols", counts)
+  steps.refuse_nothing_left("length:9,symbols", counts | {"documents_read": 6})
+  steps.refuse_nothing_left("length:9", {"documents_read": 0})
+  steps.refuse_nothing_left("", {})
 
 
 def test_the_digest_of_a_function_is_that_of_the_code_that_runs(own):
@@ -183,6 +183,6 @@ def test_the_digest_of_a_function_is_that_of_the_code_that_runs(own):
   assert steps.code_digest(both) == files.digest_json([steps.parse(own)[0].code] * 2)
   assert steps.code_digest(own) == before != ""
   # A worker of Dask lives on when the file was changed and the command started again.
-  cleaning = apply.Cleaning(own, "", "the digest of the new file")
+  cleaning = steps.Cleaning(own, "", "the digest of the new file")
   with pytest.raises(errors.StorageError, match="restart the workers"):
-    list(apply.documents(cleaning, UNIT, [["a"]], apply.Dropped(collections.Counter())))
+    list(steps.documents(cleaning, UNIT, [["a"]], steps.Dropped(collections.Counter())))

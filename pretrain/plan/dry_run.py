@@ -77,7 +77,7 @@ _MACHINES = ("h100", "h200", "h200:8", "v5e:2x4")  # their costs are shown inste
 
 def _cost(run: Run) -> str:
   """Returns the cost of a run on the devices here; if a CPU would take too long, that on other machines."""
-  device = jax.devices()[0]
+  device = jax.local_devices()[0]  # the memory of others cannot be read
   limit = (device.memory_stats() or {}).get("bytes_limit", 0)
   if device.platform == "cpu":
     if total_hours(run, kind=device.device_kind)[0] > _MOST_HOURS:

@@ -92,7 +92,7 @@ class Run(NamedTuple):
 
   instruction: Instruction
   times: int
-  operands: list[Array]
+  operands: list[Array]  # each once, also if it is given several times
   is_kernel: bool  # not a part of a fusion
   is_background: bool  # in a fusion or an asynchronous computation
 
@@ -139,7 +139,7 @@ def parse(text: str) -> Program:
   def walk(name: str, times: int, *, is_kernel: bool = True, is_background: bool = False) -> Iterator[Run]:
     owner = computations.get(name, {})
     for each in owner.values():
-      operands = [owner[operand].results[:1] for operand in each.operands if operand in owner]
+      operands = [owner[operand].results[:1] for operand in dict.fromkeys(each.operands) if operand in owner]
       yield Run(each, times, [*itertools.chain(*operands)], is_kernel, is_background)
       if each.kind == "while":
         yield from walk(each.found(r"\bbody=%?([\w.\-]+)"), times * turns(each))

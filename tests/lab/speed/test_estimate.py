@@ -38,7 +38,7 @@ def test_cycles_are_counted_by_turns_and_lookups_by_what_they_move():
   assert sum(run.cycles for run in program) == 5 * 300 + 7
   assert estimate.total_flops(program) == 5 * 2 * 8 * 16 * 16
   assert estimate.collectives(program) == {"all-reduce": {"bytes": 512, "runs": 1, "overlapping": 0}}
-  moved = {"dot": (5, 5 * 3 * 512), "all-reduce": (1, 2 * 512), "fusion": (1, 4 * (100_000 + 8 + 8_000))}
+  moved = {"dot": (5, 5 * 2 * 512), "all-reduce": (1, 2 * 512), "fusion": (1, 4 * (100_000 + 8 + 8_000))}
   found = {name: (row["runs"], row["bytes"]) for name, row in estimate.kernels(program).items()}
   assert found == moved
   seconds = estimate.seconds_by_part(program, chips.parse("v5e:2x2"))

@@ -179,3 +179,32 @@ def test_on_gpus_one_product_makes_queries_keys_and_values_and_every_gradient_is
   expected = gradients("plain", squares)
   # Float32 in another order, numbers of up to 3.
   jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=6e-6), found, expected)
+
+
+def test_on_gpus_one_array_holds_rotated_queries_and_keys_and_values(monkeypatch):
+  pytest.importorskip("triton")
+  from tests.pretrain.ops import triton_interpreted
+
+  monkeypatch.setattr(platforms, "run_triton", triton_interpreted.run)
+  stream, normed = drawn.normal(0, B, L, 8), drawn.normal(1, B, L, 8)
+  params = _parameters(PRE_NORM, Carry(normed, stream), None)
+  turns = tuple(rope.turns(None, length=L, head_dim=4, theta=theta) for theta in (10.0, 100.0))
+
+  def gradients(body):
+    config = dataclasses.replace(PRE_NORM, attention=body)
+
+    def loss(params, normed):
+      rows = _rows(None)._replace(turns=turns)
+      return jnp.sum(
+        jnp.sin(Layer(config).apply({"params": params}, Carry(normed, stream), rows, FIRST)[0].stream)
+      )
+
+    return jax.jit(jax.grad(loss, argnums=(0, 1)))(params, normed)
+
+  with mock.patch.object(layers, "packed_attention", wraps=layers.packed_attention) as packed:
+    found = gradients("triton")
+  assert packed.called
+  # Float32 in another order, numbers of up to 3.
+  jax.tree.map(
+    lambda one, other: np.testing.assert_allclose(one, other, atol=6e-6), found, gradients("plain")
+  )

@@ -217,6 +217,14 @@ def test_auto_is_float32_on_cpu_and_bfloat16_elsewhere(monkeypatch):
   assert dataclasses.replace(CONFIG, dtype="bfloat16").compute_dtype == jnp.bfloat16
 
 
+def test_attention_is_chosen_for_dropout_only_where_there_is_dropout(params):
+  config = dataclasses.replace(CONFIG, attention_dropout=0.25)
+  for keys, rate in ((None, 0.0), (KEYS, 0.25)):
+    with mock.patch.object(encoder.attention, "choose", wraps=encoder.attention.choose) as chosen:
+      jax.eval_shape(lambda keys=keys: encoder.encode(params, config, IDS, MASK, pad_id=0, row_keys=keys))
+    assert {call.kwargs["dropout_rate"] for call in chosen.call_args_list} == {rate}
+
+
 def test_turns_have_whole_periods_and_all_layers_on_accelerators_unless_their_weights_are_cut():
   mixed = dataclasses.replace(CONFIG, num_layers=22, global_every=3)
   turns = {n: encoder.layers_a_turn(dataclasses.replace(mixed, scan_unroll=n)) for n in (0, 2, 3, 7, 22)}

@@ -1,5 +1,6 @@
 """Attention's definition by hand; at some positions, in bands and by rows against it; which is chosen."""
 
+import functools
 from unittest import mock
 
 import jax
@@ -154,6 +155,12 @@ def test_a_local_layer_of_8192_tokens_needs_no_square_of_scores():
     program = results.lower(of_case.arrays, of_case.given, **options).compile()
     found = program.memory_analysis().temp_size_in_bytes
     assert found < most, (window, found)  # scores of one row and all heads would be 3.2 GB
+  query, key, value = (jax.ShapeDtypeStruct((1, n, 12, 64), jnp.float32) for n in (1_024, 8_192, 8_192))
+  places = jax.ShapeDtypeStruct((1, 1_024), jnp.int32)
+  read = jax.jit(functools.partial(attention_blocks.attention_at, bias=None))
+  program = read.lower(query, key, value, places, **masks).compile()
+  found = program.memory_analysis().temp_size_in_bytes
+  assert found < 300e6, found  # 1.2 GB without blocks of queries
 
 
 READ = np.stack([np.sort(np.random.default_rng(row).permutation(300)[:100]) for row in range(2)])

@@ -14,11 +14,16 @@ their distance has the term of a query in a row, and the next query's term is sh
 Source: DeBERTa (2006.03654) section 3, DeBERTaV3 (2111.09543); transformers 5.23, models/deberta_v2.
 """
 
+import functools
+import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 
 from pretrain.mesh.sharding import automatic_axes
 from pretrain.ops import row_random
@@ -174,8 +179,62 @@ def _scaled(query: jax.Array, positions: Positions) -> tuple[jax.Array, Position
 def _slanted(x: jax.Array, width: int) -> jax.Array:
   """Returns [..., size, width], element c - r + size - 1 of every row r, of [..., size, width + size].
 
-  Read as rows that are one shorter, each row of x begins one element later: nothing is looked up.
+  Read as rows that are one shorter, each row of x begins one element later: nothing is looked up. On a TPU
+  that would change the layout of whole arrays; a kernel turns the rows in registers instead.
   """
   size, columns = x.shape[-2:]
+  if platform() == "tpu" and not automatic_axes() and not (size % 8 or width % 128 or columns % 128):
+    return slanted_by_kernel(x, width)
   flat = x.reshape(*x.shape[:-2], size * columns)[..., size - 1 : size - 1 + size * (columns - 1)]
   return flat.reshape(*x.shape[:-1], columns - 1)[..., :width]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def slanted_by_kernel(x: jax.Array, width: int) -> jax.Array:
+  """Computes `_slanted` by a kernel for TPUs, which is interpreted on a CPU."""
+  size, columns = x.shape[-2:]
+
+  def turn(row: jax.Array) -> jax.Array:
+    return pltpu.roll(row, columns - size + 1, 1, stride=1, stride_axis=0)[:, :width]
+
+  return _each(turn, x, width)
+
+
+def _slanted_backward(width: int, _, given: jax.Array) -> tuple[jax.Array]:
+  size = given.shape[-2]
+  columns = width + size
+
+  def turn(row: jax.Array) -> jax.Array:
+    turned = pltpu.roll(jnp.concatenate([row, jnp.zeros((size, size), row.dtype)], axis=1), size - 1, 1)
+    number = jax.lax.broadcasted_iota(jnp.int32, turned.shape, 0)
+    for bit in range((size - 1).bit_length()):  # Mosaic turns by no stride below 0
+      moved = pltpu.roll(turned, columns - (1 << bit), 1)
+      turned = jnp.where((number >> bit) & 1 == 1, moved, turned)
+    return turned
+
+  return (_each(turn, given, columns),)
+
+
+slanted_by_kernel.defvjp(lambda x, width: (slanted_by_kernel(x, width), None), _slanted_backward)
+_AT_ONCE = 4  # arrays of a grid step
+
+
+def _each(turn: Callable, x: jax.Array, width: int) -> jax.Array:
+  """Applies `turn`, [size, columns] to [size, width], to every array of [..., size, columns]."""
+  size, columns = x.shape[-2:]
+  arrays = x.reshape(-1, size, columns)
+  together = math.gcd(len(arrays), _AT_ONCE)
+
+  def kernel(given, out):
+    for at in range(together):
+      out[at] = turn(given[at])
+
+  turned = pl.pallas_call(
+    kernel,
+    out_shape=jax.ShapeDtypeStruct((len(arrays), size, width), x.dtype),
+    grid=(len(arrays) // together,),
+    in_specs=[pl.BlockSpec((together, size, columns), lambda at: (at, 0, 0))],
+    out_specs=pl.BlockSpec((together, size, width), lambda at: (at, 0, 0)),
+    interpret=platform() == "cpu",
+  )(arrays)
+  return turned.reshape(*x.shape[:-1], width)

@@ -72,3 +72,12 @@ def test_blocks_of_queries_have_the_definitions_values_gradients_and_dropout(by_
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
       atol = 1e-5 * max(1.0, float(jnp.max(jnp.abs(other))))
       np.testing.assert_allclose(one, other, rtol=0, atol=atol, err_msg=str((length, options)))
+
+
+def test_the_kernel_that_turns_rows_has_the_values_and_gradients_of_the_plain_form():
+  x, given = drawn.normal(0, 2, 3, 16, 64), drawn.normal(1, 2, 3, 16, 48)
+  bodies = (lambda x: disentangled._slanted(x, 48), lambda x: disentangled.slanted_by_kernel(x, 48))
+  (expected, backward), (found, by_kernel) = (jax.vjp(body, x) for body in bodies)
+  assert expected[1, 2, 5, 7] == x[1, 2, 5, 7 - 5 + 15]
+  np.testing.assert_array_equal(found, expected)
+  np.testing.assert_array_equal(*by_kernel(given), *backward(given))

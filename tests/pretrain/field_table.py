@@ -112,7 +112,7 @@ mlm: start step eval prepare
   model.vocab_size=301
 mlm: start step eval
   model.hidden_size=32 model.num_layers=3 model.num_heads=4 model.mlp_size=64 model.max_length=64
-  model.num_kv_heads=2
+  model.num_kv_heads=1
   model.relative_position='official' model.relative_buckets=16
 mlm: start step eval layout
   model.num_segments=2 model.position='none' model.mlp='gated' model.norm_bias=False

@@ -112,7 +112,6 @@ mlm: start step eval prepare
   model.vocab_size=301
 mlm: start step eval
   model.hidden_size=32 model.num_layers=3 model.num_heads=4 model.mlp_size=64 model.max_length=64
-  model.num_kv_heads=1
   model.relative_position='official' model.relative_buckets=16
 mlm: start step eval layout
   model.num_segments=2 model.position='none' model.mlp='gated' model.norm_bias=False
@@ -155,6 +154,8 @@ mlm: step resume
   train.microbatches=2 train.total_steps=8 optimizer.end_learning_rate=0.0001
 mlm: start step eval layout resume
   mesh.fsdp=2 mesh.tensor=2
+modern: start step eval
+  model.num_kv_heads=1
 modern: step resume
   optimizer.decay_steps=3 optimizer.decay_shape='one_minus_sqrt'
 modern: step

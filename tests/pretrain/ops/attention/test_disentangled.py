@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pretrain.ops import row_random
+from pretrain.ops import row_random, vocab
 from pretrain.ops.attention import disentangled
 from pretrain.ops.attention.disentangled import Masks, Positions
 from tests.pretrain import drawn
@@ -53,10 +53,11 @@ def test_the_definition_is_the_papers_three_terms():
     np.testing.assert_allclose(found[row, :, head], shares @ v[row, :length, head], atol=1e-5)
 
 
-@pytest.mark.parametrize("by_rows", [True, False])
-def test_blocks_of_queries_have_the_definitions_values_gradients_and_dropout(by_rows, monkeypatch):
+@pytest.mark.parametrize("platform", ["cpu", "tpu", "gpu"])
+def test_blocks_of_queries_have_the_definitions_values_gradients_and_dropout(platform, monkeypatch):
   monkeypatch.setattr(disentangled, "_LONGEST_BLOCK", 4)
-  monkeypatch.setattr(disentangled, "platform", lambda: "cpu" if by_rows else "tpu")
+  monkeypatch.setattr(disentangled, "platform", lambda: platform)
+  monkeypatch.setattr(vocab, "platform", lambda: platform)
   cases = ((1, {}), (4, {}), (11, {"segments": True}), (13, {"rate": 0.3}), (16, {"heads": 2}))
   for length, options in cases:
     arrays, rows, masks = _case(length, **options)

@@ -45,6 +45,8 @@ _ROOMS = {
 KINDS = ("comparison", "operator", "constant", "arguments", "statement", "key")
 ENOUGH = 0.92
 _SECONDS = 90.0  # of tests for one fault, by the last measured seconds
+# Whole programs of all rooms of pretraining, for faults that the tests nearby leave alive.
+_WHOLE = "test_recipe.py test_recipe_gradients.py test_segments.py ops/attention test_train.py"
 _LIMIT = 600.0  # seconds for one fault: it may make a test run without end
 _PAIRS = "Lt LtE, Gt GtE, Eq NotEq, In NotIn, Is IsNot, And Or, Add Sub, Mult Div, BitAnd BitOr"
 _PAIRS = [[getattr(ast, name) for name in pair.split()] for pair in _PAIRS.split(", ")]
@@ -211,17 +213,21 @@ def _try(fault: Fault, tree: pathlib.Path, number: int) -> str:
   os.utime(path, (number * 10, number * 10))  # bytecode of another fault of the same size is not taken
   command = [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "-p", "no:cacheprovider", "--numprocesses=0"]
   environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(ROOT / ".cache" / "jax")}
+  whole = [f"tests/pretrain/{name}" for name in _WHOLE.split()] if fault.file.startswith("pretrain/") else []
   try:
-    done = subprocess.run(
-      [*command, *tests_of(fault.file)],
-      cwd=tree,
-      env=environment,
-      stdin=subprocess.DEVNULL,
-      capture_output=True,
-      text=True,
-      errors="replace",
-      timeout=_LIMIT,
-    )
+    for tests in filter(None, (tests_of(fault.file), whole)):
+      done = subprocess.run(
+        [*command, *tests],
+        cwd=tree,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_LIMIT,
+      )
+      if done.returncode:
+        break
   except subprocess.TimeoutExpired:
     return f"no end within {_LIMIT:.0f} s"
   finally:

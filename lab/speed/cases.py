@@ -53,14 +53,39 @@ def make_config(recipe: str, *, batch: int, length: int, changes: Iterable[str] 
   return config
 
 
-def random_ids(config: ConfigDict, number: int = 1, *, seed: int = 0) -> list[np.ndarray]:
-  """Returns batches [batch, length] int32 of full rows: [CLS], tokens with frequencies 1/rank, [SEP]."""
+FILLS = ("full", "padded", "packed")
+_SHORTEST = 8  # tokens of a text
+
+
+def random_texts(config: ConfigDict, *, fill: str = "full", seed: int = 0) -> list[list[np.ndarray]]:
+  """Returns the texts of each row of a batch: [CLS], tokens with frequencies 1/rank, [SEP]; int32.
+
+  'full' rows are one text. The texts of 'padded' rows, one each, and of 'packed' ones, one after another,
+  have a median length of a quarter of the row, lognormal with a deviation of 0.8, and end with the row.
+  """
   random, first = np.random.default_rng(seed), len(SPECIAL)
-  ranks = np.arange(1, config.model.vocab_size - first + 1)
-  shape = (number, config.train.batch_size, config.data.length)
-  ids = first + random.choice(ranks.size, shape, p=(1 / ranks) / np.sum(1 / ranks)).astype(np.int32)
-  ids[:, :, 0], ids[:, :, -1] = SPECIAL["cls"], SPECIAL["sep"]
-  return list(ids)
+  shares = np.cumsum(1 / np.arange(1, config.model.vocab_size - first + 1))
+  rows: list[list[np.ndarray]] = [[] for _ in range(config.train.batch_size)]
+  for row in rows:
+    left = config.data.length
+    while left >= _SHORTEST and (fill == "packed" or not row):
+      drawn = config.data.length if fill == "full" else config.data.length / 4 * random.lognormal(0, 0.8)
+      size = min(left, max(_SHORTEST, int(drawn)))
+      inner = first + np.searchsorted(shares, shares[-1] * random.random(size - 2))
+      row.append(np.array([SPECIAL["cls"], *inner, SPECIAL["sep"]], np.int32))
+      left -= size
+  return rows
+
+
+def random_ids(config: ConfigDict, number: int = 1, *, fill: str = "full", seed: int = 0) -> list[np.ndarray]:
+  """Returns `number` batches of `random_texts` as rows that end in padding, [batch, length] int32."""
+  batches = []
+  for at in range(number):
+    ids = np.full((config.train.batch_size, config.data.length), SPECIAL["pad"], np.int32)
+    for row, texts in zip(ids, random_texts(config, fill=fill, seed=seed + at)):
+      row[: sum(map(len, texts))] = np.concatenate(texts)
+    batches.append(ids)
+  return batches
 
 
 class Step:
@@ -72,13 +97,19 @@ class Step:
     *,
     devices: Sequence[jax.Device] | None = None,
     special: Mapping[str, int] = SPECIAL,
+    fill: str = "full",
   ) -> None:
-    """Compiles the step; `seconds_to_compile` is the time, `special` are the ids of the special tokens."""
+    """Compiles the step; `seconds_to_compile` is the time, `special` are the ids of the special tokens.
+
+    `fill` is one of `FILLS`; `tokens` counts a step's tokens without padding.
+    """
     PRETRAINING.check(config, num_devices=len(devices or jax.devices()))
     size = config.model.vocab_size
     tokens = TokenIds(**special, vocab_size=size, word_starts=b"\1" * size)
     self.run: Run = make_run(config, tokens, devices=devices)
-    self.batches = [sharding.to_global(self.run.mesh, ids) for ids in random_ids(config, 2)]
+    batches = random_ids(config, 2, fill=fill)
+    self.tokens = int(np.mean([np.sum(ids != SPECIAL["pad"]) for ids in batches]))
+    self.batches = [sharding.to_global(self.run.mesh, ids) for ids in batches]
     started = time.perf_counter()
     with jax.set_mesh(self.run.mesh):
       self.state = self.run.init_state()
@@ -100,11 +131,6 @@ class Step:
   def wait(self) -> None:
     """Waits for the last step."""
     jax.block_until_ready(self.metrics)
-
-  @property
-  def tokens(self) -> int:
-    """Tokens per step."""
-    return self.batches[0].size
 
   def speed(self, seconds: float) -> dict[str, float | None]:
     """Returns tokens and FLOP per second, and MFU (None if the devices' peak is unknown)."""

@@ -7,10 +7,13 @@
   python -m benchmarks.compare --recipes roberta_base --shapes 32x512 --peer torch_compiled  # on a GPU
 
 The peers are the programs of `lab/speed/peers.py`: the same method and sizes in plain PyTorch with fused
-attention and Adam (`--peer=torch`), the same with `torch.compile` (`torch_compiled`), or BERT, ELECTRA or
-ModernBERT of Hugging Face. One JSON line for each case: tokens per second of both, medians over the rounds,
-and the median of the rounds' ratios (above 1: ours is faster), by wall-clock and by CPU time. Wall-clock
-ratios are valid only on an idle machine, because on a busy one threads wait for each other. Needs
+attention and Adam (`--peer=torch`), the same with `torch.compile` (`torch_compiled`), or BERT, ELECTRA,
+ModernBERT or DeBERTa of Hugging Face (`hugging_face_flash_compiled`: ModernBERT with FlashAttention 2,
+package `flash-attn`). With `--fill=padded` a row is a text of unequal length. With `--fill=packed` our rows
+are full of such texts; the peer gets the same texts, each in a padded row, or without padding where it has
+FlashAttention 2. Padding is not counted. One JSON line for each case: tokens per second of both, medians over
+the rounds, and the median of the rounds' ratios (above 1: ours is faster), by wall-clock and by CPU time.
+Wall-clock ratios are valid only on an idle machine, because on a busy one threads wait for each other. Needs
 `requirements-export.txt` (torch, transformers).
 """
 
@@ -24,6 +27,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from data import command
@@ -31,12 +35,12 @@ from data.errors import UserError
 from lab.speed import cases
 from pretrain.command import keep_temporaries
 
-PEERS = ("torch", "torch_compiled", "hugging_face", "hugging_face_compiled")
+PEERS = ("torch", "torch_compiled", "hugging_face", "hugging_face_compiled", "hugging_face_flash_compiled")
 
 
-def our_step(config) -> Callable:
+def our_step(config, fill: str) -> Callable:
   """Returns a function that takes a step of this project and returns its loss, an array, without waiting."""
-  step = cases.Step(config)
+  step = cases.Step(config, fill=fill)
 
   def take():
     step.dispatch()
@@ -45,7 +49,7 @@ def our_step(config) -> Callable:
   return take
 
 
-def torch_step(config, kind: str, threads: int) -> Callable:
+def torch_step(config, kind: str, threads: int, fill: str) -> Callable:
   """Returns a function that takes a step of a PyTorch peer, with the same Adam.
 
   Kinds that end in '_compiled' use `torch.compile`. The function returns the loss, a tensor, without waiting
@@ -59,12 +63,17 @@ def torch_step(config, kind: str, threads: int) -> Callable:
     torch.set_num_threads(threads)
   torch.manual_seed(0)
   device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-  build = peers.build if kind.startswith("torch") else peers.build_stock
-  model = build(config).to(device).train()
+  has_flash = "flash" in kind
+  model = peers.build(config) if kind.startswith("torch") else peers.build_stock(config, has_flash=has_flash)
+  model = model.to(device).train()
   optimizer = torch.optim.AdamW(
     model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01, fused=True
   )
-  batches = [{name: leaf.to(device) for name, leaf in make_batch(config, seed).items()} for seed in range(2)]
+  made = [
+    make_batch(config, seed) if fill == "full" else make_unequal(config, seed, fill=fill, is_flat=has_flash)
+    for seed in range(2)
+  ]
+  batches = [jax.tree.map(lambda leaf: leaf.to(device) if torch.is_tensor(leaf) else leaf, x) for x in made]
   if kind.endswith("_compiled"):
     model = torch.compile(model)
   count = [0]
@@ -118,6 +127,39 @@ def make_batch(config, seed: int) -> dict:
   return batch
 
 
+def make_unequal(config, seed: int, *, fill: str, is_flat: bool) -> dict:
+  """Returns the texts of a 'padded' or 'packed' batch for a stock model, as torch tensors.
+
+  A row is a text, padded. If the batch is packed, `is_flat` makes one row of all texts, with the arguments
+  by which transformers' FlashAttention 2 keeps them apart.
+  """
+  import torch
+
+  random = np.random.default_rng(seed)
+  texts = [text for row in cases.random_texts(config, fill=fill, seed=seed) for text in row]
+  sizes = np.array([len(text) for text in texts])
+  places = np.arange(config.data.length)
+  is_text = places < sizes[:, None]
+  ids = np.full(is_text.shape, cases.SPECIAL["pad"])
+  ids[is_text] = np.concatenate(texts)
+  is_chosen = (
+    (random.random(ids.shape) < config.corruption.mask_rate) & (places > 0) & (places < sizes[:, None] - 1)
+  )
+  arrays = {
+    "masked": np.where(is_chosen, cases.SPECIAL["mask"], ids),
+    "sparse_labels": np.where(is_chosen, ids, -100),
+  }
+  if not (is_flat and fill == "packed"):
+    made = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    return made | {"arguments": {"attention_mask": torch.from_numpy(is_text.astype(np.int64))}}
+  made = {name: torch.from_numpy(array[is_text][None]) for name, array in arrays.items()}
+  borders = torch.from_numpy(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32))
+  arguments: dict[str, Any] = {"cu_seq_lens_q": borders, "cu_seq_lens_k": borders}
+  arguments |= dict.fromkeys(("max_length_q", "max_length_k"), int(sizes.max()))
+  positions = torch.from_numpy(np.broadcast_to(places, is_text.shape)[is_text][None])
+  return made | {"arguments": arguments | {"position_ids": positions}}
+
+
 def peak_bytes(kind: str) -> int | None:
   """Returns the most memory of an accelerator that this process has used so far; None on a CPU."""
   if kind == "ours":
@@ -137,13 +179,13 @@ def serve(words: Sequence[str]) -> None:
   precomputed ones, which favours them. On CPU ours keeps freed memory for the next step, as `pretrain.main`
   does; the peers do so too with MALLOC_ARENA_MAX=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1.
   """
-  kind, recipe, shape, threads, *changes = words
+  kind, recipe, shape, threads, fill, *changes = words
   if kind == "ours":
     keep_temporaries()
   batch, length = cases.shape(shape)
   config = cases.make_config(recipe, batch=batch, length=length, changes=changes)
   started = time.perf_counter()
-  step = our_step(config) if kind == "ours" else torch_step(config, kind, int(threads))
+  step = our_step(config, fill) if kind == "ours" else torch_step(config, kind, int(threads), fill)
   facts: dict[str, Any] = {"loss": [float(step()), float(step())][-1]}
   print(json.dumps(facts | {"seconds_to_compile": time.perf_counter() - started}), flush=True)
   for line in sys.stdin:
@@ -165,8 +207,9 @@ class Server:
     # Both may be on one accelerator: neither takes all of its memory, and a peer's JAX makes its config only.
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     environment |= {} if kind == "ours" else {"JAX_PLATFORMS": "cpu"}
+    words = [asked.fill, *asked.set, *["data.packing=segments"] * (asked.fill == "packed")]
     self._process = subprocess.Popen(
-      [sys.executable, "-m", "benchmarks.compare", "serve", kind, recipe, shape, str(threads), *asked.set],
+      [sys.executable, "-m", "benchmarks.compare", "serve", kind, recipe, shape, str(threads), *words],
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
       text=True,
@@ -207,6 +250,9 @@ def compare(recipe: str, batch: int, length: int, asked) -> dict:
   is_stock_masked_lm = asked.peer.startswith("hugging_face") and config.corruption.kind != "generator"
   if config.model.position == "rope" and not is_stock_masked_lm:
     raise UserError(f"{recipe}: no --peer={asked.peer} has this backbone; masked LM has --peer=hugging_face")
+  is_modern = is_stock_masked_lm and config.model.position == "rope"
+  if not is_modern and ("flash" in asked.peer or asked.fill != "full"):
+    raise UserError(f"{recipe}: FlashAttention 2 and --fill are for masked LM on ModernBERT's backbone")
   servers = {kind: Server(kind, recipe, shape, asked) for kind in ("ours", asked.peer)}
   rounds = [
     {kind: server.steps(asked.steps) for kind, server in servers.items()} for _ in range(asked.rounds)
@@ -216,13 +262,13 @@ def compare(recipe: str, batch: int, length: int, asked) -> dict:
   ratios = {
     key: [turn[asked.peer][key] / turn["ours"][key] for turn in rounds] for key in ("seconds", "cpu_seconds")
   }
-  speeds = {
-    kind: batch * length / statistics.median(turn[kind]["seconds"] for turn in rounds) for kind in servers
-  }
+  tokens = np.mean([np.sum(x != cases.SPECIAL["pad"]) for x in cases.random_ids(config, 2, fill=asked.fill)])
+  speeds = {kind: tokens / statistics.median(turn[kind]["seconds"] for turn in rounds) for kind in servers}
   return {
     "recipe": recipe,
     "shape": shape,
     "peer": asked.peer,
+    "fill": asked.fill,
     "tokens_per_second": speeds["ours"],
     "tokens_per_second_of_peer": speeds[asked.peer],
     "ratio": statistics.median(ratios["seconds"]),
@@ -245,6 +291,7 @@ def main() -> None:
     "--shapes", nargs="+", type=cases.shape, default=[(4, 128), (1, 512)], help="of batches"
   )
   parser.add_argument("--peer", choices=PEERS, default="torch", help="program to compare with")
+  parser.add_argument("--fill", choices=cases.FILLS, default="full", help="texts in the rows")
   parser.add_argument("--rounds", type=int, default=5, help="turns that the two take")
   parser.add_argument("--steps", type=int, default=3, help="steps per round")
   parser.add_argument(

@@ -34,7 +34,15 @@ logger = logging.getLogger(__name__)
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CASE_SECONDS = 300.0  # a case that takes longer is ended, so that the others have their turn
-PACKAGES = ("jax", "jaxlib", "flax", "triton", "jax-triton", "torch", "transformers", "nvidia-cudnn-cu13")
+PACKAGES = (
+  "jax",
+  "jaxlib",
+  "jax-cuda12-plugin",
+  "jax-cuda13-plugin",
+  "nvidia-cudnn-cu12",
+  "nvidia-cudnn-cu13",
+)
+PACKAGES += ("flax", "triton", "jax-triton", "torch", "transformers", "flash-attn")
 CARD = "name,driver_version,pstate,clocks.sm,clocks.max.sm,clocks.mem,power.draw,power.limit,memory.total"
 RECIPES = ("roberta_base", "coco_lm_base", "amos_base", "electra_base", "taco_base")
 SHAPES = {"taco_base": (64, 256)}  # rows and tokens; others: USUAL
@@ -45,7 +53,7 @@ Line = dict[str, Any]
 CHECK = ("case", "check", "error", "tolerance", "ok", "body")
 STEP = ("recipe", "shape", "ms", "ms_waiting", "tokens_per_second", "mfu", "gb_temporaries")
 STEP += ("gb_peak", "seconds_to_compile", "loss")
-COMPARE = ("recipe", "shape", "peer", "tokens_per_second", "tokens_per_second_of_peer", "ratio")
+COMPARE = ("recipe", "shape", "fill", "peer", "tokens_per_second", "tokens_per_second_of_peer", "ratio")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,9 +83,11 @@ def table(*, is_tiny: bool = False) -> list[Case]:
   def step(name: str, recipe: str, shape: tuple[int, int]) -> Case:
     return measured(name, "step", recipe, shape, "--profile", f"--repeats={2 if is_tiny else 20}")
 
-  def compare(name: str, recipe: str, shape: tuple[int, int], peer: str = "torch_compiled") -> Case:
+  def compare(
+    name: str, recipe: str, shape: tuple[int, int], peer: str = "torch_compiled", *words: str
+  ) -> Case:
     steps = ("--rounds=2", "--steps=1") if is_tiny else ("--rounds=5", "--steps=10")
-    return measured(name, "compare", recipe, shape, f"--peer={peer}", *steps)
+    return measured(name, "compare", recipe, shape, f"--peer={peer}", *words, *steps)
 
   def kernels(name: str, shape: str, dtype: str, *words: str) -> Case:
     small = ("--shape=2x64", "--width=64", "--heads=2", "--vocabulary=512", "--dtype=float32")
@@ -103,7 +113,17 @@ def table(*, is_tiny: bool = False) -> list[Case]:
   for rows, length in ((32, 512), (16, 1_024), (2, 8_192)):  # as many tokens each
     name = f"modernbert_base_{rows}x{length}"
     made.append(step(name, "modernbert_base", (rows, length)))
-    made.append(compare(f"compare_{name}", "modernbert_base", (rows, length), peer="hugging_face_compiled"))
+    for peer in ("hugging_face_compiled", "hugging_face_flash_compiled"):
+      is_flash = "_flash" * ("flash" in peer)
+      made.append(compare(f"compare_{name}{is_flash}", "modernbert_base", (rows, length), peer))
+      if length == 1_024:
+        fills = ("padded", "packed")
+        made += [
+          compare(
+            f"compare_{name}{is_flash}_{fill}", "modernbert_base", (rows, length), peer, f"--fill={fill}"
+          )
+          for fill in fills
+        ]
   made.append(
     compare("compare_hugging_face", "roberta_base", shapes["roberta_base"], peer="hugging_face_compiled")
   )

@@ -340,7 +340,7 @@ class Electra(nn.Module):
 class ModernBert(nn.Module):
   """ModernBertForMaskedLM of the recipe's sizes; it scores the positions with labels alone, as ours does."""
 
-  def __init__(self, config) -> None:
+  def __init__(self, config, *, has_flash: bool = False) -> None:
     super().__init__()
     from transformers import ModernBertConfig, ModernBertForMaskedLM
 
@@ -360,11 +360,13 @@ class ModernBert(nn.Module):
       "cls_token_id": 0,
       "sep_token_id": 2,
     }
-    self.model = ModernBertForMaskedLM(ModernBertConfig(**sizes, attn_implementation="sdpa"))  # pyright: ignore[reportCallIssue] (its `**kwargs` take it)
+    attention = "flash_attention_2" if has_flash else "sdpa"
+    self.model = ModernBertForMaskedLM(ModernBertConfig(**sizes, attn_implementation=attention))  # pyright: ignore[reportCallIssue] (its `**kwargs` take it)
 
   def forward(self, batch: dict) -> torch.Tensor:
     ids, labels = batch["masked"], batch["sparse_labels"]
-    return self.model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=labels).loss
+    arguments = batch.get("arguments", {"attention_mask": torch.ones_like(ids)})
+    return self.model(input_ids=ids, labels=labels, **arguments).loss
 
 
 class Deberta(nn.Module):
@@ -386,10 +388,13 @@ class Deberta(nn.Module):
     return self.model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=labels).loss
 
 
-def build_stock(config) -> nn.Module:
-  """Returns the stock model that does the work of a recipe, by its corruption and backbone."""
+def build_stock(config, *, has_flash: bool = False) -> nn.Module:
+  """Returns the stock model that does the work of a recipe, by its corruption and backbone.
+
+  `has_flash`: ModernBERT has FlashAttention 2 instead of PyTorch's own attention.
+  """
   if config.corruption.kind == "generator":
     return Electra(config)
   if config.model.relative_position == "disentangled":
     return Deberta(config)
-  return (ModernBert if config.model.position == "rope" else Bert)(config)
+  return ModernBert(config, has_flash=has_flash) if config.model.position == "rope" else Bert(config)

@@ -82,6 +82,8 @@ def test_columns_of_conll_are_guessed_by_what_is_in_them():
   assert own_load.of_conll(made, given) == ("2", "3")
   made = rows({"1": ["EU", "rejects"], "2": ["NNP", "VBZ"], "3": ["B-ORG", "O"]})
   assert own_load.of_conll(made, given) == ("1", "3")
+  made = rows({"1": ["EU", "rejects"], "2": ["NNP", "VBZ"], "3": ["_", "-"]})
+  assert own_load.of_conll(made, given) == ("1", "2")
   made = rows({str(number): ["_"] for number in range(1, 11)} | {"1": ["1"], "2": ["EU"], "4": ["PROPN"]})
   assert own_load.of_conll(made, given) == ("2", "4")
   assert own_load.of_conll(made, types.SimpleNamespace(text="3", label="5")) == ("3", "5")

@@ -121,6 +121,7 @@ def test_fresh_head_has_small_normal_kernels_or_those_of_torch():
   torch = heads.init_classification_head(KEY, CONFIG, num_outputs=2, init="torch")
   for leaf in jax.tree.leaves(torch):
     assert 0.5 * 32**-0.5 < float(np.max(np.abs(np.asarray(leaf)))) <= 32**-0.5
+    assert leaf.size == 2 or abs(float(np.mean(np.asarray(leaf)))) < 0.5 * float(np.std(np.asarray(leaf)))
   with pytest.raises(ValueError, match="xavier"):
     heads.init_classification_head(KEY, CONFIG, num_outputs=2, init="xavier")
 

@@ -60,6 +60,7 @@ def test_every_step_gets_its_batch(small_records, monkeypatch):
     with pytest.raises(RuntimeError, match="after shutdown"):
       read.arrives(steps[-1] + 50, lambda: False)
     assert set(records.reads) == {together * SIZE}
+    assert len(records.reads) <= (len(steps) + batches.STEPS_AHEAD) // together + 1  # and no further ahead
 
 
 def test_data_is_taken_from_further_on_after_a_skip():

@@ -217,3 +217,12 @@ def test_many_anchors_are_compared_block_by_block(monkeypatch):
   assert "scan" in str(jax.make_jaxpr(compared)(texts))
   blocks = jax.value_and_grad(compared, has_aux=True)(texts)
   jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6), blocks, whole)
+
+
+def test_a_batch_of_fewer_rows_has_its_longest_texts_in_the_places_of_the_longest():
+  ids = [np.arange(size, dtype=np.int32) for size in (9, 3, 5)]
+  numbers = np.arange(3)[:, None]
+  table = TextTable(ids, numbers, numbers.astype(np.int32), np.zeros(3, np.float32))
+  order = problem.whole_order(3, 2, 1)  # batches of two rows and of one, each row alone in some epoch
+  found = problem.layout(table, order, range(9), epochs=9, most=2, multiple=1, divisor=1)
+  assert found == problem.BatchLayout((1, 1), (9, 5))

@@ -313,6 +313,7 @@ def test_a_beir_folder_is_searched_by_each_size_by_words_and_by_a_second_model(
   folder = small_beir.write(tmp_path / "beir", passages=140)
   flags = ("--sizes=4", f"--beside={small_encoder_run}", f"--output={tmp_path / 'scores'}")
   assert _evaluate(model, folder, *flags) == 0
+  assert "model minus it, nDCG@10" in (tmp_path / "scores" / "results.md").read_text()
   rows = _rows(tmp_path / "scores")
   systems = [(row["model"], row["size"]) for row in rows]
   assert systems == [("model", 16), ("model", 4), ("beside", 16), ("BM25", None)]

@@ -441,3 +441,14 @@ def test_runs_that_left_updates_out_are_named(tmp_path):
   made.write(tmp_path)
   rows = json.loads((tmp_path / "results.json").read_text())["rows"]
   assert [row["skipped_updates"] for row in rows if row["is_main"]] == [{"1": 1200}, {}]
+
+
+def test_the_diagnostic_set_is_encoded_like_mnli():
+  start = types.SimpleNamespace(encoder=types.SimpleNamespace(vocabulary="words"))
+  protocol = types.SimpleNamespace(stsb_divisor=5.0)
+  session = types.SimpleNamespace(max_length={"mnli": 128, "stsb": 64}.get, protocol=protocol, start=start)
+  data = types.SimpleNamespace(buckets=2, bucket_multiple=8)
+  made = types.SimpleNamespace(config=types.SimpleNamespace(data=data), session=session)
+  for task, expected in (("ax", (128, 1.0)), ("stsb", (64, 5.0))):
+    found = search.Glue.encoding(made, task)  # pyright: ignore[reportArgumentType]
+    assert (found.max_length, found.divisor) == expected, task

@@ -151,7 +151,7 @@ def test_several_models_at_once_have_each_their_own_gradients():
 def test_the_kernels_are_taken_for_whole_rows_that_no_partitioner_cuts(monkeypatch):
   monkeypatch.setattr(platforms, "has_triton", lambda: True)
   taken = []
-  monkeypatch.setattr(norm, "with_kernels", lambda *given: taken.append(given[0]) or given[2])
+  monkeypatch.setattr(norm, "with_kernels", lambda *given: taken.append(given[0]) or (given[2],) * 2)
   settings = Settings(0.0, Use.MLP_OUTPUT_DROPOUT, EPS, jnp.dtype(jnp.float32))
   for on, width, axes, part, expected in [
     ("tpu", 128, (), False, [norm_tpu]),
@@ -168,12 +168,12 @@ def test_the_kernels_are_taken_for_whole_rows_that_no_partitioner_cuts(monkeypat
     places = row_random.Part(jnp.zeros((2, 4), jnp.int32), 0, 9) if part else None
 
     def normed(x, product, bias, scale, norm_bias, places=places):
-      branch = Branch(product, bias, None, None)
-      return norm.added_norm(x, branch, scale, norm_bias, settings, part=places)
+      arrays = x, Branch(product, bias, None, None), scale, norm_bias, settings
+      return norm.added_norm(*arrays, part=places), norm.norm_and_sum(*arrays, part=places)
 
     with jax.set_mesh(jax.make_mesh((2,) * len(axes), axes, axis_types=(AxisType.Auto,) * len(axes))):
       jax.eval_shape(normed, x, product, bias, scale, norm_bias)
-    assert taken == expected, (on, width, axes, part)
+    assert taken == 2 * expected, (on, width, axes, part)
 
 
 def test_compiled_for_a_tpu_it_is_one_kernel_that_reads_rows_where_they_lie():

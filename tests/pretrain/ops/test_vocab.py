@@ -176,6 +176,10 @@ def test_the_gradient_of_scores_is_that_of_a_plain_softmax_for_any_chunk():
 
     found = jax.jit(jax.value_and_grad(chunked, argnums=(0, 1, 2)))(*arrays)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5, rtol=1e-5), found, expected)
+  narrow = arrays[0][..., :2], arrays[1][:, :2], arrays[2]
+  for chunk, has_all in ((3, False), (M, True)):
+    program = str(jax.make_jaxpr(functools.partial(vocab_scores, chunk=chunk))(*narrow, targets))
+    assert (f"[{B},{M},{V}]" in program) == has_all, chunk
 
 
 def test_the_most_probable_token_gives_no_gradient():

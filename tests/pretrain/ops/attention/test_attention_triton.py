@@ -35,9 +35,10 @@ def test_padding_masks_dropout_segments_windows_and_odd_widths_equal_plain():
   gaps = case(2, 64, 2, 16, dropout_rate=0.1)  # keys are masked where they are not the last of a row
   gaps.options["key_mask"] = jnp.arange(64) % 5 != jnp.asarray([[3], [4]])
   for of_case in (
-    case(3, 130, 2, 16, dropout_rate=0.25),  # three tiles
+    case(3, 129, 2, 16, dropout_rate=0.25),  # three tiles, of which the last has one token
     case(3, 128, 2, 16, dropout_rate=0.1),  # whole tiles of heads as wide as their lanes
     case(2, 70, 2, 24, has_segments=True, window=4, dropout_rate=0.1),
+    case(1, 128, 2, 24),  # whole tiles of heads that are narrower than their lanes
     case(attention_triton._ROWS + 3, 70, 2, 8),  # more rows than one program sums, and a part of it
     gaps,
   ):

@@ -11,7 +11,7 @@ import numpy as np
 
 from data.records import HeldoutRecords, MixedRecords
 from pretrain.listener import Listener
-from pretrain.logs.metrics import SOURCE_LOSS, Throughput, reduce_metrics
+from pretrain.logs.metrics import FREQUENCY_LOSS, SOURCE_LOSS, Throughput, reduce_metrics
 from pretrain.logs.trackers import Written
 from pretrain.mesh import sharding
 from pretrain.models import heads
@@ -59,13 +59,14 @@ class Evaluation(Listener):
     )
     if means is None:
       return
-    self._written.write(step, {f"eval/{name}": value for name, value in means.items()})
+    trivial = {FREQUENCY_LOSS: self._frequency_loss}
+    self._written.write(step, {f"eval/{name}": value for name, value in (means | trivial).items()})
     terms = [f"{name} {means[name]:.4f}" for name in self._run.recipe.term_weights if name in means]
     terms += [
       f"{name[len(SOURCE_LOSS) :]} {means[name]:.4f}" for name in means if name.startswith(SOURCE_LOSS)
     ]
-    trivial = f"(token frequencies alone: {self._frequency_loss:.4f} per predicted token)"
-    logger.info("  ".join([f"held-out at step {step:,}", f"loss {means['loss']:.4f}", *terms, trivial]))
+    terms.append(f"(token frequencies alone: {self._frequency_loss:.4f} per predicted token)")
+    logger.info("  ".join([f"held-out at step {step:,}", f"loss {means['loss']:.4f}", *terms]))
     self._speed.restart(step)
 
 

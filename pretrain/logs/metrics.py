@@ -37,6 +37,7 @@ finally:
     del sys.modules["torch"]
 
 FILE_NAME = "metrics.jsonl"
+FREQUENCY_LOSS = "frequency_loss"  # held-out nats of predicting masked tokens by their frequencies alone
 SOURCE_LOSS = "source_loss/"  # prefix of a mixture source's held-out loss
 
 

@@ -117,7 +117,7 @@ def make(
   charts, constant = series.charts(found, over)
   is_one = len(found) == 1
   title = found[0].name if is_one else f"{len(found)} runs: {found[0].name} and {found[-1].name}"
-  if is_one and found[0].recipe:
+  if is_one and found[0].recipe not in ("", title):
     title = f"{found[0].recipe} in {title}"
   tables = [(run.name, table) for run in found for table in run.tables]
   tables += [("", table) for table in more_tables]

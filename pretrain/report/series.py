@@ -19,6 +19,7 @@ Axis = Literal["step", "token", "hour"]
 Place = Callable[[np.ndarray], np.ndarray]  # from steps to positions on the axis
 TRAIN, HELD_OUT = "train/", "eval/"
 _TWIN = "perf/steps_per_second"  # not shown: the same curve as tokens per second
+_BASELINE, _MASKED_LM = HELD_OUT + metrics.FREQUENCY_LOSS, "masked_lm_loss"
 
 # (pattern of a metric's name, unit); the first match counts.
 _UNITS = (
@@ -60,14 +61,18 @@ _PART = re.compile(
 def charts(runs: Sequence[ShownRun], over: Axis = "step") -> tuple[dict[str, list[Plot]], dict[str, float]]:
   """Returns {section: its charts}, and {metric: value} of constant metrics, which have no chart.
 
-  A page about one run has a colour for each part of a metric, a page about several one for each run.
+  A page about one run has a colour for each part of a metric, a page about several one for each run. The
+  loss has no chart of its own where it is that of masked LM, beside which one run's page has the baseline.
 
   Raises:
     ConfigError: a run lacks the data for the axis.
   """
   axis, places = _axis(runs, over)
   values = [_values(run.lines) for run in runs]
-  names = [name for name in dict.fromkeys(name for of_run in values for name in of_run) if name != _TWIN]
+  hidden = {_TWIN, _BASELINE}
+  if all(of_run.get(f"{HELD_OUT}loss") == of_run.get(HELD_OUT + _MASKED_LM, {}) for of_run in values):
+    hidden |= {f"{TRAIN}loss", f"{HELD_OUT}loss"}
+  names = [name for name in dict.fromkeys(name for of_run in values for name in of_run) if name not in hidden]
   constant, families = {}, dict[str, list[str]]()
   for name in dict.fromkeys(name.removeprefix(TRAIN).removeprefix(HELD_OUT) for name in names):
     numbers = [
@@ -83,6 +88,12 @@ def charts(runs: Sequence[ShownRun], over: Axis = "step") -> tuple[dict[str, lis
   for family, members in families.items():
     title = next(title for title, pattern in SECTIONS if re.search(pattern, family))
     curves = list(_curves(family, members, runs, values, places, most=most))
+    if family == _MASKED_LM and len(runs) == 1 and (points := values[0].get(_BASELINE)):
+      steps, numbers = np.asarray([*points]), np.asarray([*points.values()])
+      note = shown(float(numbers[-1]))
+      curves.append(
+        Curve("token frequencies alone", places[0](steps), numbers, len(curves), note, is_dashed=True)
+      )
     unit = next((unit for pattern, unit in _UNITS if re.search(pattern, family)), "")
     words = _words(family)
     plot = Plot("", words, axis, "" if unit == words else unit, curves, y_limits=_limits(curves))

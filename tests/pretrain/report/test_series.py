@@ -98,3 +98,19 @@ def test_parts_of_a_metric_share_a_chart_and_what_never_changes_has_none():
   two, _ = series.charts([run(lines, "a"), run(lines, "b")])
   assert len(two["Accuracy"]) == 3  # of several runs a chart for each, a colour for each run
   assert [curve.colour for curve in two["Loss and its terms"][0].curves] == [0, 0, 1, 1]
+
+
+def test_masked_lms_loss_has_one_chart_with_the_baseline_of_one_run():
+  lines = [
+    {"step": step, "train/loss": 3.0 - step, "train/masked_lm_loss": 3.0 - step, "eval/frequency_loss": 2.5}
+    | dict.fromkeys(("eval/loss", "eval/masked_lm_loss"), 3.5 - step)
+    for step in range(2)
+  ]
+  for names, expected in (("a", ["training", "held out", "token frequencies alone"]), ("ab", None)):
+    found, constant = series.charts([run(lines, name) for name in names])
+    (chart,) = found["Loss and its terms"]
+    assert chart.title == "masked lm loss" and not constant
+    assert expected is None or [curve.name for curve in chart.curves] == expected
+  assert chart.curves[-1].name == "b, held out"
+  lines[1]["eval/loss"] = 9.0
+  assert len(series.charts([run(lines)])[0]["Loss and its terms"]) == 2

@@ -1,6 +1,7 @@
 """`--dry_run` and `--plan`: FLOP by hand-worked numbers, bytes of a device, does it fit, largest batch."""
 
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from configs import backbones, base
 from data.errors import ConfigError
+from lab.speed import cases
 from lab.speed.estimate import parse, total_flops
 from pretrain import main
 from pretrain.command import load_config
@@ -349,6 +351,25 @@ def test_the_command_prints_a_plan_and_writes_nothing(tmp_path, machine, largest
   for part in (": fits", f"that fits: {largest}", "nominal TFLOP per step and device", "device-hours"):
     assert part in done.stdout, part
   assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("target", ["v5e:2x2", "h100:4"])
+def test_every_recipe_on_every_backbone_is_a_program_of_the_machine(target):
+  machine, failures = chips.parse(target), []
+  if not chips.is_installed(machine.chip.platform):
+    pytest.skip(f"the compiler for {target} is not installed (requirements-plan.txt)")
+  with mock.patch.dict(os.environ):
+    found = compile_ahead.devices_of(machine)
+  recipes = [path.stem for path in pathlib.Path(base.__file__).parent.glob("*_base.py")]
+  for recipe in sorted(name for name in recipes if not name.startswith("finetune")):
+    for backbone in ("", ":modern", ":deberta", ":deberta_tiny"):
+      try:
+        config = cases.make_config(recipe + backbone, batch=128, length=512, changes=["model.scan_unroll=1"])
+        compile_ahead.lower_step(compile_ahead.planned_run(config, found, machine.chip.platform))
+      except Exception as error:
+        failures.append(f"{recipe}{backbone}: {type(error).__name__}: {error}"[:300])
+  assert not failures, "\n".join(failures)
 
 
 def test_a_config_that_does_not_fit_is_told_which_does_or_how_others_would(capsys):

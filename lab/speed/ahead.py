@@ -49,7 +49,7 @@ def line(recipe: str, changes: list[str], found: Forecast) -> dict:
 def main() -> None:
   """Prints the estimated step time and memory of each recipe as one JSON line."""
   parser = command.Parser(description=__doc__)
-  parser.add_argument("recipes", nargs="+", help="NAME[:SIZE][:BACKBONE], or files")
+  parser.add_argument("recipes", nargs="+", help="such as roberta_base:tiny:modern, or files")
   parser.add_argument("--target", required=True, help="such as v5e:2x4, v5p:4x4x4, v6e:8x8, h100, h200, a100")
   parser.add_argument("--shape", type=cases.shape, default=(8, 512), help="rows x tokens of a device")
   parser.add_argument("--largest", type=int, default=0, help="search for the largest multiple that fits")

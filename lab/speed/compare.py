@@ -286,7 +286,9 @@ def compare(recipe: str, batch: int, length: int, asked) -> dict:
 def main() -> None:
   """Prints the speed ratio to the PyTorch peer for each recipe and shape, as JSON lines."""
   parser = command.Parser(description=__doc__)
-  parser.add_argument("--recipes", nargs="+", default=cases.BASE_RECIPES, help="NAME[:BACKBONE], or files")
+  parser.add_argument(
+    "--recipes", nargs="+", default=cases.BASE_RECIPES, help="as roberta_base:modern, or files"
+  )
   parser.add_argument(
     "--shapes", nargs="+", type=cases.shape, default=[(4, 128), (1, 512)], help="of batches"
   )

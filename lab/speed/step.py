@@ -130,7 +130,9 @@ def _events(path: pathlib.Path) -> Iterator[tuple[str, float]]:
 def main() -> None:
   """Prints time and memory of a step for each recipe, shape and number of devices, as JSON lines."""
   parser = command.Parser(description=__doc__)
-  parser.add_argument("--recipes", nargs="+", default=cases.BASE_RECIPES, help="NAME[:BACKBONE], or files")
+  parser.add_argument(
+    "--recipes", nargs="+", default=cases.BASE_RECIPES, help="as roberta_base:modern, or files"
+  )
   parser.add_argument(
     "--shapes", nargs="+", type=cases.shape, default=[(4, 128), (1, 512)], help="of batches"
   )

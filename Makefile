@@ -11,7 +11,7 @@ VERSION_CHECK := import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 
 
 help:
 	@echo 'make demo      pretrain a tiny encoder on the installed documentation: 70 seconds on two CPU cores where packages are cached'
-	@echo 'make test      the test suite: 10 minutes on two idle CPU cores the first time, 7 with .cache'
+	@echo 'make test      the test suite: 11 minutes on two idle CPU cores the first time, 7 to 8 with .cache'
 	@echo 'make test-quick  what a change to the heart needs: goldens, losses, step, resume, a search: a minute once compiled'
 	@echo 'make nightly   what make test leaves out: rare settings, every other Python, every set of packages: 22 minutes on two idle cores'
 	@echo 'make lint      ruff and pyright'

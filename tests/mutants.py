@@ -5,7 +5,7 @@
 A fault changes one expression or statement of a room that computes: a comparison, an operator, a constant,
 the order of two arguments, a statement that is left out, a key. Kinds are drawn equally often, then places.
 The tests of the same folder and those that import the file run on a copy of the checkout, the quickest first,
-until one fails. A line per fault says
+until one fails; for a file of pretraining then those of whole programs. A line per fault says
 
   caught      a test failed,
   SURVIVED    none did: write one that asserts the value,

@@ -34,15 +34,8 @@ logger = logging.getLogger(__name__)
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CASE_SECONDS = 300.0  # a case that takes longer is ended, so that the others have their turn
-PACKAGES = (
-  "jax",
-  "jaxlib",
-  "jax-cuda12-plugin",
-  "jax-cuda13-plugin",
-  "nvidia-cudnn-cu12",
-  "nvidia-cudnn-cu13",
-)
-PACKAGES += ("flax", "triton", "jax-triton", "torch", "transformers", "flash-attn")
+PACKAGES = "jax jaxlib jax-cuda12-plugin jax-cuda13-plugin nvidia-cudnn-cu12 nvidia-cudnn-cu13 flax triton"
+PACKAGES = f"{PACKAGES} jax-triton torch transformers flash-attn".split()
 CARD = "name,driver_version,pstate,clocks.sm,clocks.max.sm,clocks.mem,power.draw,power.limit,memory.total"
 RECIPES = ("roberta_base", "coco_lm_base", "amos_base", "electra_base", "taco_base")
 SHAPES = {"taco_base": (64, 256)}  # rows and tokens; others: USUAL
@@ -113,17 +106,10 @@ def table(*, is_tiny: bool = False) -> list[Case]:
   for rows, length in ((32, 512), (16, 1_024), (2, 8_192)):  # as many tokens each
     name = f"modernbert_base_{rows}x{length}"
     made.append(step(name, "modernbert_base", (rows, length)))
-    for peer in ("hugging_face_compiled", "hugging_face_flash_compiled"):
-      is_flash = "_flash" * ("flash" in peer)
-      made.append(compare(f"compare_{name}{is_flash}", "modernbert_base", (rows, length), peer))
-      if length == 1_024:
-        fills = ("padded", "packed")
-        made += [
-          compare(
-            f"compare_{name}{is_flash}_{fill}", "modernbert_base", (rows, length), peer, f"--fill={fill}"
-          )
-          for fill in fills
-        ]
+    for peer, ending in (("hugging_face_compiled", ""), ("hugging_face_flash_compiled", "_flash")):
+      for fill in ("full", "padded", "packed") if length == 1_024 else ("full",):
+        case = f"compare_{name}{ending}{'' if fill == 'full' else f'_{fill}'}"
+        made.append(compare(case, "modernbert_base", (rows, length), peer, f"--fill={fill}"))
   made.append(
     compare("compare_hugging_face", "roberta_base", shapes["roberta_base"], peer="hugging_face_compiled")
   )

@@ -69,7 +69,8 @@ def of_few_rows(table: jax.Array, ids: np.ndarray) -> jax.Array:
 
   def gradient(_, given: jax.Array) -> tuple[jax.Array]:
     is_row = np.arange(len(table))[:, None] == ids.reshape(-1)
-    return (jnp.sum(jnp.where(is_row[..., None], given.reshape(1, ids.size, -1), 0), axis=1),)
+    summed = jnp.sum(jnp.where(is_row[..., None], given.reshape(1, ids.size, -1), 0), axis=1)
+    return (summed.reshape(table.shape),)
 
   read = jax.custom_vjp(lambda table: table[ids])
   read.defvjp(lambda table: (table[ids], None), gradient)

@@ -30,6 +30,7 @@ from pretrain.ops import row_random
 from pretrain.ops.attention.attention_blocks import blocks
 from pretrain.ops.platforms import platform
 from pretrain.ops.row_random import Part, Use
+from pretrain.ops.vocab import of_few_rows
 
 BODIES = ("blocks", "plain")
 _LONGEST_BLOCK = 128  # queries
@@ -120,7 +121,8 @@ def attention(
   # Padding adds distances that no real pair has; any row will do for them.
   rows = np.pad(positions.rows, (whole - length + 1, whole - length + 1), mode="edge")
   # Columns of c2p are in the order of keys, those of p2c in the order of queries.
-  by_key, by_query = _spread(positions.key, rows[-2::-1]), _spread(positions.query, rows)
+  by_key = of_few_rows(positions.key, rows[-2::-1])
+  by_query = of_few_rows(positions.query, rows)
   words = None
   if masks.dropout_rate and masks.row_keys is not None:
     words = row_random.key_words(row_random.fold(masks.row_keys, Use.ATTENTION_DROPOUT))
@@ -172,14 +174,6 @@ def _scaled(query: jax.Array, positions: Positions) -> tuple[jax.Array, Position
   """Scales what every term has once: the content's queries, and those of the positions."""
   scale = jnp.asarray((3 * query.shape[-1]) ** -0.5, query.dtype)
   return query * scale, positions._replace(query=positions.query * scale)
-
-
-def _spread(table: jax.Array, rows: np.ndarray) -> jax.Array:
-  """Returns `table[rows]`; away from CPUs as a product with ones, whose gradient is no scatter."""
-  if platform() == "cpu":
-    return table[rows]
-  is_row = (rows[:, None] == np.arange(len(table))).astype(table.dtype)
-  return jnp.einsum("nr,rhd->nhd", is_row, table, precision=jax.lax.Precision.HIGHEST)
 
 
 def _slanted(x: jax.Array, width: int) -> jax.Array:

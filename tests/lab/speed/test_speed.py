@@ -46,23 +46,16 @@ def test_texts_of_unequal_length_fill_rows_and_the_peer_gets_the_same_ones():
     (ids,) = cases.random_ids(config, fill=fill)
     assert np.sum(ids != cases.SPECIAL["pad"]) == sum(sizes) and len(set(sizes)) > 3
     assert [int(np.sum(row == cases.SPECIAL["cls"])) for row in ids] == [len(row) for row in rows]
-    assert (fill == "padded") == (len(sizes) == 6) and (np.mean(ids == cases.SPECIAL["pad"]) < 0.08) == (
-      fill == "packed"
-    )
+    assert (len(sizes) == 6, sum(sizes) > 6 * (128 - 8)) == (fill == "padded", fill == "packed")
     padded, flat = (compare.make_unequal(config, 0, fill=fill, is_flat=flat) for flat in (False, True))
     assert padded["masked"].shape == (len(sizes), 128)
     assert padded["arguments"]["attention_mask"].sum(1).tolist() == sizes
     is_masked = padded["sparse_labels"] >= 0
-    assert (
-      torch.equal(is_masked, padded["masked"] == cases.SPECIAL["mask"])
-      and 0.05 < is_masked.sum() / sum(sizes) < 0.25
-    )
+    assert torch.equal(is_masked, padded["masked"] == cases.SPECIAL["mask"]) and is_masked.any()
     if fill == "packed":
       assert flat["masked"].shape == (1, sum(sizes))
       borders, places = (flat["arguments"][name] for name in ("cu_seq_lens_q", "position_ids"))
-      assert borders.tolist() == [0, *np.cumsum(sizes)] and places[0, borders[:-1].long()].tolist() == [
-        0
-      ] * len(sizes)
+      assert borders.tolist() == [0, *np.cumsum(sizes)] and not places[0, borders[:-1].long()].any()
 
 
 def test_a_case_may_have_a_backbone_and_a_batch_that_grows_is_whole():

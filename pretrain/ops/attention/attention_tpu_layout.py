@@ -119,21 +119,24 @@ def by_lane(sizes: Sizes, of_heads: jax.Array) -> jax.Array:
   return jnp.concatenate(parts, axis=0)
 
 
-def rotated(sizes: Sizes, x: jax.Array, turns: jax.Array, *, is_back: bool = False) -> jax.Array:
-  """Computes `rope.rotate` of [tokens, lanes], or its inverse, in float32.
+def rotations(turns: jax.Array, group: int) -> jax.Array:
+  """Returns what `rotated` takes of `rope.turns` [..., head_dim]: [..., 2 * lanes] float32 for a group of heads.
 
-  `turns` is [tokens, lanes] float32: cosines in the first half of each head's lanes, and sines in the second.
+  The first half has each lane's cosine; the second has its sine, negative in the first half of a head.
   """
+  cosines, sines = jnp.split(turns, 2, axis=-1)
+  halves = (cosines, cosines) * group + (-sines, sines) * group
+  return jnp.concatenate(halves, axis=-1)
+
+
+def rotated(sizes: Sizes, x: jax.Array, turns: jax.Array, *, is_back: bool = False) -> jax.Array:
+  """Computes `rope.rotate` of [tokens, lanes], or its inverse, in float32; `turns` are `rotations`."""
   lane = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1)
   is_first, half = lane % sizes.head_dim < sizes.head_dim // 2, sizes.head_dim // 2
-
-  def exchanged(x: jax.Array) -> jax.Array:
-    return jnp.where(is_first, pltpu.roll(x, sizes.lanes - half, 1), pltpu.roll(x, half, 1))
-
-  wide, others = x.astype(jnp.float32), exchanged(turns)
-  cosines = jnp.where(is_first, turns, others)
-  sines = jnp.where(is_first, -others, turns)
-  return wide * cosines + exchanged(wide) * (-sines if is_back else sines)
+  wide = x.astype(jnp.float32)
+  others = jnp.where(is_first, pltpu.roll(wide, sizes.lanes - half, 1), pltpu.roll(wide, half, 1))
+  others = others * turns[:, sizes.lanes :]
+  return wide * turns[:, : sizes.lanes] + (-others if is_back else others)
 
 
 def over_lanes(sizes: Sizes, of_lanes: jax.Array) -> jax.Array:

@@ -233,7 +233,7 @@ def _inputs(sizes: LongSizes, wide: dict, fixed: Fixed) -> dict:
   arrays = {name: _padded(sizes, x) for name, x in wide.items()}
   arrays |= {"of_queries": _padded(sizes, segments)[:, None, :], "of_keys": of_keys[:, None, :]}
   if fixed.turns is not None:
-    arrays["turns"] = _padded(sizes, jnp.tile(fixed.turns, (1, 1, sizes.group)))
+    arrays["turns"] = _padded(sizes, layout.rotations(fixed.turns, sizes.group))
   if sizes.near:
     return arrays
   ranges = tiles_read(of_keys, sizes.window, block=sizes.block, tile=sizes.chunk)
@@ -249,7 +249,7 @@ def _call(sizes: LongSizes, kernel: str, arrays: dict, *, interpret: bool) -> di
   specs |= {
     "of_queries": pl.BlockSpec((None, 1, sizes.block), lambda row, group, at: (row, 0, at)),
     "of_keys": pl.BlockSpec((None, 1, sizes.padded), lambda row, group, at: (row, 0, 0)),
-    "turns": pl.BlockSpec((None, sizes.padded, sizes.lanes), lambda row, group, at: (row, 0, 0)),
+    "turns": pl.BlockSpec((None, sizes.padded, 2 * sizes.lanes), lambda row, group, at: (row, 0, 0)),
     "lse": pl.BlockSpec((None, 1, sizes.group, sizes.block), lambda row, group, at: (row, group, 0, at)),
     "ranges": pl.BlockSpec(memory_space=pltpu.SMEM),
   }
@@ -290,7 +290,7 @@ def _vmem_bytes(sizes: LongSizes, dtype: jnp.dtype) -> int:
   """Returns an upper bound of a kernel's VMEM: a row's arrays twice, sums, tiles."""
   row = sizes.padded * max(sizes.lanes, TILE)
   tiles = 24 * sizes.group * TILE * (sizes.near or sizes.chunk) * 4
-  return max(16 << 20, row * (9 * jnp.dtype(dtype).itemsize + 20) + tiles + (8 << 20))
+  return max(16 << 20, row * (9 * jnp.dtype(dtype).itemsize + 28) + tiles + (8 << 20))
 
 
 def forward(settings: Settings, query, key, value, fixed: Fixed) -> tuple[jax.Array, jax.Array]:

@@ -27,6 +27,7 @@ from ml_collections import ConfigDict
 
 from pretrain.mesh import chips
 from pretrain.mesh.chips import Machine
+from pretrain.ops.attention.attention_tpu_long import LongSizes
 from pretrain.plan import compile_ahead, flops
 
 # Hz of the matrix units and bytes/s of memory. Clocks follow from the peaks: units x their size^2 x 2 x
@@ -297,11 +298,13 @@ def schedules(program: Program, machine: str) -> dict[str, int]:
   calls = {}
   for run in program:
     if f'custom_call_target="{PALLAS}"' in run.instruction.text:
+      names = run.instruction.operands  # a kernel may read one array as several
+      of_name = dict(zip(dict.fromkeys(names), run.operands, strict=True))
       plain = (
         [[array.sizes, _DTYPES[array.dtype]] for array in side]
-        for side in (run.operands, run.instruction.results)
+        for side in ([of_name[name] for name in names], run.instruction.results)
       )
-      calls[config_of(run.instruction)] = list(plain)
+      calls[config_of(run.instruction)] = [*plain, _chunks(run.instruction)]
   if not calls:
     return {}
   with tempfile.TemporaryDirectory() as folder:
@@ -320,6 +323,14 @@ def schedules(program: Program, machine: str) -> dict[str, int]:
   return {config: number for config, number in zip(calls, cycles) if number is not None}
 
 
+def _chunks(instruction: Instruction) -> int | None:
+  """Returns how many chunks of keys a kernel for long rows reads for its queries if it skips none."""
+  if "attention_long" not in instruction.found(r'\bop_name="([^"]*)"'):
+    return None
+  tokens = max(array.sizes[-2] for array in instruction.results)
+  return tokens // LongSizes(1, tokens, 1, 1, 0.0, None).chunk
+
+
 def config_of(instruction: Instruction) -> str:
   """Returns a call's configuration for libtpu, mainly the kernel's code; '' if it has none."""
   _, _, text = instruction.text.partition("backend_config=")
@@ -327,10 +338,10 @@ def config_of(instruction: Instruction) -> str:
 
 
 def main(machine: str, folder: str) -> None:
-  """Runs in the child: reads [config, [operands, results]] of kernels, prints the cycles of each, or null."""
+  """Runs in the child: reads [config, [operands, results, chunks]] of kernels, prints cycles or null."""
   place = jax.sharding.SingleDeviceSharding(compile_ahead.devices_of(chips.parse(machine))[0])
   found: list[int | None] = []
-  for config, (operands, results) in json.load(sys.stdin):
+  for config, (operands, results, chunks) in json.load(sys.stdin):
     for path in Path(folder).iterdir():
       path.unlink()
     outputs = [jax.ShapeDtypeStruct(sizes, jnp.dtype(name)) for sizes, name in results]
@@ -342,36 +353,46 @@ def main(machine: str, folder: str) -> None:
       found.append(None)
       continue
     paths = [path for path in Path(folder).glob(f"*-ffi_call*-{_LABEL}.txt") if "analysis" not in path.name]
-    found.append(total_cycles(paths[0].read_text()) if paths else None)
+    found.append(total_cycles(paths[0].read_text(), inner=chunks) if paths else None)
   print(json.dumps(found))
 
 
-def total_cycles(bundles: str) -> int | None:
-  """Counts the bundles that run, with the turns of the loop over the kernel's grid; None if loops are nested.
+def total_cycles(bundles: str, *, inner: int | None = None) -> int | None:
+  """Counts the bundles that run, with the turns of the loop over the kernel's grid; None if they are unknown.
 
-  The loop ends when its counter, which starts at 0 and grows by 1, reaches the number in its test. An empty
-  bundle is a cycle in which the core waits for a unit; it belongs where the bundle before it is.
+  The loop ends when its counter, which starts at 0 and grows by 1, reaches the number in its test. A loop in
+  it has `inner` turns. An empty bundle is a cycle in which the core waits for a unit; it belongs where the
+  bundle before it is.
   """
   lines = [bundle.groups() for line in bundles.splitlines() if (bundle := _BUNDLE.match(line))]
-  if not lines or any(len(marks) > 1 for _, marks, _ in lines):
+  most = max((len(marks) for _, marks, _ in lines), default=0)
+  if not lines or most > 2 or (most == 2 and inner is None):
     return None
-  inside, is_inside = {}, False
+  inside, loops, depth = dict[int, str](), dict[int, int](), 0
   for number, marks, text in lines:
-    is_inside = is_inside if text.startswith("}") else bool(marks)
-    inside |= {int(number, 16): text} if is_inside else {}
+    depth = depth if text.startswith("}") else len(marks)
+    inside |= {int(number, 16): text} if depth else {}
+    loops |= {int(number, 16): depth} if depth else {}
   ending = next((test for text in inside.values() if (test := _TURNS.search(text))), None)
   if bool(inside) != bool(ending):
     return None
   turns = int(ending[1]) if ending else 0
-  # Bundles that run only at one position of a grid's axis are skipped at the others. The shorter axis of two
-  # is in the loop's tests. A jump over half of the loop or more skips the kernel itself, before and after.
-  limits = {int(number) for text in inside.values() for number in _LIMIT.findall(text)}
-  shortest = min((limit for limit in limits if limit > 1 and (turns - 2) / limit in limits - {1}), default=1)
+  # Bundles that run only at one position of a grid's axis are skipped at the others. Of two axes the shorter
+  # is in the loop's tests; of three all are, the fastest first, and what is skipped within skipped bundles
+  # waits for the next. A jump over most of the loop skips the kernel itself, before and after.
+  limits = [int(found) for text in inside.values() for found in _LIMIT.findall(text) if found != "1"]
+  axes, known = limits[:3], {*limits}
+  if math.prod(axes) != turns - 2:
+    axes = [min((limit for limit in known if (turns - 2) / limit in known), default=1)]
   elsewhere = {name for text in inside.values() for name in _ELSEWHERE.findall(text)}
   jumps = [(number, *jump) for number, text in inside.items() for jump in _JUMP.findall(text)]
-  sizes = [int(target) - number - 1 for number, condition, target in jumps if condition in elsewhere]
-  rare = sum(size for size in sizes if 2 * size < len(inside))
-  return len(lines) - len(inside) + turns * len(inside) - (turns - turns // shortest) * rare
+  rare = [range(number + 1, int(target)) for number, condition, target in jumps if condition in elsewhere]
+  rare = [skipped for skipped in rare if 10 * len(skipped) < 9 * len(inside)]
+  total = float(len(lines) - len(inside))
+  for number, loop in loops.items():
+    nested = sum(number in skipped for skipped in rare)
+    total += turns / math.prod(axes[:nested]) * (1 if loop == 1 else inner or 0)
+  return round(total)
 
 
 if __name__ == "__main__":

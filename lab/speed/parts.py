@@ -104,11 +104,11 @@ def attention_part(sizes: Sizes, *, rate: float = 0.1, kind: str = "") -> Part:
 
   def packed(query, key, value, bias, added):
     joined = jnp.stack([query, key, value], axis=2)
-    out = attention.packed_attention(joined, bias=bias, added=added, **how)
+    out = attention.packed_attention(joined, bias=bias, added=added, implementation="triton", **how)
     return jnp.where(mask[:, :, None, None], out, 0)
 
   ours = functools.partial(form, body=chosen)
-  if kind == "packed" and attention.reads_packed(chosen):
+  if kind == "packed" and attention.reads_packed(chosen, rotates_too=False):
     ours = packed
   return Part({OURS: ours, PLAIN: functools.partial(form, body="plain")}, tuple(arrays), chosen)
 

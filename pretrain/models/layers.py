@@ -276,7 +276,7 @@ class SelfAttention(nn.Module):
     rate = 0.0 if rows.row_keys is None else config.attention_dropout
     sizes = {"heads": config.num_heads, "head_dim": config.head_dim}
     by_body = is_whole and turns is not None and rotates(config.attention, dropout_rate=rate, **sizes)
-    is_packed = is_whole and heads == shared and reads_packed(config.attention)
+    is_packed = is_whole and heads == shared and reads_packed(config.attention, rotates_too=by_body)
     options = {
       "bias": rows.bias,
       "key_mask": rows.token_mask,
@@ -285,10 +285,13 @@ class SelfAttention(nn.Module):
       "dropout_rate": rate,
       "row_keys": rows.row_keys,
     }
+    of_body = {"implementation": config.attention, "turns": turns if by_body else None, "added": added}
 
     def project(of: jax.Array, *dense: tuple[jax.Array, jax.Array | None]) -> jax.Array:
       kernel = jnp.concatenate([kernel for kernel, _ in dense], axis=1)
-      projected = product(of.astype(kernel.dtype), kernel)
+      if by_body and len(dense) > 1 and config.scan_unroll > 1:
+        kernel = keep(kernel)  # else the backward pass joins it again; a loop would make a stack of them
+      projected = product(of.astype(kernel.dtype), kernel, False, len(dense) if by_body else 1)
       flat = [jnp.reshape(bias, -1) for _, bias in dense if bias is not None]
       if flat:
         bias = jnp.concatenate(flat)
@@ -301,8 +304,8 @@ class SelfAttention(nn.Module):
 
     if is_packed and (added is not None or turns is not None):
       packed = jnp.reshape(project(x, *dense), (*x.shape[:2], 3, *heads))
-      packed = packed if turns is None else keep(rope.rotate_packed(packed, turns))
-      attended = packed_attention(packed, added=added, **options)
+      packed = packed if turns is None or by_body else keep(rope.rotate_packed(packed, turns))
+      attended = packed_attention(packed, **of_body, **options)
     else:
       queries = x if is_whole or read is None else take_positions(x, read) if x_read is None else x_read
       query, key, value = (
@@ -319,8 +322,7 @@ class SelfAttention(nn.Module):
       if rows.relative is not None:
         attended = self._disentangled(query, key, value, dense, rows)
       elif is_whole or read is None:
-        options |= {"turns": turns if by_body else None, "implementation": config.attention}
-        attended = attention(query, key, value, added=added, **options)
+        attended = attention(query, key, value, **of_body, **options)
       else:
         attended = attention_at(query, key, value, read, **options)
     attended = constrain(attended, "batch", "length", "heads", "head_dim")
@@ -403,17 +405,27 @@ class Layer(nn.Module):
     width, wide, has_bias = (config.hidden_size,), (config.mlp_size,), config.mlp_bias
     names = ("up",) if config.mlp == "plain" else ("gate", "up")
     dense = [_Dense(config, width + wide, wide, has_bias, name=name)() for name in names]
-    kernels = [kernel for kernel, _ in dense]
-    y = product(
-      x.astype(kernels[0].dtype), kernels[0] if len(kernels) == 1 else jnp.concatenate(kernels, axis=1)
-    )
     down, down_bias = _Dense(config, wide + width, width, has_bias, is_output=True, name="down")()
-    biases = [bias for _, bias in dense if bias is not None]
-    if biases and (config.mlp, config.activation) == ("plain", "gelu"):
-      y = biased_gelu_product(y, biases[0], down)
+
+    def product_of(dense: list) -> jax.Array:
+      kernels = [kernel for kernel, _ in dense]
+      kernel = kernels[0] if len(kernels) == 1 else jnp.concatenate(kernels, axis=1)
+      return product(x.astype(kernel.dtype), kernel)
+
+    def biased(dense: list) -> jax.Array:
+      biases = [bias for _, bias in dense if bias is not None]
+      return add_bias(product_of(dense), jnp.concatenate(biases)) if biases else product_of(dense)
+
+    if has_bias and (config.mlp, config.activation) == ("plain", "gelu"):
+      y = biased_gelu_product(product_of(dense), dense[0][1], down)
     else:
-      y = add_bias(y, jnp.concatenate(biases)) if biases else y
-      parts = [constrain(part, "batch", "length", "mlp") for part in jnp.split(keep(y), len(names), axis=-1)]
+      # On TPUs gate and up are two arrays: XLA finds both gradients in the product before them, but joins
+      # two halves of one array in a pass of its own, a twentieth of the step.
+      if platform() == "tpu":
+        parts = [keep(biased([each])) for each in dense]
+      else:
+        parts = jnp.split(keep(biased(dense)), len(names), axis=-1)
+      parts = [constrain(part, "batch", "length", "mlp") for part in parts]
       activated = ACTIVATIONS[config.activation](parts[0])
       y = product(activated if len(parts) == 1 else activated * parts[1], down)
     return Branch(constrain(y, "batch", "length", "embed"), down_bias, None, row_keys)

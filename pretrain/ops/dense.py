@@ -33,8 +33,8 @@ def _add_bias_backward(like_bias: jax.Array, given: jax.Array) -> tuple:
 add_bias.defvjp(lambda x, bias: (add_bias(x, bias), jnp.zeros((), bias.dtype)), _add_bias_backward)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def product(x: jax.Array, kernel: jax.Array, keeps_input: bool = False) -> jax.Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def product(x: jax.Array, kernel: jax.Array, keeps_input: bool = False, parts: int = 1) -> jax.Array:
   """Returns x @ kernel in x's dtype, [..., outputs].
 
   Args:
@@ -42,18 +42,25 @@ def product(x: jax.Array, kernel: jax.Array, keeps_input: bool = False) -> jax.A
     kernel: [inputs, outputs] of x's dtype.
     keeps_input: whether to store x for the backward pass here, for an x from a kernel. JAX rounds a marked
       array once more, and nothing fuses with a kernel, so marking x itself would cost one more copy.
+    parts: of the outputs, whose gradients may lie apart in memory, as attention's kernel for TPUs writes
+      those of queries, keys and values: the products that read them have an axis of parts.
   """
-  del keeps_input
+  del keeps_input, parts
   return x @ kernel
 
 
-def _product_forward(x: jax.Array, kernel: jax.Array, keeps_input: bool):
-  return product(x, kernel, keeps_input), (keep(x) if keeps_input else x, kernel)
+def _product_forward(x: jax.Array, kernel: jax.Array, keeps_input: bool, parts: int):
+  return product(x, kernel, keeps_input, parts), (keep(x) if keeps_input else x, kernel)
 
 
-def _product_backward(keeps_input: bool, saved: tuple, given: jax.Array) -> tuple:
+def _product_backward(keeps_input: bool, parts: int, saved: tuple, given: jax.Array) -> tuple:
   del keeps_input
   x, kernel = saved
+  if parts > 1:
+    given, apart = (jnp.reshape(each, (*each.shape[:-1], parts, -1)) for each in (given, kernel))
+    d_x = jnp.einsum("...po,ipo->...i", given, apart)
+    d_kernel = [summed_over_tokens(x, given[..., part, :]) for part in range(parts)]
+    return d_x, jnp.concatenate(d_kernel, axis=1).astype(kernel.dtype)
   d_x = jnp.einsum("...o,io->...i", given, kernel)
   return d_x, summed_over_tokens(x, given).astype(kernel.dtype)
 

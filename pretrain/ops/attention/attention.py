@@ -115,9 +115,11 @@ def rotates(implementation: str, *, heads: int, head_dim: int, dropout_rate: flo
   return platform() == "cpu" or (is_whole and automatic_axes().get(HEAD_AXIS, 1) == 1)
 
 
-def reads_packed(implementation: str) -> bool:
-  """Returns whether `packed_attention` supports this body on the current mesh."""
-  return implementation == "triton" and not automatic_axes()
+def reads_packed(implementation: str, *, rotates_too: bool) -> bool:
+  """Returns whether `packed_attention` supports this body on the current mesh; `rotates_too`: and rotates."""
+  if implementation == "triton":
+    return not automatic_axes()
+  return rotates_too and automatic_axes().get(HEAD_AXIS, 1) == 1
 
 
 def packed_attention(
@@ -129,17 +131,19 @@ def packed_attention(
   window: int | None = None,
   dropout_rate: float = 0.0,
   row_keys: jax.Array | None = None,
+  turns: jax.Array | None = None,
   added: jax.Array | None,
+  implementation: str,
 ) -> jax.Array:
-  """Computes `attention` with Triton from one array of queries, keys and values.
+  """Computes `attention` by a body that `reads_packed`, of queries, keys and values in one array.
 
   `packed` is [batch, length, 3, heads, head_dim], the result of one product; its gradient is one array too,
   so nothing is split or joined. Other arguments are those of `attention`.
   """
   rate = 0.0 if row_keys is None else dropout_rate
-  settings = Settings("triton", packed.shape[-1], rate, window, interpret=platform() == "cpu")
+  settings = Settings(implementation, packed.shape[-1], rate, window, interpret=platform() == "cpu")
   masks = {"key_mask": key_mask, "segment_ids": segment_ids}
-  options = {"bias": bias, "row_keys": row_keys, "turns": None, "added": added, **masks}
+  options = {"bias": bias, "row_keys": row_keys, "turns": turns, "added": added, **masks}
   return attention_kernels.attention(packed, None, None, settings=settings, **options)
 
 

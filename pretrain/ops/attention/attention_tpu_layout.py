@@ -119,23 +119,27 @@ def by_lane(sizes: Sizes, of_heads: jax.Array) -> jax.Array:
   return jnp.concatenate(parts, axis=0)
 
 
-def rotations(turns: jax.Array, group: int) -> jax.Array:
-  """Returns what `rotated` takes of `rope.turns` [..., head_dim]: [..., 2 * lanes] float32 for a group of heads.
+def _exchanged(sizes: Sizes, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Returns x [tokens, lanes] with each head's halves exchanged, and where the first halves are, bool."""
+  half = sizes.head_dim // 2
+  is_first = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1) % sizes.head_dim < half
+  return jnp.where(is_first, pltpu.roll(x, sizes.lanes - half, 1), pltpu.roll(x, half, 1)), is_first
 
-  The first half has each lane's cosine; the second has its sine, negative in the first half of a head.
+
+def rotations(sizes: Sizes, turns: jax.Array) -> jax.Array:
+  """Returns [tokens, 2 lanes] for `rotated`: each lane's cosine, then its sine, negative in first halves.
+
+  `turns` is [tokens, head_dim] float32, cosines, then sines.
   """
-  cosines, sines = jnp.split(turns, 2, axis=-1)
-  halves = (cosines, cosines) * group + (-sines, sines) * group
-  return jnp.concatenate(halves, axis=-1)
+  turns = jnp.concatenate([turns] * sizes.group, axis=1)
+  others, is_first = _exchanged(sizes, turns)
+  return jnp.concatenate([jnp.where(is_first, turns, others), jnp.where(is_first, -others, turns)], axis=1)
 
 
 def rotated(sizes: Sizes, x: jax.Array, turns: jax.Array, *, is_back: bool = False) -> jax.Array:
   """Computes `rope.rotate` of [tokens, lanes], or its inverse, in float32; `turns` are `rotations`."""
-  lane = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1)
-  is_first, half = lane % sizes.head_dim < sizes.head_dim // 2, sizes.head_dim // 2
   wide = x.astype(jnp.float32)
-  others = jnp.where(is_first, pltpu.roll(wide, sizes.lanes - half, 1), pltpu.roll(wide, half, 1))
-  others = others * turns[:, sizes.lanes :]
+  others = _exchanged(sizes, wide)[0] * turns[:, sizes.lanes :]
   return wide * turns[:, : sizes.lanes] + (-others if is_back else others)
 
 

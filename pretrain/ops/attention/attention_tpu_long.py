@@ -27,6 +27,7 @@ from pretrain.ops.attention.attention_tpu_layout import MASKED, TILE, Sizes
 
 _QUERIES = 512  # queries of a grid step
 _KEYS = 1_024  # keys that are computed at once
+_WIDE = ("query", "key", "value")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,29 +63,35 @@ def _tiles(tokens: int) -> list[slice]:
   return [slice(start, start + TILE) for start in range(0, tokens, TILE)]
 
 
-def _begin(sizes: LongSizes, refs: dict, scratch: dict) -> None:
-  """Writes what a row's keys need before its first queries: their groups, and rotated keys.
+def _begin(sizes: LongSizes, refs: dict, scratch: dict) -> dict:
+  """Writes what a row's first queries need: groups of keys, rotations, rotated keys; returns more `refs`.
 
-  Groups are [padded, TILE] with equal columns.
+  Groups are [padded, TILE] with equal columns. The first group of heads writes those and the rotations.
   """
+  refs = refs | {"block": pl.program_id(2), "rotated": refs["key"]}
+  is_first, has_turns = pl.program_id(1) == 0, "turns" in refs
+  if has_turns:
+    refs |= {name: scratch[name] for name in ("rotations", "rotated")}
 
-  @pl.when((pl.program_id(1) == 0) & (refs["block"] == 0))
+  @pl.when(refs["block"] == 0)
   def _():
-    row = refs["of_keys"][...]
-    scratch["of_keys"][...] = jnp.transpose(jnp.broadcast_to(row, (TILE, row.shape[1])))
-
-  if "turns" in refs:
-
-    @pl.when(refs["block"] == 0)
+    @pl.when(is_first)
     def _():
-      for tile in _tiles(sizes.padded):
-        scratch["turned"][tile, :] = _turned(sizes, refs, refs["key"][tile, :], tile)
+      row = refs["of_keys"][...]
+      scratch["of_keys"][...] = jnp.transpose(jnp.broadcast_to(row, (TILE, row.shape[1])))
+      for tile in _tiles(sizes.padded) if has_turns else ():
+        refs["rotations"][tile, :] = layout.rotations(sizes, refs["turns"][tile, :])
+
+    for tile in _tiles(sizes.padded) if has_turns else ():
+      refs["rotated"][tile, :] = _turned(sizes, refs, refs["key"][tile, :], tile)
+
+  return refs
 
 
 def _turned(sizes: LongSizes, refs: dict, x: jax.Array, tokens: Any, *, is_back: bool = False) -> jax.Array:
   """Rotates [tokens, lanes] of a row, or back, if queries and keys shall be; in the dtype of keys."""
-  if "turns" in refs:
-    x = layout.rotated(sizes, x, refs["turns"][tokens, :], is_back=is_back)
+  if "rotations" in refs:
+    x = layout.rotated(sizes, x, refs["rotations"][tokens, :], is_back=is_back)
   return x.astype(refs["key"].dtype)
 
 
@@ -133,9 +140,7 @@ def _scaled(sizes: LongSizes, refs: dict, tile: slice) -> jax.Array:
 
 def forward_kernel(sizes: LongSizes, refs: dict, out: dict, scratch: dict) -> None:
   """Forward kernel: writes `out`, and `lse`, the logarithm of every query's sum of exponentials."""
-  columns, refs = scratch["of_keys"], refs | {"block": pl.program_id(2)}
-  _begin(sizes, refs, scratch)
-  keys = scratch.get("turned", refs["key"])
+  columns, refs = scratch["of_keys"], _begin(sizes, refs, scratch)
   queries = {tile.start: _scaled(sizes, refs, tile) for tile in _tiles(sizes.block)}
 
   def step(tile: slice, start, size: int, state: tuple) -> tuple:
@@ -144,7 +149,7 @@ def forward_kernel(sizes: LongSizes, refs: dict, out: dict, scratch: dict) -> No
     for at in range(0, size, TILE):
       own = start + at
       allowed = _allowed(sizes, refs, columns, tile, own, TILE)
-      part = layout.dot(keys[pl.ds(own, TILE), :], queries[tile.start], layout.ROWS_BY_ROWS)
+      part = layout.dot(refs["rotated"][pl.ds(own, TILE), :], queries[tile.start], layout.ROWS_BY_ROWS)
       scores.append(jnp.where(allowed, part, MASKED))
     above = jnp.maximum(highest, jnp.max(functools.reduce(jnp.maximum, scores), axis=0, keepdims=True))
     weights = [jnp.exp(part - above) for part in scores]
@@ -167,9 +172,8 @@ def forward_kernel(sizes: LongSizes, refs: dict, out: dict, scratch: dict) -> No
 
 def backward_kernel(sizes: LongSizes, refs: dict, out: dict, scratch: dict) -> None:
   """Backward kernel: recomputes probabilities from `lse`; writes gradients of queries, keys and values."""
-  columns, refs = scratch["of_keys"], refs | {"block": pl.program_id(2)}
-  _begin(sizes, refs, scratch)
-  turned = scratch.get("turned", refs["key"])
+  columns, refs = scratch["of_keys"], _begin(sizes, refs, scratch)
+  out = {name: out["all"].at[at] for at, name in enumerate(_WIDE)} if "all" in out else out
 
   @pl.when(refs["block"] == 0)
   def _():
@@ -189,7 +193,7 @@ def backward_kernel(sizes: LongSizes, refs: dict, out: dict, scratch: dict) -> N
   def step(tile: slice, start, size: int, d_query: jax.Array) -> jax.Array:
     query, d_out, inner, lse = of_tile[tile.start]
     keys = pl.ds(start, size)
-    key, value = turned[keys, :], refs["value"][keys, :]
+    key, value = refs["rotated"][keys, :], refs["value"][keys, :]
     allowed = _allowed(sizes, refs, columns, tile, start, size)
     weights = jnp.exp(layout.dot(key, query, layout.ROWS_BY_ROWS) - lse)
     weights = jnp.where(allowed, weights, 0.0)
@@ -202,7 +206,8 @@ def backward_kernel(sizes: LongSizes, refs: dict, out: dict, scratch: dict) -> N
   none: list[Any] = [jnp.zeros((sizes.lanes, TILE), jnp.float32)] * len(of_tile)
   for tile, d_query in zip(_tiles(sizes.block), _over_keys(sizes, refs, step, none), strict=True):
     d_query = jnp.transpose(d_query) * sizes.head_dim**-0.5
-    out["query"][tile, :] = _turned(sizes, refs, d_query, _of_block(sizes, refs, tile), is_back=True)
+    place = _of_block(sizes, refs, tile)
+    out["query"][place, :] = _turned(sizes, refs, d_query, place, is_back=True)
 
   @pl.when(refs["block"] == sizes.padded // sizes.block - 1)
   def _():
@@ -214,8 +219,9 @@ def backward_kernel(sizes: LongSizes, refs: dict, out: dict, scratch: dict) -> N
 LONGEST = 8_192  # tokens: keys and values of a longer row, with their gradients, exceed VMEM
 
 
-def _sizes(settings: Settings, query: jax.Array) -> LongSizes:
+def _sizes(settings: Settings, query: jax.Array, key: jax.Array | None) -> LongSizes:
   rows, length, width = query.shape
+  width //= 3 if key is None else 1
   return LongSizes(rows, length, width // settings.head_dim, settings.head_dim, 0.0, settings.window)
 
 
@@ -225,15 +231,16 @@ def _padded(sizes: LongSizes, x: jax.Array, value: int = 0) -> jax.Array:
   return jnp.pad(x, padding, constant_values=value)
 
 
-def _inputs(sizes: LongSizes, wide: dict, fixed: Fixed) -> dict:
-  """Returns one device's arrays for the kernels."""
+def _inputs(sizes: LongSizes, query, key, value, fixed: Fixed, **others: jax.Array) -> dict:
+  """Returns one device's arrays for the kernels; without `key` and `value`, `query` is there three times."""
+  wide = dict(zip(_WIDE, (query, query, query) if key is None else (query, key, value))) | others
   segments = fixed.segment_ids
   segments = jnp.zeros((sizes.rows, sizes.length), jnp.int32) if segments is None else segments
   of_keys = _padded(sizes, jnp.where(fixed.key_mask, segments, NO_GROUP), NO_GROUP)
   arrays = {name: _padded(sizes, x) for name, x in wide.items()}
   arrays |= {"of_queries": _padded(sizes, segments)[:, None, :], "of_keys": of_keys[:, None, :]}
   if fixed.turns is not None:
-    arrays["turns"] = _padded(sizes, layout.rotations(fixed.turns, sizes.group))
+    arrays["turns"] = _padded(sizes, fixed.turns)
   if sizes.near:
     return arrays
   ranges = tiles_read(of_keys, sizes.window, block=sizes.block, tile=sizes.chunk)
@@ -241,39 +248,60 @@ def _inputs(sizes: LongSizes, wide: dict, fixed: Fixed) -> dict:
 
 
 def _call(sizes: LongSizes, kernel: str, arrays: dict, *, interpret: bool) -> dict:
-  """Runs the kernel 'forward' (returns 'out', 'lse') or 'backward' (gradients by name) on one device."""
+  """Runs the kernel 'forward' (returns 'out', 'lse') or 'backward' on one device.
+
+  'backward' returns gradients by name; of queries, keys and values in one array, it returns 'all',
+  [3, rows, padded, width], where the gradient of their product finds the three without copies.
+  """
   dtype, count = arrays["query"].dtype, sizes.padded // sizes.block
-  block = pl.BlockSpec((None, sizes.block, sizes.lanes), lambda row, group, at: (row, at, group))
-  whole = pl.BlockSpec((None, sizes.padded, sizes.lanes), lambda row, group, at: (row, 0, group))
-  specs = dict.fromkeys(("query", "given", "out"), block) | dict.fromkeys(("key", "value"), whole)
-  specs |= {
+  is_packed = arrays["query"].shape[-1] > sizes.groups * sizes.lanes
+
+  def wide(tokens: int, number: int = 0) -> pl.BlockSpec:
+    """Of one group of heads: a block of queries, or the row; `number`: of queries, keys or values in one."""
+    first, is_row = number * sizes.groups * is_packed, tokens == sizes.padded
+    return pl.BlockSpec(
+      (None, tokens, sizes.lanes), lambda row, group, at: (row, 0 if is_row else at, first + group)
+    )
+
+  inputs = {name: wide(sizes.padded if number else sizes.block, number) for number, name in enumerate(_WIDE)}
+  inputs |= {
+    "given": wide(sizes.block),
+    "out": wide(sizes.block),
     "of_queries": pl.BlockSpec((None, 1, sizes.block), lambda row, group, at: (row, 0, at)),
     "of_keys": pl.BlockSpec((None, 1, sizes.padded), lambda row, group, at: (row, 0, 0)),
-    "turns": pl.BlockSpec((None, sizes.padded, 2 * sizes.lanes), lambda row, group, at: (row, 0, 0)),
+    "turns": pl.BlockSpec((None, sizes.padded, sizes.head_dim), lambda row, group, at: (row, 0, 0)),
     "lse": pl.BlockSpec((None, 1, sizes.group, sizes.block), lambda row, group, at: (row, group, 0, at)),
     "ranges": pl.BlockSpec(memory_space=pltpu.SMEM),
   }
-  wide = jax.ShapeDtypeStruct(arrays["query"].shape, dtype)
+  shape = (sizes.rows, sizes.padded, sizes.groups * sizes.lanes)
   scratch: dict[str, Any] = {"of_keys": pltpu.VMEM((sizes.padded, TILE), jnp.int32)}
   if "turns" in arrays:
-    scratch["turned"] = pltpu.VMEM((sizes.padded, sizes.lanes), dtype)
+    scratch["rotated"] = pltpu.VMEM((sizes.padded, sizes.lanes), dtype)
+    scratch["rotations"] = pltpu.VMEM((sizes.padded, 2 * sizes.lanes), jnp.float32)
   if kernel == "forward":
     lse = jax.ShapeDtypeStruct((sizes.rows, sizes.groups, sizes.group, sizes.padded), jnp.float32)
-    results: dict[str, Any] = {"out": wide, "lse": lse}
-    products, body = 2, forward_kernel
+    results: dict[str, Any] = {"out": jax.ShapeDtypeStruct(shape, dtype), "lse": lse}
+    specs, products, body = {name: inputs[name] for name in results}, 2, forward_kernel
   else:
-    results = dict.fromkeys(("query", "key", "value"), wide)
     sums = pltpu.VMEM((sizes.padded, sizes.lanes), jnp.float32)
     scratch |= {"key": sums, "value": sums}
     products, body = 5, backward_kernel
+    if is_packed:
+      results = {"all": jax.ShapeDtypeStruct((3, *shape), dtype)}
+      block = (3, None, sizes.padded, sizes.lanes)
+      specs = {"all": pl.BlockSpec(block, lambda row, group, at: (0, row, 0, group))}
+    else:
+      results = dict.fromkeys(_WIDE, jax.ShapeDtypeStruct(shape, dtype))
+      specs = dict.fromkeys(_WIDE, wide(sizes.padded))
   pairs = sizes.rows * sizes.heads * sizes.padded * (sizes.near or sizes.padded)
-  moved = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves((arrays, results)))
+  leaves = {id(leaf): leaf for leaf in jax.tree.leaves((arrays, results))}.values()
+  moved = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
   return pl.pallas_call(
     functools.partial(body, sizes),
     out_shape=results,
     grid=(sizes.rows, sizes.groups, count),
-    in_specs=[{name: specs[name] for name in arrays}],
-    out_specs={name: specs[name] for name in results},
+    in_specs=[{name: inputs[name] for name in arrays}],
+    out_specs=specs,
     scratch_shapes=[scratch],
     compiler_params=pltpu.CompilerParams(
       dimension_semantics=("parallel", "arbitrary", "arbitrary"), vmem_limit_bytes=_vmem_bytes(sizes, dtype)
@@ -290,23 +318,29 @@ def _vmem_bytes(sizes: LongSizes, dtype: jnp.dtype) -> int:
   """Returns an upper bound of a kernel's VMEM: a row's arrays twice, sums, tiles."""
   row = sizes.padded * max(sizes.lanes, TILE)
   tiles = 24 * sizes.group * TILE * (sizes.near or sizes.chunk) * 4
-  return max(16 << 20, row * (9 * jnp.dtype(dtype).itemsize + 28) + tiles + (8 << 20))
+  return max(16 << 20, row * (11 * jnp.dtype(dtype).itemsize + 28) + tiles + (8 << 20))
 
 
 def forward(settings: Settings, query, key, value, fixed: Fixed) -> tuple[jax.Array, jax.Array]:
-  """Returns attention [rows, length, heads * head_dim], and the log of each query's sum of exponentials."""
-  sizes = _sizes(settings, query)
-  inputs = _inputs(sizes, {"query": query, "key": key, "value": value}, fixed)
+  """Returns attention [rows, length, heads * head_dim], and the log of each query's sum of exponentials.
+
+  Without `key` and `value`, `query` has all three side by side.
+  """
+  sizes = _sizes(settings, query, key)
+  inputs = _inputs(sizes, query, key, value, fixed)
   results = _call(sizes, "forward", inputs, interpret=settings.interpret)
   return results["out"][:, : sizes.length], results["lse"]
 
 
 def backward(settings: Settings, query, key, value, fixed: Fixed, out, lse, given) -> tuple:
   """Returns gradients of query, key and value, and of biases added to them, [3, heads * head_dim]."""
-  sizes = _sizes(settings, query)
-  wide = {"query": query, "key": key, "value": value, "given": given, "out": out}
-  inputs = _inputs(sizes, wide, fixed) | {"lse": lse}
+  sizes = _sizes(settings, query, key)
+  inputs = _inputs(sizes, query, key, value, fixed, given=given, out=out) | {"lse": lse}
   results = _call(sizes, "backward", inputs, interpret=settings.interpret)
-  gradients = [results[name][:, : sizes.length] for name in ("query", "key", "value")]
+  wide = results["all"] if key is None else [results[name] for name in _WIDE]
+  gradients = [x[:, : sizes.length] for x in wide]
   d_added = jnp.stack([jnp.sum(x, axis=(0, 1), dtype=jnp.float32) for x in gradients])
+  if key is None:
+    together = jnp.moveaxis(results["all"][:, :, : sizes.length], 0, 2)
+    gradients = [jnp.reshape(together, query.shape), None, None]
   return *gradients, None, d_added

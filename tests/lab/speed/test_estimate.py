@@ -64,5 +64,7 @@ def test_a_kernels_cycles_are_its_bundles_times_the_turns_of_its_grid():
   # Eight turns for a grid of 3 x 2, of which two start and end the pipeline. The bundle runs at the first
   # position of the shorter axis, in half of the turns.
   assert estimate.total_cycles(bundles) == 2 + 8 * 4 - 4 * 1
-  assert estimate.total_cycles(bundles.replace("0x3   : >", "0x3   : >>")) is None  # nested loops
+  nested = bundles.replace("0x3   : >", "0x3   : >>")  # a loop in the loop
+  assert estimate.total_cycles(nested) is None
+  assert estimate.total_cycles(nested, inner=5) == 2 + 8 * 3 + 4 * 5
   assert estimate.total_cycles("nothing") is None

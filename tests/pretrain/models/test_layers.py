@@ -181,7 +181,7 @@ def test_on_gpus_one_product_makes_queries_keys_and_values_and_every_gradient_is
   jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=6e-6), found, expected)
 
 
-def test_on_gpus_one_array_holds_rotated_queries_and_keys_and_values(monkeypatch):
+def test_one_array_holds_queries_keys_and_values_that_turn(monkeypatch):
   pytest.importorskip("triton")
   from tests.pretrain.ops import triton_interpreted
 
@@ -201,10 +201,11 @@ def test_on_gpus_one_array_holds_rotated_queries_and_keys_and_values(monkeypatch
 
     return jax.jit(jax.grad(loss, argnums=(0, 1)))(params, normed)
 
-  with mock.patch.object(layers, "packed_attention", wraps=layers.packed_attention) as packed:
-    found = gradients("triton")
-  assert packed.called
-  # Float32 in another order, numbers of up to 3.
-  jax.tree.map(
-    lambda one, other: np.testing.assert_allclose(one, other, atol=6e-6), found, gradients("plain")
-  )
+  expected = gradients("plain")
+  for body, on in (("triton", "gpu"), ("pallas_tpu", "tpu")):  # on TPUs gate and up are two products too
+    monkeypatch.setattr(layers, "platform", lambda on=on: on)
+    with mock.patch.object(layers, "packed_attention", wraps=layers.packed_attention) as packed:
+      found = gradients(body)
+    assert packed.called
+    # Float32 in another order, numbers of up to 3.
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=6e-6), found, expected)

@@ -41,16 +41,16 @@ def _assert_equal(found, expected, *, dtype: str) -> None:
 
 
 def test_dense_is_that_of_flax_and_its_gradients_add_up_in_float32():
-  for keeps_input in (False, True):
+  for keeps_input, parts in ((False, 1), (True, 1), (False, 3)):
     for dtype in TOLERANCE:
-      x, kernel, bias, weights = _arrays((3, 37, 5), (5, 7), (7,), (3, 37, 7))
+      x, kernel, bias, weights = _arrays((3, 37, 5), (5, 6), (6,), (3, 37, 6))
       x, weights = x.astype(dtype), weights.astype(dtype)
 
-      def ours(x, kernel, bias, keeps_input=keeps_input):
-        return add_bias(product(x, kernel.astype(x.dtype), keeps_input), bias)
+      def ours(x, kernel, bias, how=(keeps_input, parts)):
+        return add_bias(product(x, kernel.astype(x.dtype), *how), bias)
 
       def theirs(x, kernel, bias):
-        return nn.Dense(7, dtype=x.dtype).apply({"params": {"kernel": kernel, "bias": bias}}, x)
+        return nn.Dense(6, dtype=x.dtype).apply({"params": {"kernel": kernel, "bias": bias}}, x)
 
       (value, gradients), (expected, wide) = (
         _value_and_gradients(function, weights, x, kernel, bias) for function in (ours, theirs)

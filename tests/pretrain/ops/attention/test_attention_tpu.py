@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from lab.speed import estimate
 from pretrain.mesh import chips, sharding
+from pretrain.ops.attention import attention
 from pretrain.ops.attention.attention_inputs import NO_GROUP, tiles_read
+from pretrain.ops.dense import product
 from pretrain.plan import compile_ahead
 from pretrain.settings.run import MeshSettings
 from tests.pretrain.ops import attention_cases
@@ -19,6 +22,18 @@ from tests.pretrain.ops.attention_cases import assert_same, at_tokens, case, lon
 
 def _found(of_case):
   return results(of_case.arrays, of_case.given, implementation="pallas_tpu", **of_case.options)
+
+
+def _found_in_one(of_case):
+  """The same from one array of queries, keys and values."""
+
+  def call(packed):
+    options = {"bias": None, "added": None, "implementation": "pallas_tpu"} | of_case.options
+    return attention.packed_attention(packed, **options)
+
+  out, backward = jax.jit(lambda packed: jax.vjp(call, packed))(jnp.stack(of_case.arrays[:3], axis=2))
+  gradients = jnp.moveaxis(backward(of_case.given)[0], 2, 0)
+  return {"out": out} | dict(zip(("query", "key", "value"), gradients))
 
 
 def test_short_rows_with_padding_masks_dropout_segments_and_windows_equal_plain():
@@ -36,6 +51,9 @@ def test_long_rows_with_segments_window_and_padding_equal_plain():
     of_case = long_case(2, length, heads, 64, window=window, is_rotated=length != 2_048)
     found, expected = (at_tokens(of_case, found) for found in (_found(of_case), plain(of_case)))
     assert_same(found, expected, tolerance=2e-6)
+    if length < 1_100:
+      in_one = at_tokens(of_case, _found_in_one(of_case))
+      assert_same(in_one, {name: found[name] for name in in_one}, tolerance=0)
   of_case = long_case(4, 40, 2, 8, dtype=jnp.bfloat16, window=5, is_rotated=True)
   # Products of values rounded to 8 bits, probabilities and gradients of scores rounded once more: 2**-8 each.
   found, expected = (at_tokens(of_case, found) for found in (_found(of_case), plain(of_case)))
@@ -149,3 +167,27 @@ def test_the_kernels_compile_for_tpus_and_no_scores_are_left():
       program = lowered.compile()
     assert program.as_text().count('custom_call_target="tpu_custom_call"') == 2
     assert program.memory_analysis().temp_size_in_bytes < most, (name, static)
+
+
+def test_between_products_and_rotating_kernels_nothing_is_copied():
+  if not chips.is_installed("tpu"):
+    pytest.skip("libtpu, the TPU compiler, is not installed")
+  with mock.patch.dict(os.environ):
+    devices = compile_ahead.devices_of(chips.parse("v5e:2x2"))
+  mesh = sharding.make_mesh(MeshSettings(data=4), devices=devices)
+
+  def loss(x, kernel, mask, turns):
+    packed = jnp.reshape(product(x, kernel, False, 3), (*x.shape[:2], 3, 12, 64))
+    options = {"bias": None, "added": None, "implementation": "pallas_tpu", "key_mask": mask, "turns": turns}
+    return jnp.sum(jnp.square(attention.packed_attention(packed, window=64, **options).astype(jnp.float32)))
+
+  def abstract(*shape, dtype=jnp.bfloat16, axes=sharding.BATCH_AXES):
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, PartitionSpec(axes)))
+
+  given = abstract(16, 1_024, 768), abstract(768, 2_304, axes=None)
+  masks = abstract(16, 1_024, dtype=jnp.bool_), abstract(16, 1_024, 64, dtype=jnp.float32)
+  with jax.set_mesh(mesh):
+    program = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(*given, *masks).compile()
+  runs = [run.instruction for run in estimate.parse(program.as_text()) if run.is_kernel]
+  wide = [run.kind for run in runs if any(array.bytes >= 4 * 1_024 * 768 * 2 for array in run.results)]
+  assert wide.count("custom-call") == 2 and not {"copy", "transpose", "concatenate", "slice"} & {*wide}, wide

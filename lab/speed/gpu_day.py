@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CASE_SECONDS = 300.0  # a case that takes longer is ended, so that the others have their turn
 PACKAGES = "jax jaxlib jax-cuda12-plugin jax-cuda13-plugin nvidia-cudnn-cu12 nvidia-cudnn-cu13 flax triton"
-PACKAGES = f"{PACKAGES} jax-triton torch transformers flash-attn".split()
+PACKAGES = f"{PACKAGES} jax-triton tokamax torch transformers flash-attn".split()
 CARD = "name,driver_version,pstate,clocks.sm,clocks.max.sm,clocks.mem,power.draw,power.limit,memory.total"
 RECIPES = ("roberta_base", "coco_lm_base", "amos_base", "electra_base", "taco_base")
 SHAPES = {"taco_base": (64, 256)}  # rows and tokens; others: USUAL
@@ -46,6 +46,7 @@ Line = dict[str, Any]
 CHECK = ("case", "check", "error", "tolerance", "ok", "body")
 STEP = ("recipe", "shape", "ms", "ms_waiting", "tokens_per_second", "mfu", "gb_temporaries")
 STEP += ("gb_peak", "seconds_to_compile", "loss")
+FORMS = ("check", "shape", "ms", "ms_of_tokamax", "ratio", "largest_difference_of_tokamax")
 COMPARE = ("recipe", "shape", "fill", "peer", "tokens_per_second", "tokens_per_second_of_peer", "ratio")
 
 
@@ -110,6 +111,12 @@ def table(*, is_tiny: bool = False) -> list[Case]:
       for fill in ("full", "padded", "packed") if length == 1_024 else ("full",):
         case = f"compare_{name}{ending}{'' if fill == 'full' else f'_{fill}'}"
         made.append(compare(case, "modernbert_base", (rows, length), peer, f"--fill={fill}"))
+    if length > 512:
+      parts = ("--parts", "attention_global", "attention_window", f"--repeats={2 if is_tiny else 20}")
+      words = (
+        ("--shape=2x64", *parts) if is_tiny else (f"--shape={rows}x{length}", "--dtype=bfloat16", *parts)
+      )
+      made.append(Case(f"tokamax_{rows}x{length}", ("parts", *words)))
   made.append(
     compare("compare_hugging_face", "roberta_base", shapes["roberta_base"], peer="hugging_face_compiled")
   )
@@ -193,6 +200,10 @@ def summary(lines: Sequence[Line], cases: Sequence[Case]) -> tuple[str, list[str
     ("Machine", "\n".join(f"    {json.dumps(line)}" for line in lines if line["case"] == "machine")),
     ("Correctness", _table(CHECK, [line for line in lines if "ok" in line])),
     ("Steps", _table(STEP, [_step(line) for line in lines if line.get("benchmark") == "step"])),
+    (
+      "Attention beside tokamax",
+      _table(FORMS, [_forms(line) for line in lines if "tokamax" in line.get("forms", ())]),
+    ),
     ("Beside PyTorch", _table(COMPARE, [line for line in lines if line.get("benchmark") == "compare"])),
     *(_kernels(line) for line in lines if "kernels" in line),
     ("Without a result", _table(("case", "why"), ends)),
@@ -211,6 +222,13 @@ def _step(line: Line) -> Line:
     "gb_temporaries": line["bytes"]["temporaries"] / 1e9,
     "gb_peak": line["bytes_peak"] and line["bytes_peak"] / 1e9,
   }
+
+
+def _forms(line: Line) -> Line:
+  """Returns the line of an operation in the units of the table."""
+  ours, other = (1e3 * line["forms"][name]["seconds"] for name in ("ours", "tokamax"))
+  shape = f"{line['batch']}x{line['length']}"
+  return line | {"shape": shape, "ms": ours, "ms_of_tokamax": other, "ratio": other / ours}
 
 
 def _kernels(line: Line) -> tuple[str, str]:

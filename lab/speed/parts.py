@@ -13,6 +13,8 @@ accelerator; `ok` compares it with `tolerance`. --check does not time, and exits
 
 import dataclasses
 import functools
+import importlib
+import importlib.util
 import math
 import sys
 from collections.abc import Callable, Mapping
@@ -31,10 +33,11 @@ from pretrain.ops import norm, row_random
 from pretrain.ops.attention import attention
 from pretrain.ops.dense import biased_gelu_product
 from pretrain.ops.mixture_sampling import MixtureSettings, Noise, mixed_logits, sample_from_mixture
+from pretrain.ops.platforms import platform
 from pretrain.ops.row_random import Use
 from pretrain.ops.vocab import Inputs, lookup, vocab_logits, vocab_loss, vocab_scores
 
-OURS, PLAIN = "ours", "plain"
+OURS, PLAIN, TOKAMAX = "ours", "plain", "tokamax"
 CHUNK_ROWS = 4_096  # of vocabulary scores at once, as in `model.vocab_chunk_rows`
 TOLERANCE = {"bfloat16": 1e-2, "float32": 2e-5}
 
@@ -111,6 +114,27 @@ def attention_part(sizes: Sizes, *, rate: float = 0.1, kind: str = "") -> Part:
   if kind == "packed" and attention.reads_packed(chosen, rotates_too=False):
     ours = packed
   return Part({OURS: ours, PLAIN: functools.partial(form, body="plain")}, tuple(arrays), chosen)
+
+
+def rotary_attention_part(sizes: Sizes, *, window: int | None) -> Part:
+  """Returns forms of a `modern` layer's attention, rotation apart; tokamax's if it is installed.
+
+  On a GPU that is its kernel for Hopper, which needs Python 3.12 and a multiple of 128 tokens.
+  """
+  shape = (sizes.batch, sizes.length, sizes.heads, sizes.width // sizes.heads)
+  arrays = tuple(sizes.normal(*shape, seed=seed) for seed in range(3))
+  named = dict(zip(("rows", "length", "heads", "head_dim"), shape), dtype=arrays[0].dtype)
+  chosen = attention.choose("auto", **named, dropout_rate=0.0, has_bias=False).body
+  how = {"bias": None, "key_mask": jnp.ones(shape[:2], bool), "window": window}
+  forms = {
+    name: functools.partial(attention.attention, **how, implementation=body)
+    for name, body in ((OURS, chosen), (PLAIN, "plain"))
+  }
+  if importlib.util.find_spec("tokamax"):
+    kernels = {"local_window_size": window, "implementation": "mosaic" if platform() == "gpu" else "xla"}
+    library = importlib.import_module("tokamax")
+    forms[TOKAMAX] = functools.partial(library.dot_product_attention, **kernels)
+  return Part(forms, arrays, chosen)
 
 
 def vocabulary_part(sizes: Sizes) -> Part:
@@ -259,6 +283,8 @@ PARTS: dict[str, Callable[[Sizes], Part]] = {
     f"attention_{kind}": functools.partial(attention_part, kind=kind)
     for kind in ("padded", "odd", "local", "packed")
   },
+  "attention_global": functools.partial(rotary_attention_part, window=None),
+  "attention_window": functools.partial(rotary_attention_part, window=64),
   "vocabulary": vocabulary_part,
   "mixture": mixture_part,
   "dropout": dropout_part,
@@ -290,13 +316,17 @@ def measure(part: str, sizes: Sizes, *, repeats: int) -> dict[str, Any]:
     with jax.default_matmul_precision("highest"):
       expected = jax.device_get(jax.jit(functions[PLAIN])(*exact))
     with jax.default_matmul_precision("highest" if part == SAMPLED else None):
-      found = jax.device_get(jax.jit(functions[OURS])(*made.arrays))
-    difference = largest_difference(found, expected)
+      found = jax.device_get(
+        {name: jax.jit(functions[name])(*made.arrays) for name in functions if name != PLAIN}
+      )
+    difference = largest_difference(found[OURS], expected)
     is_slow = sizes.dtype == "bfloat16" and made.body not in ("", "triton") and jax.default_backend() == "gpu"
     line |= {
       "largest_difference": difference,
       "tolerance": 1e-4 if part == SAMPLED else TOLERANCE[sizes.dtype],
     }
+    if TOKAMAX in found:
+      line["largest_difference_of_tokamax"] = largest_difference(found[TOKAMAX], expected)
     line["ok"] = difference <= line["tolerance"] and not is_slow  # without the kernels: not ok
   if not repeats:
     return line

@@ -38,6 +38,9 @@ def test_speeds_are_of_steps_that_are_dispatched_together():
   assert not failures
   assert "| r | 32x512 | 10 | 11 | 1,100 | 0.44 | 4 | 5 | 80 | 9 |" in text
   assert "| products | 0.75 |" in text and "| loop_add_fusion_2 | 0.5 | 0.5 |" in text
+  forms = {"ours": {"seconds": 2e-3}, "tokamax": {"seconds": 3e-3}}
+  line = {"case": "t", "check": "attention_global", "batch": 16, "length": 1_024, "forms": forms, "ok": True}
+  assert "| attention_global | 16x1024 | 2 | 3 | 1.5 |" in gpu_day.summary([line], [])[0]
   kernels = {"attention_forward": "attention", "added_norm_backward": "norms", "MemcpyD2D": "copies"}
   kernels |= {"gemm_fusion_dot_12": "products", "input_reduce_fusion_3": "reductions", "Rng": "others"}
   assert {name: step.family(name) for name in kernels} == kernels

@@ -123,8 +123,9 @@ def rotary_attention_part(sizes: Sizes, *, window: int | None) -> Part:
   """
   shape = (sizes.batch, sizes.length, sizes.heads, sizes.width // sizes.heads)
   arrays = tuple(sizes.normal(*shape, seed=seed) for seed in range(3))
-  named = dict(zip(("rows", "length", "heads", "head_dim"), shape), dtype=arrays[0].dtype)
-  chosen = attention.choose("auto", **named, dropout_rate=0.0, has_bias=False).body
+  sizes_of = {"rows": shape[0], "length": shape[1], "heads": shape[2], "head_dim": shape[3]}
+  dtype = arrays[0].dtype
+  chosen = attention.choose("auto", **sizes_of, dtype=dtype, dropout_rate=0.0, has_bias=False).body
   how = {"bias": None, "key_mask": jnp.ones(shape[:2], bool), "window": window}
   forms = {
     name: functools.partial(attention.attention, **how, implementation=body)

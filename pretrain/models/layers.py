@@ -416,8 +416,9 @@ class Layer(nn.Module):
       biases = [bias for _, bias in dense if bias is not None]
       return add_bias(product_of(dense), jnp.concatenate(biases)) if biases else product_of(dense)
 
-    if has_bias and (config.mlp, config.activation) == ("plain", "gelu"):
-      y = biased_gelu_product(product_of(dense), dense[0][1], down)
+    first_bias = dense[0][1]
+    if first_bias is not None and (config.mlp, config.activation) == ("plain", "gelu"):
+      y = biased_gelu_product(product_of(dense), first_bias, down)
     else:
       # On TPUs gate and up are two arrays: XLA finds both gradients in the product before them, but joins
       # two halves of one array in a pass of its own, a twentieth of the step.

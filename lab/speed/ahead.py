@@ -7,7 +7,8 @@
 Prints one JSON line for each recipe: bytes of a device by kind, whether they fit, milliseconds (TPU: from the
 compiler's cycles; GPU: none), MFU by the formula of `pretrain/plan/flops.py`, shares of parts, bytes of
 collectives, and kernels with the bytes that they read and write. Attention over long rows counts every chunk
-of keys, as in a row that is one document.
+of keys, as in a row that is one document. Another kernel with a loop inside a grid step (attention with a
+bias over more than 512 tokens) counts by its bytes alone, too little: 'kernels without an estimate'.
 --shape is rows x tokens per device; --largest=N searches for the largest number of rows, a multiple of N,
 that fits. Needs `requirements-plan.txt`. Compiling a base-size step takes a core one to two minutes, for a
 TPU about seven (`--set model.scan_unroll=1`: two to three); a search takes three to five times that.

@@ -368,28 +368,29 @@ def total_cycles(bundles: str, *, inner: int | None = None) -> int | None:
   most = max((len(marks) for _, marks, _ in lines), default=0)
   if not lines or most > 2 or (most == 2 and inner is None):
     return None
-  inside, loops, depth = dict[int, str](), dict[int, int](), 0
+  inside, depth = dict[int, tuple[str, int]](), 0
   for number, marks, text in lines:
     depth = depth if text.startswith("}") else len(marks)
-    inside |= {int(number, 16): text} if depth else {}
-    loops |= {int(number, 16): depth} if depth else {}
-  ending = next((test for text in inside.values() if (test := _TURNS.search(text))), None)
+    inside |= {int(number, 16): (text, depth)} if depth else {}
+  texts = [text for text, _ in inside.values()]
+  ending = next((test for text in texts if (test := _TURNS.search(text))), None)
   if bool(inside) != bool(ending):
     return None
   turns = int(ending[1]) if ending else 0
   # Bundles that run only at one position of a grid's axis are skipped at the others. Of two axes the shorter
-  # is in the loop's tests; of three all are, the fastest first, and what is skipped within skipped bundles
-  # waits for the next. A jump over most of the loop skips the kernel itself, before and after.
-  limits = [int(found) for text in inside.values() for found in _LIMIT.findall(text) if found != "1"]
-  axes, known = limits[:3], {*limits}
-  if math.prod(axes) != turns - 2:
-    axes = [min((limit for limit in known if (turns - 2) / limit in known), default=1)]
-  elsewhere = {name for text in inside.values() for name in _ELSEWHERE.findall(text)}
-  jumps = [(number, *jump) for number, text in inside.items() for jump in _JUMP.findall(text)]
+  # is in the loop's tests; of three, and in kernels for long rows, all are, the fastest first, and what is
+  # skipped within skipped bundles waits for the next. A jump over most of the loop skips the kernel itself,
+  # before and after.
+  limits = [int(found) for text in texts for found in _LIMIT.findall(text) if found != "1"]
+  shorter = min((limit for limit in limits if (turns - 2) / limit in limits), default=1)
+  axes = limits[:3] if inner is None or math.prod(limits[:3]) == turns - 2 else limits[:2]
+  axes = axes if math.prod(axes) == turns - 2 else [shorter]
+  elsewhere = {name for text in texts for name in _ELSEWHERE.findall(text)}
+  jumps = [(number, *jump) for number, (text, _) in inside.items() for jump in _JUMP.findall(text)]
   rare = [range(number + 1, int(target)) for number, condition, target in jumps if condition in elsewhere]
   rare = [skipped for skipped in rare if 10 * len(skipped) < 9 * len(inside)]
   total = float(len(lines) - len(inside))
-  for number, loop in loops.items():
+  for number, (_, loop) in inside.items():
     nested = sum(number in skipped for skipped in rare)
     total += turns / math.prod(axes[:nested]) * (1 if loop == 1 else inner or 0)
   return round(total)

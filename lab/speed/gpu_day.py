@@ -112,11 +112,9 @@ def table(*, is_tiny: bool = False) -> list[Case]:
         case = f"compare_{name}{ending}{'' if fill == 'full' else f'_{fill}'}"
         made.append(compare(case, "modernbert_base", (rows, length), peer, f"--fill={fill}"))
     if length > 512:
+      sizes = ("--shape=2x64",) if is_tiny else (f"--shape={rows}x{length}", "--dtype=bfloat16")
       parts = ("--parts", "attention_global", "attention_window", f"--repeats={2 if is_tiny else 20}")
-      words = (
-        ("--shape=2x64", *parts) if is_tiny else (f"--shape={rows}x{length}", "--dtype=bfloat16", *parts)
-      )
-      made.append(Case(f"tokamax_{rows}x{length}", ("parts", *words)))
+      made.append(Case(f"attention_{rows}x{length}", ("parts", *sizes, *parts)))
   made.append(
     compare("compare_hugging_face", "roberta_base", shapes["roberta_base"], peer="hugging_face_compiled")
   )

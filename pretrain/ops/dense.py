@@ -42,8 +42,8 @@ def product(x: jax.Array, kernel: jax.Array, keeps_input: bool = False, parts: i
     kernel: [inputs, outputs] of x's dtype.
     keeps_input: whether to store x for the backward pass here, for an x from a kernel. JAX rounds a marked
       array once more, and nothing fuses with a kernel, so marking x itself would cost one more copy.
-    parts: of the outputs, whose gradients may lie apart in memory, as attention's kernel for TPUs writes
-      those of queries, keys and values: the products that read them have an axis of parts.
+    parts: number of equal parts of the outputs. Gradients of the parts may lie apart in memory, as
+      attention's kernel for TPUs writes them, so the products of the backward pass have an axis of parts.
   """
   del keeps_input, parts
   return x @ kernel

@@ -112,14 +112,12 @@ def rotates(implementation: str, *, heads: int, head_dim: int, dropout_rate: flo
   if implementation != "pallas_tpu" or dropout_rate:
     return False
   is_whole = heads * head_dim % TILE == 0 and TILE % head_dim == 0
-  return platform() == "cpu" or (is_whole and automatic_axes().get(HEAD_AXIS, 1) == 1)
+  return automatic_axes().get(HEAD_AXIS, 1) == 1 and (is_whole or platform() == "cpu")
 
 
-def reads_packed(implementation: str, *, rotates_too: bool) -> bool:
-  """Returns whether `packed_attention` supports this body on the current mesh; `rotates_too`: and rotates."""
-  if implementation == "triton":
-    return not automatic_axes()
-  return rotates_too and automatic_axes().get(HEAD_AXIS, 1) == 1
+def reads_packed(implementation: str) -> bool:
+  """Returns whether `packed_attention` supports this body on the current mesh, if it does not rotate."""
+  return implementation == "triton" and not automatic_axes()
 
 
 def packed_attention(
@@ -135,7 +133,7 @@ def packed_attention(
   added: jax.Array | None,
   implementation: str,
 ) -> jax.Array:
-  """Computes `attention` by a body that `reads_packed`, of queries, keys and values in one array.
+  """Computes `attention` by a body that `rotates` or `reads_packed`, of one array of all three.
 
   `packed` is [batch, length, 3, heads, head_dim], the result of one product; its gradient is one array too,
   so nothing is split or joined. Other arguments are those of `attention`.

@@ -42,8 +42,8 @@ def attention(
 ) -> jax.Array:
   """Computes `ops.attention.attention` with a bias by distance, [heads, 2 length - 1], or None.
 
-  Without `key` and `value`, `query` is [batch, length, 3, heads, head_dim] and has all three. Only GPU
-  kernels support this, and only without a mesh that shards it.
+  Without `key` and `value`, `query` is [batch, length, 3, heads, head_dim] and has all three. Only
+  kernels that `attention.rotates` or `attention.reads_packed` names support this.
   """
   # [batch, length, heads * head_dim] throughout, because TPUs pad a short last axis.
   wide, heads = (*query.shape[:2], -1), query.shape[-2:]

@@ -69,9 +69,8 @@ def _begin(sizes: LongSizes, refs: dict, scratch: dict) -> dict:
   Groups are [padded, TILE] with equal columns. The first group of heads writes those and the rotations.
   """
   refs = refs | {"block": pl.program_id(2), "rotated": refs["key"]}
-  is_first, has_turns = pl.program_id(1) == 0, "turns" in refs
-  if has_turns:
-    refs |= {name: scratch[name] for name in ("rotations", "rotated")}
+  refs |= {name: scratch[name] for name in ("rotations", "rotated") if name in scratch}
+  is_first, turned = pl.program_id(1) == 0, _tiles(sizes.padded) if "rotations" in refs else ()
 
   @pl.when(refs["block"] == 0)
   def _():
@@ -79,10 +78,10 @@ def _begin(sizes: LongSizes, refs: dict, scratch: dict) -> dict:
     def _():
       row = refs["of_keys"][...]
       scratch["of_keys"][...] = jnp.transpose(jnp.broadcast_to(row, (TILE, row.shape[1])))
-      for tile in _tiles(sizes.padded) if has_turns else ():
+      for tile in turned:
         refs["rotations"][tile, :] = layout.rotations(sizes, refs["turns"][tile, :])
 
-    for tile in _tiles(sizes.padded) if has_turns else ():
+    for tile in turned:
       refs["rotated"][tile, :] = _turned(sizes, refs, refs["key"][tile, :], tile)
 
   return refs
@@ -231,13 +230,13 @@ def _padded(sizes: LongSizes, x: jax.Array, value: int = 0) -> jax.Array:
   return jnp.pad(x, padding, constant_values=value)
 
 
-def _inputs(sizes: LongSizes, query, key, value, fixed: Fixed, **others: jax.Array) -> dict:
+def _inputs(sizes: LongSizes, fixed: Fixed, **wide: jax.Array | None) -> dict:
   """Returns one device's arrays for the kernels; without `key` and `value`, `query` is there three times."""
-  wide = dict(zip(_WIDE, (query, query, query) if key is None else (query, key, value))) | others
   segments = fixed.segment_ids
   segments = jnp.zeros((sizes.rows, sizes.length), jnp.int32) if segments is None else segments
   of_keys = _padded(sizes, jnp.where(fixed.key_mask, segments, NO_GROUP), NO_GROUP)
-  arrays = {name: _padded(sizes, x) for name, x in wide.items()}
+  arrays = {name: _padded(sizes, x) for name, x in wide.items() if x is not None}
+  arrays = dict.fromkeys(_WIDE, arrays["query"]) | arrays
   arrays |= {"of_queries": _padded(sizes, segments)[:, None, :], "of_keys": of_keys[:, None, :]}
   if fixed.turns is not None:
     arrays["turns"] = _padded(sizes, fixed.turns)
@@ -327,7 +326,7 @@ def forward(settings: Settings, query, key, value, fixed: Fixed) -> tuple[jax.Ar
   Without `key` and `value`, `query` has all three side by side.
   """
   sizes = _sizes(settings, query, key)
-  inputs = _inputs(sizes, query, key, value, fixed)
+  inputs = _inputs(sizes, fixed, query=query, key=key, value=value)
   results = _call(sizes, "forward", inputs, interpret=settings.interpret)
   return results["out"][:, : sizes.length], results["lse"]
 
@@ -335,7 +334,7 @@ def forward(settings: Settings, query, key, value, fixed: Fixed) -> tuple[jax.Ar
 def backward(settings: Settings, query, key, value, fixed: Fixed, out, lse, given) -> tuple:
   """Returns gradients of query, key and value, and of biases added to them, [3, heads * head_dim]."""
   sizes = _sizes(settings, query, key)
-  inputs = _inputs(sizes, query, key, value, fixed, given=given, out=out) | {"lse": lse}
+  inputs = _inputs(sizes, fixed, query=query, key=key, value=value, given=given, out=out) | {"lse": lse}
   results = _call(sizes, "backward", inputs, interpret=settings.interpret)
   wide = results["all"] if key is None else [results[name] for name in _WIDE]
   gradients = [x[:, : sizes.length] for x in wide]

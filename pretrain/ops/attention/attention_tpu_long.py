@@ -256,7 +256,7 @@ def _call(sizes: LongSizes, kernel: str, arrays: dict, *, interpret: bool) -> di
   is_packed = arrays["query"].shape[-1] > sizes.groups * sizes.lanes
 
   def wide(tokens: int, number: int = 0) -> pl.BlockSpec:
-    """Of one group of heads: a block of queries, or the row; `number`: of queries, keys or values in one."""
+    """Returns the spec of one group's `tokens`; in one array of all three, queries are `number` 0, keys 1."""
     first, is_row = number * sizes.groups * is_packed, tokens == sizes.padded
     return pl.BlockSpec(
       (None, tokens, sizes.lanes), lambda row, group, at: (row, 0 if is_row else at, first + group)
